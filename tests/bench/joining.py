@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 import statistics
 import struct
 import sys
 import time
 
 import mlt
+from mlt._shared.ports import free_port
 
 TURNS = 5
 SETTINGS = {"secret": {"MLT_JOB_SECRET": "0123456789abcdef" * 4}, "none": {"MLT_INSECURE": "1"}}
@@ -26,9 +26,7 @@ PATIENCE = 120.0
 
 def join(ranks: int, setting: dict[str, str]) -> tuple[float, float]:
     """Seconds until all are up, and the CPU seconds that a rank used, on average."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     reading, writing = os.pipe()
     began = time.monotonic()
     children = []

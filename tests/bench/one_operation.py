@@ -1,7 +1,7 @@
 """What one small operation costs: time and CPU time of a ping-pong and of an all-reduce between two ranks of this
 machine, and of an all-reduce of one rank alone, which only costs what is around the transfers.
 
-    python -P tests/bench/one_operation.py [--bytes 64] [--rounds 3000] [--site FOLDER]
+    python tests/bench/one_operation.py [--bytes 64] [--rounds 3000] [--site FOLDER]
 
 MLT_DATAPATH=udp does without shared memory, MLT_SPIN_US=0 without polling. ``--site`` is a folder with another build of
 the package: run the two by turns and compare. Not a test: no figure here is a promise.
@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+
+import two_ranks
 
 WARM_UP = 300
 
@@ -26,33 +26,25 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=64, help="tensor size, a multiple of 4 (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3000, help="timed operations (default: %(default)s)")
     parser.add_argument("--site", help="folder with the package to measure")
-    parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.rank >= 0:
-        run_rank(options)
-        return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-P", __file__, *sys.argv[1:], "--port", str(port), "--rank"]
-    with subprocess.Popen([*command, "1"]) as other:
-        subprocess.run([*command, "0"], check=True)
-    if other.returncode:
-        sys.exit(f"rank 1 ended with {other.returncode}")
+    rank = two_ranks.own_rank()
+    if rank is None:
+        two_ranks.launch(__file__, sys.argv[1:])
+    else:
+        run_rank(options, rank)
 
 
-def run_rank(options: argparse.Namespace) -> None:
+def run_rank(options: argparse.Namespace, rank: int) -> None:
     if options.site:
         sys.path.insert(0, options.site)
     import numpy as np
 
     import mlt
 
-    rank, peer = options.rank, 1 - options.rank
+    peer = 1 - rank
     tensor = np.ones(max(options.bytes // 4, 1), np.float32)
     landing = np.zeros_like(tensor)
-    with mlt.Context(rank, 2, job="one-operation", master_addr="127.0.0.1", rendezvous_port=options.port) as context:
+    with mlt.Context(job="one-operation") as context:
 
         def ping_pong(tag: int) -> None:
             if rank == 0:

@@ -1,6 +1,6 @@
 """Push-pull between one worker and one summation service beside plain sends between the same two, by turns.
 
-    python -P tests/bench/push_pull.py [--bytes 4MB] [--keys 8] [--rounds 20] [--turns 5]
+    python tests/bench/push_pull.py [--bytes 4MB] [--keys 8] [--rounds 20] [--turns 5]
 
 A round moves ``keys`` tensors, all under way at once: one way as sends from the worker to the service, or as
 push-pulls, which bring as much back. Printed as JSON: seconds of each round, and key bytes per second in one direction
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
+import two_ranks
 
 import mlt
 from mlt._shared.units import SIZE
@@ -35,37 +34,24 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=8, help="number of tensors (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each kind, all turns (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=5, help="number of turns (default: %(default)s)")
-    parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.rank >= 0:
-        run_rank(options)
-        return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-P", __file__, *sys.argv[1:], "--port", str(port), "--rank"]
-    with subprocess.Popen([*command, str(SERVICE)]) as service:
-        done = subprocess.run([*command, str(WORKER)], check=False)
-        if done.returncode:
-            service.kill()
-            sys.exit(f"the worker ended with {done.returncode}")
-    if service.returncode:
-        sys.exit(f"the service ended with {service.returncode}")
+    rank = two_ranks.own_rank()
+    if rank is None:
+        two_ranks.launch(__file__, sys.argv[1:], world_size=1)
+    else:
+        run_rank(options, rank)
 
 
-def run_rank(options: argparse.Namespace) -> None:
+def run_rank(options: argparse.Namespace, rank: int) -> None:
     elements = round(SIZE.named("--bytes", options.bytes)) // 4
     tensors = [np.ones(elements, np.float32) for _ in range(options.keys)]
-    with mlt.Context(
-        options.rank, 1, 1, job="push-pull", master_addr="127.0.0.1", rendezvous_port=options.port
-    ) as context:
-        push_pull = mlt.PushPull(context) if options.rank == WORKER else None
-        service = mlt.SummationService(context) if options.rank == SERVICE else None
+    with mlt.Context(job="push-pull") as context:
+        push_pull = mlt.PushPull(context) if rank == WORKER else None
+        service = mlt.SummationService(context) if rank == SERVICE else None
 
         def one_way(number: int) -> None:
             tags = range(number * options.keys, (number + 1) * options.keys)
-            if options.rank == WORKER:
+            if rank == WORKER:
                 posted = [context.post_send(t, to=SERVICE, tag=tag) for t, tag in zip(tensors, tags, strict=True)]
             else:
                 posted = [context.post_recv(t, from_=WORKER, tag=tag) for t, tag in zip(tensors, tags, strict=True)]
@@ -80,7 +66,7 @@ def run_rank(options: argparse.Namespace) -> None:
         found = measure({"one_way": one_way, "push_pull": push_pulls}, options.rounds, options.turns)
         one_way(_LAST)  # the service stays until the worker needs it no more
         del service
-        if options.rank == WORKER:
+        if rank == WORKER:
             rates = {kind: options.keys * elements * 4 / statistics.median(seconds) for kind, seconds in found.items()}
             print(json.dumps({"seconds": found, "bytes_per_second": rates}))
 

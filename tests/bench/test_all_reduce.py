@@ -11,7 +11,9 @@ from typing import Any
 import group
 import numpy as np
 import pytest
-from test_transfer import free_port, save
+from test_transfer import save
+
+from mlt._shared.ports import free_port
 
 
 @pytest.mark.parametrize(("size", "rounds"), [(25 << 20, 40), (1 << 20, 300)])

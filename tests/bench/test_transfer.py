@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,16 +17,12 @@ import numpy as np
 import peer
 import pytest
 
+from mlt._shared.ports import free_port
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 PROGRAMS = Path(os.environ.get("MLT_BENCH_PROGRAMS", ROOT / "build" / "perf"))
 REPORT = ROOT / "bench-report"
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Pair:

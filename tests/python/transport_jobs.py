@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing as mp
-import os
-import random
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,22 +14,11 @@ from typing import Any
 import numpy as np
 
 import mlt
+from mlt._shared.ports import free_port
 
-# Below the kernel's range for outgoing connections, so that nothing else is given one of them meanwhile.
-FIRST_PORT, LAST_PORT = 20_000, 30_000
 START_SECONDS = 30.0
 # Of jobs that lose packets: as many per tensor as on an Ethernet, a sixth of that on loopback.
 ETHERNET_SEGMENT = 1_432
-
-
-def free_port() -> int:
-    """A TCP port on loopback that nobody holds."""
-    draw = random.Random(os.urandom(8))
-    while True:
-        port = draw.randrange(FIRST_PORT, LAST_PORT)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 @contextlib.contextmanager

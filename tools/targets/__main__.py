@@ -99,7 +99,7 @@ def perform(run: Run, folder: Path) -> dict[str, Any]:
     if run.testbed is None:
         command = [*PERF, "--local", *words]
         if run.program:
-            command = [sys.executable, "-P", str(ROOT / run.program), *run.perf]
+            command = [sys.executable, str(ROOT / run.program), *run.perf]
         environment = {**os.environ, **dict(run.environment)}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         code, said = done.returncode, done.stdout + done.stderr

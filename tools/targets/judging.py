@@ -57,7 +57,7 @@ class Run:
         """The equivalent command line."""
         given = [f"{name}={value}" for name, value in self.environment]
         if self.program:
-            return shlex.join([*given, "python", "-P", self.program, *self.perf])
+            return shlex.join([*given, "python", self.program, *self.perf])
         words = ["mlt", "perf", *self.perf] if self.testbed is not None else ["mlt", "perf", "--local", *self.perf]
         words = [*given, *words]
         if self.testbed is not None:

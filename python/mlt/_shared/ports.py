@@ -27,7 +27,7 @@ def port_beside(port: int, offset: int) -> int:
     return port + offset if port + offset < _END else port - 2 * offset
 
 
-def free_port(host: str, *, offsets: Sequence[int] = ()) -> int:
+def free_port(host: str = "127.0.0.1", *, offsets: Sequence[int] = ()) -> int:
     """A port of ``host``, free for TCP and UDP together with those at the ``offsets`` above it.
 
     Raises:

@@ -14,9 +14,10 @@ from typing import Any, cast
 import pytest
 from checks import assert_names, until
 from rendezvous_caller import ANNOUNCEMENT, Caller
-from transport_jobs import free_port, takes
+from transport_jobs import takes
 
 import mlt
+from mlt._shared.ports import free_port
 from mlt.job import handshake_server
 from mlt.job._rendezvous_host import Host
 from mlt.job.configuration import JobConfig

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_names, names
-from transport_jobs import exchange, free_port, local_job
+from transport_jobs import exchange, local_job
 
 import mlt
 from mlt import _core
+from mlt._shared.ports import free_port
 from mlt.job import secret
 from mlt.job.configuration import JobConfig
 from mlt.job.secret import JobSecret, Prover

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from checks import assert_names, names, until
 from rendezvous_caller import Caller, connect
-from transport_jobs import exchange, free_port, local_job, process_job, takes
+from transport_jobs import exchange, local_job, process_job, takes
 
 import mlt
+from mlt._shared.ports import free_port
 from mlt.job import interfaces, rendezvous, secret
 from mlt.job.configuration import JobConfig
 from mlt.job.rendezvous import VERSION, Endpoint, meet

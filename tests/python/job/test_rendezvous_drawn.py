@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from rendezvous_caller import ANNOUNCEMENT, Caller
-from transport_jobs import free_port
 
+from mlt._shared.ports import free_port
 from mlt.job._rendezvous_host import Host
 from mlt.job.configuration import JobConfig
 from mlt.job.rendezvous import VERSION, Endpoint

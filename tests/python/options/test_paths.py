@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_names
-from transport_jobs import free_port
 
 import mlt
+from mlt._shared.ports import free_port
 from mlt.options.paths import PathOptions, resolve
 
 
@@ -270,7 +270,10 @@ def test_context__refuses_what_the_system_or_the_ip_version_does_not_offer(paths
 def test_context__busy_polling_works_or_is_refused_with_a_way_out() -> None:
     privileged = os.geteuid() == 0
     refused = contextlib.nullcontext() if privileged else pytest.raises(mlt.MltError, match="busy_poll_us")
-    with refused, mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), busy_poll_us=200, paths=2):
+    with (
+        refused,
+        mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), busy_poll_us=200, paths=2),
+    ):
         pass
     with pytest.raises(mlt.ConfigError, match="busy_poll_us is -1"):
         mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), busy_poll_us=-1)

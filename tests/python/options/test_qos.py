@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import yaml
 from checks import names
-from transport_jobs import exchange, free_port, local_job
+from transport_jobs import exchange, local_job
 
 import mlt
 from mlt import priority
+from mlt._shared.ports import free_port
 from mlt.options import qos
 from mlt.options.qos import DscpMap
 

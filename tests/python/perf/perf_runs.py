@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,8 +14,6 @@ from typing import Any
 
 PERF = [sys.executable, "-m", "mlt.cli.main", "perf"]
 AGENT = "mlt.perf.agent"
-# Below the kernel's range for outgoing connections, so that nothing else is given one of them meanwhile.
-FIRST_PORT, LAST_PORT = 20_000, 30_000
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -82,12 +78,3 @@ def agents_of(parent: int) -> dict[int, dict[str, Any]]:
             if int(fields[1]) == parent:
                 found[number] = json.loads(job)
     return found
-
-
-def free_port() -> int:
-    draw = random.Random(os.urandom(8))
-    while True:
-        port = draw.randrange(FIRST_PORT, LAST_PORT)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

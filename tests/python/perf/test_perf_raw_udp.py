@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from perf_runs import free_port
 
 from mlt import _core
+from mlt._shared.ports import free_port
 from mlt.errors import ConfigError
 from mlt.perf import _bare_udp
 from mlt.perf.options import Options

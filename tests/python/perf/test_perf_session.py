@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from checks import assert_names, names, until
-from perf_runs import agents_of, free_port, perf, read, running
+from perf_runs import agents_of, perf, read, running
 
 from mlt import __version__
 from mlt._shared.json_lines import object_of
 from mlt._shared.link import GoneError, Link, Message
+from mlt._shared.ports import free_port
 from mlt.errors import ConfigError, MltError
 from mlt.job import interfaces
 from mlt.job.handshake_client import proved

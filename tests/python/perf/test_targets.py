@@ -97,9 +97,7 @@ def test_asleep__ahead_at_every_size(targets: ModuleType, judging: ModuleType) -
 
 def test_push_pull__beside_one_way(targets: ModuleType) -> None:
     run = run_of(targets, "push-pull")
-    assert (
-        run.command == "MLT_DATAPATH=udp python -P tests/bench/push_pull.py --bytes 4MB --keys 8 --rounds 50 --turns 5"
-    )
+    assert run.command == "MLT_DATAPATH=udp python tests/bench/push_pull.py --bytes 4MB --keys 8 --rounds 50 --turns 5"
     (found,) = targets.judge_push_pull(run, {"bytes_per_second": {"one_way": 2e9, "push_pull": 1.7e9}})
     assert (found.met, found.ratio) == (True, "0.85")
 

@@ -1,6 +1,6 @@
 """Servers that speak the devices' protocols, started by the tests: SSH with SONiC's commands, NVUE's REST, eAPI, gNMI.
 
-They keep a configuration and judge what they are sent; none of them is a device, and none shows what a device does.
+They keep a configuration and validate requests. None is a device, so they show nothing about devices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import ssl
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
@@ -70,17 +70,9 @@ except (KeyError, OSError) as error:
 
 
 @contextlib.contextmanager
-def sonic_over_ssh(folder: Path, password: str, tables: dict[str, Any]) -> Iterator[tuple[int, Path, Path]]:
-    """(port, CONFIG_DB's file, known_hosts): a real SSH server whose commands run in a real shell."""
+def ssh(folder: Path, password: str, handle: Callable[[Any], Coroutine[Any, Any, None]]) -> Iterator[tuple[int, Path]]:
+    """(port, known_hosts): an SSH server on loopback whose only user has ``password``; ``handle`` serves a session."""
     asyncssh: Any = import_module("asyncssh")
-    tools, db = folder / "bin", folder / "config_db.json"
-    tools.mkdir()
-    db.write_text(json.dumps(tables), encoding="utf-8")
-    for name in ("sonic-cfggen", "config", "show", "sonic-db-cli"):
-        program = tools / name
-        program.write_text(SONIC.format(python=sys.executable, db=str(db)), encoding="utf-8")
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
 
     class Server(asyncssh.SSHServer):  # type: ignore[misc, name-defined]
         def begin_auth(self, username: str) -> bool:
@@ -91,20 +83,6 @@ def sonic_over_ssh(folder: Path, password: str, tables: dict[str, Any]) -> Itera
 
         def validate_password(self, username: str, given: str) -> bool:
             return (username, given) == (USER, password)
-
-    async def handle(process: Any) -> None:
-        child = await asyncio.create_subprocess_shell(
-            process.command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environ,
-        )
-        body = await process.stdin.read()
-        out, err = await child.communicate(body.encode())
-        process.stdout.write(out.decode())
-        process.stderr.write(err.decode())
-        process.exit(child.returncode)
 
     key = asyncssh.generate_private_key("ssh-ed25519")
     loop = asyncio.new_event_loop()
@@ -121,11 +99,41 @@ def sonic_over_ssh(folder: Path, password: str, tables: dict[str, Any]) -> Itera
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
-        yield port, db, known
+        yield port, known
     finally:
         loop.call_soon_threadsafe(server.close)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+
+
+@contextlib.contextmanager
+def sonic_over_ssh(folder: Path, password: str, tables: dict[str, Any]) -> Iterator[tuple[int, Path, Path]]:
+    """(port, CONFIG_DB's file, known_hosts): a real SSH server whose commands run in a real shell."""
+    tools, db = folder / "bin", folder / "config_db.json"
+    tools.mkdir()
+    db.write_text(json.dumps(tables), encoding="utf-8")
+    for name in ("sonic-cfggen", "config", "show", "sonic-db-cli"):
+        program = tools / name
+        program.write_text(SONIC.format(python=sys.executable, db=str(db)), encoding="utf-8")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+
+    async def handle(process: Any) -> None:
+        child = await asyncio.create_subprocess_shell(
+            process.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environ,
+        )
+        body = await process.stdin.read()
+        out, err = await child.communicate(body.encode())
+        process.stdout.write(out.decode())
+        process.stderr.write(err.decode())
+        process.exit(child.returncode)
+
+    with ssh(folder, password, handle) as (port, known):
+        yield port, db, known
 
 
 @contextlib.contextmanager

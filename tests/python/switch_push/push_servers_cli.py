@@ -1,25 +1,22 @@
-"""Two more servers of our own: NX-OS's NX-API (JSON-RPC over HTTP) and Junos's NETCONF over SSH, as documented.
+"""Two more servers of the tests: NX-OS's NX-API (JSON-RPC over HTTP) and Junos's NETCONF over SSH, as documented.
 
 Sources: Cisco, Nexus 9000 programmability guide, NX-API CLI (requests, errors, stop-on-error; configuration starts
 with ``configure terminal``); RFC 6241 and 6242 and Juniper's Junos XML protocol guide (lock, load, compare, confirmed
-commit, rollback). They keep a configuration and judge what they are sent; none of them is a device.
+commit, rollback). They keep a configuration and validate requests; none is a device.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import difflib
 import re
-import threading
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree
 
-from push_servers import USER
+from push_servers import USER, ssh
 
 Tree = dict[str, Any]
 
@@ -331,17 +328,6 @@ def _replied(device: Junos, session: int, root: ElementTree.Element) -> str:
 @contextlib.contextmanager
 def netconf(device: Junos, password: str, folder: Path) -> Iterator[tuple[int, Path]]:
     """(port, known_hosts) of a NETCONF server on loopback."""
-    asyncssh: Any = import_module("asyncssh")
-
-    class Server(asyncssh.SSHServer):  # type: ignore[misc, name-defined]
-        def begin_auth(self, username: str) -> bool:
-            return True
-
-        def password_auth_supported(self) -> bool:
-            return True
-
-        def validate_password(self, username: str, given: str) -> bool:
-            return (username, given) == (USER, password)
 
     async def handle(process: Any) -> None:
         if process.subsystem == "netconf":
@@ -349,23 +335,5 @@ def netconf(device: Junos, password: str, folder: Path) -> Iterator[tuple[int, P
         else:
             process.exit(1)
 
-    loop = asyncio.new_event_loop()
-    key = asyncssh.generate_private_key("ssh-ed25519")
-
-    async def start() -> Any:
-        return await asyncssh.listen(
-            "127.0.0.1", 0, server_factory=Server, server_host_keys=[key], process_factory=handle
-        )
-
-    server = loop.run_until_complete(start())
-    port = server.sockets[0].getsockname()[1]
-    known = folder / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{port} {key.export_public_key().decode()}", encoding="utf-8")
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
+    with ssh(folder, password, handle) as (port, known):
         yield port, known
-    finally:
-        loop.call_soon_threadsafe(server.close)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)

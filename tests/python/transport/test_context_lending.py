@@ -9,10 +9,11 @@ import weakref
 
 import numpy as np
 import pytest
-from transport_jobs import exchange, exchange_pending, floats, free_port, local_job, takes
+from transport_jobs import exchange, exchange_pending, floats, local_job, takes
 
 import mlt
 from mlt import _core
+from mlt._shared.ports import free_port
 
 
 def peak_kilobytes() -> int:

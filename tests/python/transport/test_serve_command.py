@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_names
-from transport_jobs import START_SECONDS, free_port, takes
+from transport_jobs import START_SECONDS, takes
 
 import mlt
+from mlt._shared.ports import free_port
 
 POLICY = Path(__file__).resolve().parents[3] / "examples" / "switch" / "paper-testbed.yaml"
 COMMAND = [sys.executable, "-m", "mlt.cli.main"]

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transport_jobs import START_SECONDS, exchange, floats, free_port, local_job, process_job
+from transport_jobs import START_SECONDS, exchange, floats, local_job, process_job
 
 import mlt
+from mlt._shared.ports import free_port
 
 LONG_SEGMENT = 26_880  # the largest multiple of 8,960 bytes, those of loopback, below 32,704
 
