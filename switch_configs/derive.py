@@ -8,14 +8,12 @@ from mlt.switch_configs.errors import PolicyError
 from mlt.switch_configs.model_layers import Layer, classes_of
 from mlt.switch_configs.policy import ControlClass, DataClass, Policy, Switch, Wred
 from mlt.switch_configs.threshold_check import Checked, check_predictions
-from mlt.switch_configs.thresholds import ClassThresholds, Model, Problem, optimise
+from mlt.switch_configs.thresholds import ClassThresholds, ModelOptions, Problem, optimise
 
 # Expedited forwarding first, then class selectors in descending order; CS6 and CS7 are for control, 0 for others.
 DATA_DSCP = (46, 40, 32, 24, 16, 8)
 CONTROL_DSCP = 48
 ROUTING_DSCP = 56
-# The smallest RED step without rounding on every Spectrum ASIC: a multiple of 64 cells of 96, 144 and 192 B.
-RED_STEP_BYTES = 36864
 # A class starves if it loses more of its important packets than the paper's loss bound (section 6.1.1).
 STARVED_LARGE_LOSS = 0.1
 _STEPS_OF_LOAD = 100  # loads are rounded to a hundredth
@@ -30,31 +28,14 @@ class Derived:
     checked: tuple[Checked, ...]
 
 
-def problem_of(
-    layers: tuple[Layer, ...],
-    switch: Switch,
-    *,
-    load: float,
-    small_ratio: float = 0.5,
-    granularity_bytes: int = RED_STEP_BYTES,
-    model: Model = "shared",
-    workers: int = 1,
-    paths: int = 1,
-    burst_packets: int | None = None,
-) -> Problem:
+def problem_of(layers: tuple[Layer, ...], switch: Switch, options: ModelOptions) -> Problem:
     """As many data classes as queues (less control and default) and layers allow; raises PolicyError, ValueError."""
     count = min(switch.queues - 2, len(layers), len(DATA_DSCP))
     return Problem(
         classes=classes_of(layers, count),
         buffer_bytes=switch.shared_buffer_bytes,
         packet_bytes=switch.packet_bytes,
-        load=load,
-        small_ratio=small_ratio,
-        granularity_bytes=granularity_bytes,
-        model=model,
-        workers=workers,
-        paths=paths,
-        burst_packets=burst_packets,
+        **vars(options),
     )
 
 
@@ -81,35 +62,6 @@ def policy_of(problem: Problem, switch: Switch, *, description: str = "") -> Der
     control = ControlClass(dscp=CONTROL_DSCP, extra_dscp=(ROUTING_DSCP,))
     policy = Policy(description=description, switch=switch, control=control, data=data)
     return Derived(policy=policy, rows=found, checked=checked)
-
-
-def derive(
-    layers: tuple[Layer, ...],
-    switch: Switch,
-    *,
-    load: float,
-    small_ratio: float = 0.5,
-    granularity_bytes: int = 32768,
-    model: Model = "shared",
-    workers: int = 1,
-    paths: int = 1,
-    burst_packets: int | None = None,
-    description: str = "",
-) -> tuple[Policy, tuple[ClassThresholds, ...]]:
-    """``problem_of`` and ``policy_of`` in one: the policy and its predictions; raises PolicyError, ValueError."""
-    problem = problem_of(
-        layers,
-        switch,
-        load=load,
-        small_ratio=small_ratio,
-        granularity_bytes=granularity_bytes,
-        model=model,
-        workers=workers,
-        paths=paths,
-        burst_packets=burst_packets,
-    )
-    derived = policy_of(problem, switch, description=description)
-    return derived.policy, derived.rows
 
 
 def _solved(problem: Problem) -> tuple[tuple[ClassThresholds, ...], tuple[Checked, ...]]:

@@ -24,6 +24,8 @@ _BISECTIONS = 60
 _MIN_PRICE = 1e-200  # extra rounds per byte: below, the formulas underflow
 # A host sends packets back to back; one system call holds this much (64 KiB).
 RUN_BYTES = 65_536
+# The smallest RED step without rounding on every Spectrum ASIC: a multiple of 64 cells of 96, 144 and 192 B.
+RED_STEP_BYTES = 36864
 # Min service of a class below an overloaded one; its load must stay finite for the formulas.
 _MIN_SERVICE = 1e-6
 
@@ -41,23 +43,30 @@ class ClassThresholds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
-    """The optimisation problem. ``load``: all data's arrival over the port's service rate; above 1 is congestion.
+class ModelOptions:
+    """Traffic at a port and how to model it. ``load``: all data's arrival over the port's service rate; above 1 is
+    congestion.
 
     ``workers`` send in step, each on ``paths`` paths that end at this port, ``burst_packets`` back to back on each
-    (None: the capacity of one system call of the sender).
+    (None: the capacity of one system call of the sender). ``small_ratio``: share of small gradients.
     """
 
-    classes: tuple[ModelClass, ...]
-    buffer_bytes: int
-    packet_bytes: int
     load: float
     small_ratio: float = 0.5
-    granularity_bytes: int = 32768
+    granularity_bytes: int = RED_STEP_BYTES
     model: Model = "shared"
     workers: int = 1
     paths: int = 1
     burst_packets: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(ModelOptions):
+    """The optimisation problem: the options, the model's classes and the port's memory."""
+
+    classes: tuple[ModelClass, ...]
+    buffer_bytes: int
+    packet_bytes: int
 
     @property
     def run_packets(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mlt.planners.aro.bounds import Objective
 from mlt.planners.aro.contract import plain
-from mlt.planners.aro.cpsat import solve_quantised
+from mlt.planners.aro.cpsat import Question, solve_quantised
 from mlt.planners.aro.graph import IntArray, TaskGraph
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.single import Infeasible, Quantisation, solve_task
@@ -154,13 +154,15 @@ def _try_cpsat(
     begin = time.monotonic()
     start = None if warm_start is None else (np.array([warm_start[0]]), [warm_start[1]])
     outcome = solve_quantised(
-        instance,
-        plain([graph]),
-        objective=Objective(mu=0.0),
-        quantisation=Quantisation(levels, instance.fastest_gbps),
-        alone=[graph.access_gbps],
-        seconds=seconds,
-        start=start,
+        Question(
+            instance=instance,
+            bundled=plain([graph]),
+            objective=Objective(mu=0.0),
+            quantisation=Quantisation(levels, instance.fastest_gbps),
+            alone=[graph.access_gbps],
+            seconds=seconds,
+            start=start,
+        )
     )
     rate = 0.0 if outcome.rates is None else float(outcome.rates[0])
     note(name, rate, outcome.bound, begin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -18,7 +19,7 @@ from mlt.switch_configs.model_layers import load_layers
 from mlt.switch_configs.policy import Switch, dump
 from mlt.switch_configs.semantics import require_sound
 from mlt.switch_configs.threshold_check import in_one_step, parameters
-from mlt.switch_configs.thresholds import Model, Problem
+from mlt.switch_configs.thresholds import ModelOptions, Problem
 
 _SIZE = UnitOption(SIZE, least=1, whole=True)
 _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
@@ -78,14 +79,8 @@ def policy(
     link_rate: int,
     packet_bytes: int,
     ports: str,
-    load: float,
-    workers: int,
-    paths: int,
-    burst_packets: int | None,
-    small_ratio: float,
-    granularity_bytes: int,
-    model: Model,
     output: Path,
+    **options: Any,
 ) -> None:
     """Derive a policy from a model: classes, code points, and the thresholds that cost the fewest extra rounds.
 
@@ -101,19 +96,10 @@ def policy(
             packet_bytes=packet_bytes,
             ports=tuple(ports.split(",")),
         )
-        problem = problem_of(
-            load_layers(layers),
-            switch,
-            load=load,
-            small_ratio=small_ratio,
-            granularity_bytes=granularity_bytes,
-            model=model,
-            workers=workers,
-            paths=paths,
-            burst_packets=burst_packets,
-        )
-        together = f"{workers} workers in step, {problem.run_packets} packets each on {paths} paths"
-        derived = policy_of(problem, switch, description=f"derived from {layers.name} at load {load}, {together}")
+        problem = problem_of(load_layers(layers), switch, ModelOptions(**options))
+        together = f"{problem.workers} workers in step, {problem.run_packets} packets each on {problem.paths} paths"
+        description = f"derived from {layers.name} at load {problem.load}, {together}"
+        derived = policy_of(problem, switch, description=description)
         require_sound(derived.policy, source=str(layers))
         if not is_stdout(output):
             output.write_text(dump(derived.policy), encoding="utf-8")

@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlt.switch_configs.burst_model import STAGES, burst_loss
-from mlt.switch_configs.derive import STARVED_LARGE_LOSS, derive, highest_load, policy_of, problem_of
+from mlt.switch_configs.derive import STARVED_LARGE_LOSS, highest_load, policy_of, problem_of
 from mlt.switch_configs.errors import PolicyError
 from mlt.switch_configs.model_layers import load_layers
 from mlt.switch_configs.queue_model import shared_loss
 from mlt.switch_configs.queue_simulation import ClassParameters, simulate, simulate_step
 from mlt.switch_configs.threshold_check import check_predictions, in_one_step
-from mlt.switch_configs.thresholds import Problem, optimise
+from mlt.switch_configs.thresholds import ModelOptions, Problem, optimise
 from switch_lab import LAYERS, example
 
 from mlt.cli.switch import app
@@ -29,8 +29,8 @@ COARSE = 131_072  # bytes: a tenth of the time of the example's steps
 
 
 def problem(**changes: object) -> Problem:
-    given: dict[str, object] = {"load": 1.0, "granularity_bytes": 36864} | changes
-    return problem_of(LAYERS_OF_VGG, example().switch, **given)  # type: ignore[arg-type]
+    options = replace(ModelOptions(load=1.0), **changes)  # type: ignore[arg-type]
+    return problem_of(LAYERS_OF_VGG, example().switch, options)
 
 
 def mlt(*arguments: str | Path) -> Result:
@@ -134,14 +134,14 @@ def test_problem__a_buffer_too_small_for_the_burst_says_what_it_holds() -> None:
 
 def test_derive__refuses_to_starve_a_class_and_names_the_load_that_does_not() -> None:
     with pytest.raises(PolicyError, match=r"layers-6 \d+% \(predicted\).*at load (\d\.\d\d) none does") as refused:
-        derive(LAYERS_OF_VGG, example().switch, load=2.0, granularity_bytes=COARSE)
+        policy_of(problem(load=2.0, granularity_bytes=COARSE), example().switch)
     named = float(str(refused.value).split("at load ")[1].split()[0])
     assert 0.9 < named < 2
     derived = policy_of(problem(load=named, granularity_bytes=COARSE), example().switch)
     assert all(row.large_loss <= STARVED_LARGE_LOSS for row in derived.rows)
     assert all(check.simulated.large <= STARVED_LARGE_LOSS for check in derived.checked if check.enough)
     with pytest.raises(PolicyError, match="starves"):
-        derive(LAYERS_OF_VGG, example().switch, load=named + 0.01, granularity_bytes=COARSE)
+        policy_of(problem(load=named + 0.01, granularity_bytes=COARSE), example().switch)
 
 
 def test_highest_load__none_where_no_load_helps() -> None:

@@ -9,7 +9,7 @@ from mlt.switch_configs.derive import problem_of
 from mlt.switch_configs.model_layers import load_layers
 from mlt.switch_configs.queue_simulation import ClassParameters
 from mlt.switch_configs.threshold_check import check_predictions, parameters
-from mlt.switch_configs.thresholds import ClassThresholds, Problem, optimise
+from mlt.switch_configs.thresholds import ClassThresholds, ModelOptions, Problem, optimise
 from switch_lab import LAYERS, example
 
 from mlt.simulation.switch_port import simulate
@@ -19,9 +19,8 @@ PACKETS = 2_000_000
 
 @cache
 def solved(load: float, workers: int, burst: int | None) -> tuple[Problem, tuple[ClassThresholds, ...]]:
-    problem = problem_of(
-        load_layers(LAYERS), example().switch, load=load, workers=workers, burst_packets=burst, granularity_bytes=40960
-    )
+    options = ModelOptions(load=load, workers=workers, burst_packets=burst, granularity_bytes=40960)
+    problem = problem_of(load_layers(LAYERS), example().switch, options)
     return problem, optimise(problem)
 
 

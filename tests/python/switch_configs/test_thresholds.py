@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlt.switch_configs.derive import derive
+from mlt.switch_configs.derive import Derived, policy_of, problem_of
 from mlt.switch_configs.errors import PolicyError
-from mlt.switch_configs.model_layers import ModelClass, classes_of, default_cost, load_layers
+from mlt.switch_configs.model_layers import Layer, ModelClass, classes_of, default_cost, load_layers
+from mlt.switch_configs.policy import Switch
 from mlt.switch_configs.queue_model import mm1m_loss, shared_loss, split_loss
 from mlt.switch_configs.queue_simulation import ClassParameters, simulate
-from mlt.switch_configs.thresholds import Problem, class_loads, gathered_packets, optimise, predict
+from mlt.switch_configs.thresholds import ModelOptions, Problem, class_loads, gathered_packets, optimise, predict
 from switch_lab import LAYERS, example
 
 
@@ -90,6 +92,10 @@ def brute_force(problem: Problem, loads: list[float]) -> float:
     return best
 
 
+def derive(layers: tuple[Layer, ...], switch: Switch, **options: Any) -> Derived:
+    return policy_of(problem_of(layers, switch, ModelOptions(**options)), switch)
+
+
 def test_optimise__is_as_good_as_trying_everything() -> None:
     classes = tuple(
         ModelClass(layers=("a",), size_bytes=size, rounds_per_percent_small=small, rounds_per_percent_large=large)
@@ -108,7 +114,8 @@ def test_optimise__is_as_good_as_trying_everything() -> None:
 def test_optimise__keeps_the_policy_rules_for_both_models() -> None:
     layers = load_layers(LAYERS)
     for model in ("shared", "split"):
-        policy, rows = derive(layers, example().switch, load=1.0, granularity_bytes=36864, model=model)
+        derived = derive(layers, example().switch, load=1.0, model=model)
+        policy, rows = derived.policy, derived.rows
         thresholds = [data.wred.min_threshold_bytes for data in policy.data]
         limits = [data.limit_bytes for data in policy.data]
         assert thresholds == sorted(set(thresholds))
@@ -119,11 +126,9 @@ def test_optimise__keeps_the_policy_rules_for_both_models() -> None:
 
 
 def test_derive__the_example_has_the_derived_thresholds() -> None:
-    derived, _ = derive(
-        load_layers(LAYERS), example().switch, load=1.0, granularity_bytes=36864, workers=8, burst_packets=16
-    )
-    assert derived.data == example().data
-    assert derived.control == example().control
+    policy = derive(load_layers(LAYERS), example().switch, load=1.0, workers=8, burst_packets=16).policy
+    assert policy.data == example().data
+    assert policy.control == example().control
 
 
 def test_problem__refuses_what_cannot_be_solved() -> None:

@@ -115,43 +115,34 @@ class _Model:
             self.model.add(sum(products) <= self.room[link])
 
 
-def solve_quantised(
-    instance: Instance,
-    bundled: Bundled,
-    *,
-    objective: Objective,
-    quantisation: Quantisation,
-    alone: Sequence[float],
-    seconds: float,
-    workers: int = 2,
-    seed: int = 0,
-    start: tuple[FloatArray, Sequence[IntArray]] | None = None,
-) -> Outcome:
-    """Optimise equation 3 over quantised rates, in a child process.
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One optimisation of equation 3 over quantised rates.
 
-    Args:
-        alone: proven upper bounds of the rates, one per task (Gbit/s).
-        start: initial rates and flows (their edges must be those of ``bundled``).
+    ``alone``: proven upper bounds of the rates, one per task (Gbit/s). ``start``: initial rates and flows; their edges
+    must be those of ``bundled``.
+    """
+
+    instance: Instance
+    bundled: Bundled
+    objective: Objective
+    quantisation: Quantisation
+    alone: Sequence[float]
+    seconds: float
+    workers: int = 2
+    seed: int = 0
+    start: tuple[FloatArray, Sequence[IntArray]] | None = None
+
+
+def solve_quantised(question: Question) -> Outcome:
+    """Solve ``question`` in a child process.
 
     Raises:
         RuntimeError: the child failed; the message contains its last output.
     """
-    question = pickle.dumps(
-        {
-            "instance": instance,
-            "bundled": bundled,
-            "objective": objective,
-            "quantisation": quantisation,
-            "alone": list(alone),
-            "seconds": seconds,
-            "workers": workers,
-            "seed": seed,
-            "start": start,
-        }
-    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     command = [sys.executable, "-m", "mlt.planners.aro.cpsat"]
-    child = subprocess.run(command, input=question, capture_output=True, env=environment, check=False)
+    child = subprocess.run(command, input=pickle.dumps(question), capture_output=True, env=environment, check=False)
     if child.returncode != 0:
         raise RuntimeError(f"the CP-SAT process failed: {child.stderr.decode(errors='replace').strip()[-500:]}")
     answer = pickle.loads(child.stdout)
@@ -164,19 +155,11 @@ def available() -> bool:
     return find_spec("ortools") is not None
 
 
-def _solve(
-    instance: Instance,
-    bundled: Bundled,
-    objective: Objective,
-    quantisation: Quantisation,
-    alone: Sequence[float],
-    seconds: float,
-    workers: int,
-    seed: int,
-    start: tuple[FloatArray, Sequence[IntArray]] | None,
-) -> Outcome:
+def _solve(question: Question) -> Outcome:
+    instance, bundled, objective = question.instance, question.bundled, question.objective
+    quantisation, start = question.quantisation, question.start
     step = quantisation.fastest / quantisation.levels
-    tops = [int(np.floor(rate / step + 1e-9)) for rate in alone]
+    tops = [int(np.floor(rate / step + 1e-9)) for rate in question.alone]
     build = _Model(bundled, step, tops)
     for i in range(len(bundled.graphs)):
         build.add(i)
@@ -204,10 +187,10 @@ def _solve(
             for variable, value in zip(variables, values.tolist(), strict=True):
                 model.add_hint(variable, value)
     solver = build.cp.CpSolver()
-    solver.parameters.max_time_in_seconds = max(seconds, 0.01)
-    solver.parameters.num_workers = workers
+    solver.parameters.max_time_in_seconds = max(question.seconds, 0.01)
+    solver.parameters.num_workers = question.workers
     solver.parameters.relative_gap_limit = _GAP
-    solver.parameters.random_seed = seed
+    solver.parameters.random_seed = question.seed
     status = solver.solve(model)
     if status not in (build.cp.OPTIMAL, build.cp.FEASIBLE):  # its bound may then be only an initial value
         return Outcome(Verdict.UNKNOWN, None, None, float("inf"))
@@ -221,4 +204,4 @@ def _solve(
 if __name__ == "__main__":
     # The module runs as __main__ here; results must be pickled under its importable name.
     module: Any = import_module("mlt.planners.aro.cpsat")
-    sys.stdout.buffer.write(pickle.dumps(module._solve(**pickle.loads(sys.stdin.buffer.read()))))
+    sys.stdout.buffer.write(pickle.dumps(module._solve(pickle.loads(sys.stdin.buffer.read()))))

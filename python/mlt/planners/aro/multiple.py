@@ -20,7 +20,7 @@ import numpy as np
 from mlt.planners.aro.bounds import Objective, RateBound, best_rates, bound_rates, job_totals, rate_rows
 from mlt.planners.aro.boxes import TOLERANCE, Search
 from mlt.planners.aro.contract import contract
-from mlt.planners.aro.cpsat import available, solve_quantised
+from mlt.planners.aro.cpsat import Question, available, solve_quantised
 from mlt.planners.aro.flow import flows_that_fit
 from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph, unfold
 from mlt.planners.aro.highs import Verdict
@@ -194,13 +194,15 @@ def _search(
     if seconds > 0.5 and bound > value * (1 + 2 * TOLERANCE) and available():
         grid = quantisation or Quantisation(FINE_LEVELS, instance.fastest_gbps)
         outcome = solve_quantised(
-            instance,
-            contract(router.graphs),
-            objective=objective,
-            quantisation=grid,
-            alone=tops,
-            seconds=seconds,
-            seed=router.effort.seed,
+            Question(
+                instance=instance,
+                bundled=contract(router.graphs),
+                objective=objective,
+                quantisation=grid,
+                alone=tops,
+                seconds=seconds,
+                seed=router.effort.seed,
+            )
         )
         bound = min(bound, outcome.bound + (0.0 if quantisation else _rounding(instance, grid, objective)))
         if outcome.rates is not None:

@@ -37,6 +37,7 @@ def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | 
         derive = import_module("mlt.switch_configs.derive")
         model_layers = import_module("mlt.switch_configs.model_layers")
         policies = import_module("mlt.switch_configs.policy")
+        problems = import_module("mlt.switch_configs.thresholds")
         errors = import_module("mlt.switch_configs.errors")
     except ImportError:
         return "mlt.switch_configs is not installed"
@@ -59,7 +60,7 @@ def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | 
             described = policies.Switch(
                 queues=queues, shared_buffer_bytes=buffer, link_rate_bits_per_second=rate, ports=tuple(ports)
             )
-            problem = derive.problem_of(layers, described, load=_LOAD, workers=workers)
+            problem = derive.problem_of(layers, described, problems.ModelOptions(load=_LOAD, workers=workers))
         except (errors.PolicyError, ValueError) as error:
             where = f"thresholds of {members[0]}"
             raise InputError([Problem(where=(where,), message=str(error))], source=str(layers_file)) from None

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from mlt.planners.aro import cpsat
 from mlt.planners.aro.bounds import Objective, best_rates
 from mlt.planners.aro.contract import contract, plain
-from mlt.planners.aro.cpsat import solve_quantised
+from mlt.planners.aro.cpsat import Question, solve_quantised
 from mlt.planners.aro.graph import unfold
 from mlt.planners.aro.highs import Rows, Verdict, solve
 from mlt.planners.aro.instance import Instance
@@ -71,12 +71,14 @@ def test_solve_quantised__without_time_claims_no_bound() -> None:
     instance = leaf_spine(seed=0, workload=Workload(jobs=3, tasks=2, workers=100))
     graphs = [unfold(instance, job, task) for job, task in instance.tasks]
     outcome = solve_quantised(
-        instance,
-        plain(graphs),
-        objective=Objective(),
-        quantisation=Quantisation(100, 100.0),
-        alone=[25.0] * 6,
-        seconds=0.01,
+        Question(
+            instance=instance,
+            bundled=plain(graphs),
+            objective=Objective(),
+            quantisation=Quantisation(100, 100.0),
+            alone=[25.0] * 6,
+            seconds=0.01,
+        )
     )
     assert outcome.bound >= 2 * 25.0
 
@@ -91,7 +93,14 @@ def test_solve_quantised__agrees_with_the_search(seed: int) -> None:
     graph = unfold(instance, *instance.tasks[0])
     levels = Quantisation(60, 100.0)
     outcome = solve_quantised(
-        instance, plain([graph]), objective=Objective(mu=0.0), quantisation=levels, alone=[100.0], seconds=20.0
+        Question(
+            instance=instance,
+            bundled=plain([graph]),
+            objective=Objective(mu=0.0),
+            quantisation=levels,
+            alone=[100.0],
+            seconds=20.0,
+        )
     )
     assert outcome.verdict is Verdict.OPTIMAL
     assert outcome.rates is not None
@@ -116,12 +125,14 @@ def test_solve_quantised__bundles_only_relax() -> None:
     found = {}
     for name, bundled in {"plain": plain(graphs), "bundled": contract(graphs)}.items():
         outcome = solve_quantised(
-            instance,
-            bundled,
-            objective=Objective(),
-            quantisation=Quantisation(20, 100.0),
-            alone=[solve_task(graph).rate for graph in graphs],
-            seconds=20.0,
+            Question(
+                instance=instance,
+                bundled=bundled,
+                objective=Objective(),
+                quantisation=Quantisation(20, 100.0),
+                alone=[solve_task(graph).rate for graph in graphs],
+                seconds=20.0,
+            )
         )
         assert outcome.rates is not None
         found[name] = Objective().value(instance, outcome.rates.tolist()), outcome.bound
