@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mlt.cli.unit_option import TIME, UnitOption
 from mlt.planners.aro.multiple import Effort
 from mlt.planners.cluster import dump_cluster
 from studies.aro import many, reductions, sjst
@@ -19,7 +20,7 @@ main = typer.Typer(
     help="Repeat the paper's experiments; every command writes JSON, CSV and PNG files into --out.",
 )
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
-Limit = Annotated[float, typer.Option(help="Time limit of each search, in seconds.")]
+Limit = Annotated[float, typer.Option(parser=UnitOption(TIME, above=0), help="Time limit of each search, in seconds.")]
 Seeds = Annotated[int, typer.Option(help="Number of random instances.")]
 RESULTS = Path("docs/results/aro")
 

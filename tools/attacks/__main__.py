@@ -28,6 +28,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from mlt._shared.units import TIME
 from mlt.job.configuration import JobConfig
 from mlt.testbed import Testbed
 
@@ -415,7 +416,7 @@ def counters_text(result: Result) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", help="names of attacks, separated by commas (default: all)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each attack (default: %(default)s)")
+    parser.add_argument("--seconds", type=TIME.read, default=5.0, help="duration of each attack (default: %(default)s)")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "docs" / "results" / "attacks.md", help="Markdown report to write"
     )

@@ -29,6 +29,8 @@ import schedule
 from network import Network
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from mlt._shared.units import TIME
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "default"
 JUDGE = BUILD / "tests" / "mlt_chaos_judge"
@@ -109,7 +111,7 @@ def explain(options: argparse.Namespace, verdict: report.Verdict, outcome: run.O
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--seconds", type=float, default=30.0, help="duration of all jobs together (default: %(default)s)"
+        "--seconds", type=TIME.read, default=30.0, help="duration of all jobs together (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=None, help="seed of posts and faults (default: random)")
     parser.add_argument("--job", type=int, help="run only the job with this number")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from mlt.cli import perf as perf_command
 from mlt.cli.unit_option import UnitOption
 from mlt.planners.cluster import parse_cluster
 from mlt.planners.cluster._file import Link
+from mlt.planners.plan import parse_plan
 from mlt.testbed import topology
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,6 +72,19 @@ def in_cluster(section: str, field: str) -> Callable[[object], float]:
         }
         raw[section][0][field] = given
         return float(getattr(getattr(parse_cluster(yaml.safe_dump(raw)), section)[0], field))
+
+    return read
+
+
+def in_plan(field: str) -> Callable[[object], float]:
+    def read(given: object) -> float:
+        section = {"method": "best", "clusters": [], "shares": [], "rate": 1e9, "time": 1.0}
+        queue = {"queue": 0, "red_min_bytes": 1, "red_max_bytes": 1}
+        raw: dict[str, Any] = {"cluster": "lab", "cluster_digest": "", "jobs": [{"job": "j", "aggregation": section}]}
+        raw["thresholds"] = [queue]
+        (section if field in section else queue)[field] = given
+        plan = parse_plan(json.dumps(raw))
+        return float(getattr(plan.jobs[0].aggregation if field in section else plan.thresholds[0], field))
 
     return read
 
@@ -142,6 +157,9 @@ ENTRIES: list[tuple[str, str, Callable[[object], float]]] = [
     ("cluster delay", "time", in_cluster("links", "delay")),
     ("cluster job", "size", in_cluster("jobs", "model_size")),
     ("cluster compute", "time", in_cluster("jobs", "compute_time")),
+    ("plan rate", "rate", in_plan("rate")),
+    ("plan time", "time", in_plan("time")),
+    ("plan threshold", "size", in_plan("red_min_bytes")),
     ("faults", "loss", in_faults("drop")),
     ("perf --size", "size", in_perf_list("--size", SIZE)),
     ("perf --loss-bound", "loss", in_perf_list("--loss-bound", LOSS)),

@@ -1,7 +1,7 @@
 """The plan file: the one output of every planner, read by the launcher, the simulator and the in-kernel aggregator.
 
 Every section is optional: a planner sets its own and keeps the others (``Plan.with_job``). JSON on disk.
-Units as in the cluster file: bits per second, bytes, seconds.
+Units as in the cluster file: bits per second, bytes, seconds, or text with a unit.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
+from mlt._shared.unit_fields import RATE, SIZE, TIME, Unit
 from mlt.planners._shared.documents import Document, InputError, Problem, parse_document, read_document
 from mlt.planners.cluster import Cluster, Name
 
 Share = Annotated[float, Field(ge=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+BitsPerSecond = Annotated[float, Unit(RATE)]
+Bytes = Annotated[float, Unit(SIZE)]
+Seconds = Annotated[float, Unit(TIME)]
 
 
 class InfeasibleError(Exception):
@@ -33,7 +36,7 @@ class ServiceLoad(Document):
 
     host: Name
     colocated: bool = Field(description="Runs on a worker of the job, whose own bytes then stay off the network")
-    load_bytes: NonNegative
+    load_bytes: Bytes
     hash_begin: int = Field(ge=0, description="First hash value of its range")
     hash_end: int = Field(ge=0, description="One past the last; equal to hash_begin when it holds nothing")
 
@@ -43,11 +46,11 @@ class Assignment(Document):
 
     method: Literal["closed-form", "linear-programme"]
     hash_space: int = Field(gt=0)
-    partition_bytes: int = Field(gt=0)
+    partition_bytes: Annotated[int, Unit(SIZE, above=0, whole=True)]
     services: tuple[ServiceLoad, ...]
-    time: NonNegative = Field(description="Communication time of one iteration by the model")
-    time_all_reduce: NonNegative | None = None
-    time_parameter_server: NonNegative | None = None
+    time: Seconds = Field(description="Communication time of one iteration by the model")
+    time_all_reduce: Seconds | None = None
+    time_parameter_server: Seconds | None = None
 
 
 class WorkerCluster(Document):
@@ -71,10 +74,10 @@ class Aggregation(Document):
     clusters: tuple[WorkerCluster, ...]
     direct: tuple[Name, ...] = Field(default=(), description="Workers in no cluster: they send straight to the servers")
     shares: tuple[ServerShare, ...]
-    rate: NonNegative = Field(description="Rate of every worker's stream")
-    time: NonNegative
-    time_parameter_server: NonNegative | None = None
-    time_all_reduce: NonNegative | None = None
+    rate: BitsPerSecond = Field(description="Rate of every worker's stream")
+    time: Seconds
+    time_parameter_server: Seconds | None = None
+    time_all_reduce: Seconds | None = None
     seed: int | None = None
 
 
@@ -109,8 +112,8 @@ class TaskRoutes(Document):
     """One aggregation task: one job's workers to one of its servers."""
 
     server: Name
-    rate: NonNegative = Field(description="Rate at which every worker of the task can send")
-    rate_bound: NonNegative | None = Field(default=None, description="Proven upper bound; equal to rate when optimal")
+    rate: BitsPerSecond = Field(description="Rate at which every worker of the task can send")
+    rate_bound: BitsPerSecond | None = Field(default=None, description="Proven upper bound; equal to rate when optimal")
     routes: tuple[Route, ...]
 
 
@@ -121,7 +124,7 @@ class Routing(Document):
     objective: Name | None = None
     tasks: tuple[TaskRoutes, ...]
     ecmp: tuple[EcmpOverride, ...] = ()
-    solve_time: NonNegative | None = None
+    solve_time: Seconds | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -133,7 +136,7 @@ class Circuit(Document):
     switch: Name | None = None
     a_port: int | None = Field(default=None, ge=0)
     b_port: int | None = Field(default=None, ge=0)
-    bandwidth: NonNegative | None = None
+    bandwidth: BitsPerSecond | None = None
 
 
 class Placement(Document):
@@ -142,7 +145,7 @@ class Placement(Document):
     method: Name
     modules: tuple[int, ...] = ()
     tor_of: dict[Name, Name] = Field(default_factory=dict, description="host -> ToR its circuit leads to")
-    time: NonNegative | None = Field(default=None, description="Batch communication time by the model")
+    time: Seconds | None = Field(default=None, description="Batch communication time by the model")
     options: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -155,17 +158,17 @@ class Threshold(Document):
     switch: Name | None = None
     port: int | None = Field(default=None, ge=0)
     queue: int = Field(ge=0)
-    red_min_bytes: NonNegative
-    red_max_bytes: NonNegative
+    red_min_bytes: Bytes
+    red_max_bytes: Bytes
     drop_probability: Share = 1.0
-    limit_bytes: NonNegative | None = Field(default=None, description="Depth at which every packet is dropped")
+    limit_bytes: Bytes | None = Field(default=None, description="Depth at which every packet is dropped")
 
 
 class Estimate(Document):
     """One alternative that was considered, timed by a model or the simulator; the plan holds the first one."""
 
     name: str
-    iteration_time: NonNegative
+    iteration_time: Seconds
     source: Literal["model", "simulator"] = "model"
     reason: str = ""
 
