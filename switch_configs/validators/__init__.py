@@ -7,6 +7,7 @@ the rest with tools/install_switch_validators.sh.
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ class Validator(ABC):
     @abstractmethod
     def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         """Problems of ``files``, which ``generated`` wrote, or a mutation of them."""
+
+
+def number_or_text(text: str) -> int | str:
+    """``text`` as an integer if it is one."""
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
 def home() -> Path:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from mlt.switch_configs import openconfig
 from mlt.switch_configs.errors import ParseError
 from mlt.switch_configs.generator import Generated
-from mlt.switch_configs.validators import Validator
+from mlt.switch_configs.validators import Validator, number_or_text
 from mlt.switch_configs.vendors.cumulus import Cumulus
 
 
@@ -42,10 +42,6 @@ _EOS_DETECT = re.compile(
 )
 
 
-def _number(text: str) -> int | str:
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
-
-
 def _eos_structured(text: str) -> tuple[dict[str, Any], list[str]]:
     """EOS text as AVD structured configuration, and the lines without an equivalent in it."""
     result: dict[str, Any] = {"hostname": "switch", "qos": {"map": {"dscp": []}}, "qos_profiles": []}
@@ -65,17 +61,22 @@ def _eos_structured(text: str) -> tuple[dict[str, Any], list[str]]:
         elif line.startswith("qos trust "):
             profile["trust"] = line.split()[-1]
         elif line.startswith("uc-tx-queue "):
-            queue = {"id": _number(line.split()[-1])}
+            queue = {"id": number_or_text(line.split()[-1])}
             profile["uc_tx_queues"].append(queue)
         elif line.startswith(("priority", "no priority")):
             queue["priority"] = line
         elif line.startswith("bandwidth percent "):
-            queue["bandwidth_percent"] = _number(line.split()[-1])
+            queue["bandwidth_percent"] = number_or_text(line.split()[-1])
         elif line == "random-detect ecn count":
             queue.setdefault("random_detect", {}).setdefault("ecn", {})["count"] = True
         elif m := _EOS_DETECT.fullmatch(line):
-            threshold = {"units": m[2], "min": _number(m[1]), "max": _number(m[3]), "max_probability": _number(m[5])}
-            threshold["weight"] = _number(m[6])
+            threshold = {
+                "units": m[2],
+                "min": number_or_text(m[1]),
+                "max": number_or_text(m[3]),
+                "max_probability": number_or_text(m[5]),
+            }
+            threshold["weight"] = number_or_text(m[6])
             queue.setdefault("random_detect", {}).setdefault("ecn", {})["threshold"] = threshold
         elif line.startswith("interface "):
             interface = {"name": line.removeprefix("interface ")}

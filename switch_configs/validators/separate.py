@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from mlt.switch_configs.generator import Generated
 from mlt.switch_configs.target import code_lines
-from mlt.switch_configs.validators import Validator, home
+from mlt.switch_configs.validators import Validator, home, number_or_text
 
 _HERE = Path(__file__).parent
 _INSTALL = "tools/install_switch_validators.sh"
@@ -56,10 +56,6 @@ _NXOS_DETECT = re.compile(
     r"random-detect (non-ecn )?minimum-threshold (\S+) (\S+) maximum-threshold (\S+) (\S+) "
     r"drop-probability (\S+)(?: weight (\S+))?( ecn)?"
 )
-
-
-def _number(text: str) -> int | str:
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
 def _nxos_tree(text: str) -> tuple[dict[str, Any], list[str]]:
@@ -103,22 +99,22 @@ def _nxos_tree(text: str) -> tuple[dict[str, Any], list[str]]:
 
 def _nxos_queue(entry: dict[str, Any], line: str) -> bool:
     if line.startswith("priority level "):
-        entry["prio-items"] = {"level": _number(line.split()[-1])}
+        entry["prio-items"] = {"level": number_or_text(line.split()[-1])}
     elif line.startswith("bandwidth remaining percent "):
-        entry["setRemBW-items"] = {"val": _number(line.split()[-1])}
+        entry["setRemBW-items"] = {"val": number_or_text(line.split()[-1])}
     elif match := re.fullmatch(r"queue-limit (\S+) (\S+)", line):
         entry["QueueLimit-items"] = {"QueueLimitVal": match[1], "QueueLimitUnit": match[2]}
     elif match := _NXOS_DETECT.fullmatch(line):
         suffix = "NonEcn" if match[1] else ""
         items: dict[str, Any] = {
-            f"minThreshold{suffix}": _number(match[2]),
+            f"minThreshold{suffix}": number_or_text(match[2]),
             f"minThresholdUnit{suffix}": match[3],
-            f"maxThreshold{suffix}": _number(match[4]),
+            f"maxThreshold{suffix}": number_or_text(match[4]),
             f"maxThresholdUnit{suffix}": match[5],
-            f"dropAvail{suffix}": _number(match[6]),
+            f"dropAvail{suffix}": number_or_text(match[6]),
         }
         if not suffix:
-            items |= {"weight": _number(match[7] or "0"), "ecn": match[8] is not None}
+            items |= {"weight": number_or_text(match[7] or "0"), "ecn": match[8] is not None}
         entry[f"RandDet{suffix}-items"] = items
     else:
         return False

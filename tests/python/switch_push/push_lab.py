@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from mlt.switch_configs.policy import Policy, parse
 
 ROOT = Path(__file__).resolve().parents[3]
+USER = "admin"
 SECRET = "correct-horse-7391"
 _TEXT = """
 switch: {{queues: 8, shared_buffer_bytes: 4194304, link_rate_bits_per_second: 20000000, ports: [2]}}
@@ -27,6 +29,21 @@ def text(s1: str = "36864") -> str:
 
 def small(s1: str = "36864") -> Policy:
     return parse(text(s1))
+
+
+def policy_file(folder: Path, accept: str) -> Path:
+    """The small policy in a file, with what it accepts of a target."""
+    file = folder / "policy.yaml"
+    file.write_text(text() + f"accept: {{{accept}}}\n", encoding="utf-8")
+    return file
+
+
+def inventory(folder: Path, port: int, **options: str | bool) -> Path:
+    """An inventory file with ``leaf1`` at ``port`` of loopback; ``options`` are its driver's."""
+    file = folder / "hosts.yaml"
+    host = {"hostname": "127.0.0.1", "port": port, "username": USER, "password": SECRET, "optional_args": options}
+    file.write_text(json.dumps({"leaf1": host}), encoding="utf-8")
+    return file
 
 
 def mlt(*words: str | Path, timeout: float = 60, **environ: str) -> subprocess.CompletedProcess[str]:

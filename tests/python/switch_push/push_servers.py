@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-USER = "admin"
+from push_lab import USER
 
 # A CONFIG_DB in a file, and SONiC's commands over it: apply-patch is RFC 6902 and all or nothing.
 SONIC = """#!{python}

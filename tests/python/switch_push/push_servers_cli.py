@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree
 
-from push_servers import USER, ssh
+from push_lab import USER
+from push_servers import ssh
 
 Tree = dict[str, Any]
 

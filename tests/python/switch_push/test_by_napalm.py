@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from push_lab import ROOT, SECRET, mlt, text
-from push_servers import USER, http
+from push_lab import ROOT, SECRET, USER, mlt, text
+from push_servers import http
 from push_servers_cli import Junos, Nxapi, netconf
 
 pytest.importorskip("napalm")

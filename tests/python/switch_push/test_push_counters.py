@@ -6,14 +6,13 @@ No vendor's device took part; the forms are those of ``test_counters`` and, for 
 from __future__ import annotations
 
 import base64
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checks import assert_names
-from push_lab import ROOT, SECRET, mlt, run_mlt, text
-from push_servers import USER, Eapi, Nvue, http
+from push_lab import ROOT, SECRET, USER, inventory, mlt, policy_file, run_mlt
+from push_servers import Eapi, Nvue, http
 from push_servers_cli import Junos, Nxapi, netconf
 
 pytest.importorskip("napalm")
@@ -22,17 +21,7 @@ QFX = ROOT / "examples" / "switch" / "qfx5120.yaml"
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    file = tmp_path / "policy.yaml"
-    accept = "accept: {eos: {queue-limit: the profile, step-threshold: a ramp}}\n"
-    file.write_text(text() + accept, encoding="utf-8")
-    return file
-
-
-def inventory(folder: Path, port: int, **options: str | bool) -> Path:
-    file = folder / "hosts.yaml"
-    host = {"hostname": "127.0.0.1", "port": port, "username": USER, "password": SECRET, "optional_args": options}
-    file.write_text(json.dumps({"leaf1": host}), encoding="utf-8")
-    return file
+    return policy_file(tmp_path, "eos: {queue-limit: the profile, step-threshold: a ramp}")
 
 
 def eos_queues(sent: int, dropped: int = 0) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from checks import assert_names, until
-from push_lab import SECRET, mlt, run_mlt, text
-from push_servers import USER, Eapi, Nvue, gnmi, http, sonic_over_ssh
+from push_lab import SECRET, USER, inventory, mlt, policy_file, run_mlt
+from push_servers import Eapi, Nvue, gnmi, http, sonic_over_ssh
 
 FACTORY: dict[str, Any] = {
     "DSCP_TO_TC_MAP": {"AZURE": {"0": "1"}},
@@ -27,17 +27,7 @@ LOGIN = {"MLT_SWITCH_USER": USER, "MLT_SWITCH_PASSWORD": SECRET}
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    file = tmp_path / "policy.yaml"
-    accept = "accept: {eos: {step-threshold: x, queue-limit: x}}\n"
-    file.write_text(text() + accept, encoding="utf-8")
-    return file
-
-
-def inventory(folder: Path, port: int, transport: str) -> Path:
-    file = folder / "hosts.yaml"
-    host = {"hostname": "127.0.0.1", "port": port, "username": USER, "password": SECRET}
-    file.write_text(json.dumps({"leaf1": {**host, "optional_args": {"transport": transport}}}), encoding="utf-8")
-    return file
+    return policy_file(tmp_path, "eos: {step-threshold: x, queue-limit: x}")
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +167,14 @@ def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> N
     before = json.loads(json.dumps(factory))
     device = Nvue(factory, authorization)
     with http(device) as port:
-        words = (policy, "leaf1", "-t", "cumulus/5.9@sn2100", "--inventory", inventory(tmp_path, port, "http"))
+        words = (
+            policy,
+            "leaf1",
+            "-t",
+            "cumulus/5.9@sn2100",
+            "--inventory",
+            inventory(tmp_path, port, transport="http"),
+        )
         shown = mlt("apply", *words, "--dry-run")
         assert shown.returncode == 0, shown.stderr
         assert '+   "mlt": {' in shown.stdout
@@ -223,7 +220,7 @@ def test_eos__a_session_with_the_commit_timer_of_the_switch(policy: Path, tmp_pa
     device = Eapi({"qos map dscp 46 to traffic-class 1": [], "interface Ethernet2/1": ["service-profile theirs"]})
     before = device.running
     with http(device) as port:
-        words = (policy, "leaf1", "-t", "eos@7060x", "--inventory", inventory(tmp_path, port, "http"))
+        words = (policy, "leaf1", "-t", "eos@7060x", "--inventory", inventory(tmp_path, port, transport="http"))
         shown = mlt("apply", *words, "--dry-run")
         assert shown.returncode == 0, shown.stderr
         assert "+qos profile mlt" in shown.stdout
@@ -250,7 +247,7 @@ def test_gnmi__set_and_put_back(policy: Path, tmp_path: Path) -> None:
     path = "qos/interfaces/interface[interface-id=ethernet-1/2]/output/queues/queue[name=q6]/state"
     path = path.replace("ethernet-1/2", "e2")  # the server splits at slashes
     with gnmi(factory, {path: state}) as (port, store):
-        words = (policy, "leaf1", "-t", "openconfig", "--inventory", inventory(tmp_path, port, "insecure"))
+        words = (policy, "leaf1", "-t", "openconfig", "--inventory", inventory(tmp_path, port, transport="insecure"))
         shown = mlt("apply", *words, "--dry-run")
         assert shown.returncode == 0, shown.stderr
         assert '+       "enable-ecn": true' in shown.stdout
