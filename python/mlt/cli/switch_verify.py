@@ -122,7 +122,7 @@ def _conclude(generated: generator.Generated, rows: list[QueueCounters], *, part
     if wrong or (missing and not partial):
         click.echo(f"{'not what the policy means' if wrong else 'no verdict: not all was seen'}{blind}", err=True)
         return 1
-    click.echo(f"as the policy means it{', as far as it was seen' if missing or never else ''}{blind}", err=True)
+    click.echo(f"matches the policy{', as far as seen' if missing or never else ''}{blind}", err=True)
     return 0
 
 

@@ -83,7 +83,7 @@ class NapalmDevice(Device):
         # NX-API runs each request from exec mode; the comparison treats every line as configuration.
         first = ["configure terminal"] if commit and self._system == "nxos" else []
         text = "\n".join([*first, *lines]) + "\n"
-        self._do("refuses the candidate", self._driver.load_merge_candidate, config=text)
+        self._do("rejected the candidate", self._driver.load_merge_candidate, config=text)
 
     def _statements(self, target: Target) -> list[Statement]:
         form = {"format": "set"} if self._system == "junos" else {}
@@ -143,7 +143,7 @@ class NapalmDevice(Device):
         self._memory.drop()
         if missing := lost(before, self._statements(generated.target)):
             raise PushError(
-                f"{self.title}: undone, but {len(missing)} statements of before are not back: {' / '.join(missing[0])}"
+                f"{self.title}: undone, but {len(missing)} previous statements are missing: {' / '.join(missing[0])}"
             )
 
     def counters(self, plan: Plan) -> list[QueueCounters]:
@@ -152,10 +152,10 @@ class NapalmDevice(Device):
         for command in target.asked_for_counters(plan):
             plain, _, as_json = command.partition(" | ")
             form = {"encoding": "json"} if as_json else {}
-            said = self._do(f"cannot read counters ({plain})", self._driver.cli, [plain], **form)[plain]
-            rows += target.parse_counters(json.dumps(said) if as_json else f"{plain}\n{said}")
+            output = self._do(f"cannot read counters ({plain})", self._driver.cli, [plain], **form)[plain]
+            rows += target.parse_counters(json.dumps(output) if as_json else f"{plain}\n{output}")
         if not rows:
-            raise PushError(f"{self.title}: no queue counters in what {command!r} prints there")
+            raise PushError(f"{self.title}: {command!r} printed no queue counters")
         return merge(rows)
 
     def close(self) -> None:
@@ -167,17 +167,17 @@ def _lines(files: dict[str, str], target: Target) -> list[str]:
 
 
 def _advice(system: str, error: BaseException | None) -> str:
-    """Advice to the user, from the errors below the driver's: it reports "refused" for a host key too."""
-    said = ""
+    """Advice to the user, from the errors below the driver's: it reports "refused" for unknown host keys too."""
+    causes = ""
     while error is not None:
-        said += f"{type(error).__name__} {error} ".lower()
+        causes += f"{type(error).__name__} {error} ".lower()
         error = error.__cause__ or error.__context__
-    if "gaierror" in said:
+    if "gaierror" in causes:
         return NO_ADDRESS
-    if "unknownhost" in said:
+    if "unknownhost" in causes:
         return "; the host key is not known: ssh-keyscan -p PORT HOST, --known-hosts FILE"
-    if "certificate" in said:
+    if "certificate" in causes:
         return "; its certificate is not signed by an authority that this host trusts"
-    if "connectionrefused" in said:
+    if "connectionrefused" in causes:
         return f"; no program listens there: {_ENABLE[system]}, or another port (HOST:PORT)"
     return ""

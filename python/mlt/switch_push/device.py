@@ -28,9 +28,9 @@ class Device(ABC):
     # Whether the device rolls back by itself without ``confirm``, even after this process has ended.
     reverts_itself = False
 
-    def target(self, asked: str) -> str:
+    def target(self, target: str) -> str:
         """The target to generate for; the testbed's switch has its own form of the Linux target."""
-        return asked
+        return target
 
     def running(self) -> str | None:
         """The running configuration, if the target's files depend on it."""
@@ -54,13 +54,13 @@ class Device(ABC):
 
     def undo(self, generated: Generated) -> None:
         """Remove the configuration of an earlier, confirmed ``apply`` of this policy."""
-        raise PushError(f"{self.title}: keeps no undo; 'mlt switch rollback' prints what to enter there")
+        raise PushError(f"{self.title}: stores no undo; 'mlt switch rollback' prints the commands for the device")
 
     def counters(self, plan: Plan) -> list[QueueCounters]:
         """Current counters of the plan's queues on its ports; may contain other queues."""
         raise PushError(
-            f"{self.title}: counters are not read this way; 'mlt switch verify' without --host prints what to type "
-            "there, and --input FILE reads what it said"
+            f"{self.title}: mlt cannot read its counters; 'mlt switch verify' without --host prints the command "
+            "to run there, and --input FILE reads its output"
         )
 
     def close(self) -> None:  # noqa: B027 (most have nothing to end)

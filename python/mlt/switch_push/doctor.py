@@ -33,7 +33,7 @@ def examine_switch(
     """
     file = policy or environ.get(VARIABLE)
     if not file:
-        raise PushError(f"--switch needs the policy that it was given: --policy FILE, or {VARIABLE}")
+        raise PushError(f"--switch needs the policy of the switch: --policy FILE, or {VARIABLE}")
     device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)
     try:
         generated = generate(load(file), device.target(target))
@@ -53,8 +53,8 @@ def examine_switch(
     if not found and not missing:
         sent = sum(row.sent or 0 for row in rows)
         never = unsaid(plan, rows, COUNTS - generated.target.counts)
-        blind = f", as far as it was seen; {generated.target.name} does not count: {', '.join(never)}" if never else ""
-        yield Finding("ok", f"switch {host}: {len(rows)} queues, {sent} packets, as the policy means it{blind}")
+        blind = f", as far as seen; {generated.target.name} does not count: {', '.join(never)}" if never else ""
+        yield Finding("ok", f"switch {host}: {len(rows)} queues, {sent} packets, match the policy{blind}")
 
 
 def _again(file: str, target: str, host: str, inventory: Path | None, known_hosts: Path | None) -> str:

@@ -47,8 +47,8 @@ class GnmiDevice(Device):
         try:
             return call(*arguments, **named)
         except Exception as error:
-            said = getattr(error, "details", None)
-            text = said() if callable(said) else error
+            details = getattr(error, "details", None)
+            text = details() if callable(details) else error
             raise PushError(f"{self.title}: gNMI {what}: {text or type(error).__name__}") from None
 
     def _get(self) -> dict[str, Any]:
@@ -90,8 +90,8 @@ class GnmiDevice(Device):
         now = _plain(self._get())
         if changed := sorted(_differing(after, now)):
             raise PushError(
-                f"{self.title}: {len(changed)} places of /qos are not as the latest apply left them ({changed[0]}): "
-                "putting back what was before would lose that; 'mlt switch rollback' writes the deletes of ours alone"
+                f"{self.title}: {len(changed)} parts of /qos changed since the latest apply ({changed[0]}): "
+                "restoring the previous configuration would lose that; 'mlt switch rollback' deletes mlt's part alone"
             )
         self._put_back(before)
         self._memory.drop()
@@ -121,10 +121,10 @@ def _reach(title: str, host: str, port: int) -> None:
     try:
         socket.create_connection((host, port), timeout=20).close()
     except OSError as error:
-        way_out = NO_ADDRESS
+        fix = NO_ADDRESS
         if not isinstance(error, socket.gaierror):
-            way_out = f"; gNMI must be on there and listen at {port}, or another port (HOST:PORT)"
-        raise PushError(f"{title}: gNMI cannot connect: {error}{way_out}") from None
+            fix = f"; enable gNMI on the device at port {port}, or name its port (HOST:PORT)"
+        raise PushError(f"{title}: gNMI cannot connect: {error}{fix}") from None
 
 
 def _tree(generated: Generated) -> dict[str, Any]:

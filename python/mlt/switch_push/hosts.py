@@ -45,8 +45,8 @@ def open_device(host: str, target: str, *, inventory: Path | None = None, known_
 
         return NapalmDevice(login, system, known_hosts=known_hosts)
     raise PushError(
-        f"nothing pushes to {system} or reads it; 'mlt switch generate' writes its files, 'mlt switch verify' names "
-        "the commands whose output --input takes"
+        f"mlt can neither push to {system} nor read it; 'mlt switch generate' writes its files, 'mlt switch verify' "
+        "names the commands whose output --input takes"
     )
 
 

@@ -63,4 +63,4 @@ class Memory:
             new.write_text(json.dumps(entries) + "\n", encoding="utf-8")
             new.replace(self._file)
         except OSError as error:
-            raise PushError(f"{self._name}: what was before cannot be kept for --undo: {error}") from None
+            raise PushError(f"{self._name}: cannot save the previous configuration for --undo: {error}") from None

@@ -61,9 +61,9 @@ class NvueDevice(Device):
             with urllib.request.urlopen(request, timeout=30, context=self._tls) as reply:
                 return json.loads(reply.read() or b"{}")
         except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace")[:300]
+            reply_text = error.read().decode(errors="replace")[:300]
             raise PushError(
-                f"{self.title}: NVUE answers {error.code} to {method} {path.split('?')[0]}: {said}"
+                f"{self.title}: NVUE replied {error.code} to {method} {path.split('?')[0]}: {reply_text}"
             ) from None
         except (OSError, ValueError) as error:
             way_out = "the REST API must be on (on the switch: nv show system api); HOST:PORT names another port"
@@ -155,10 +155,10 @@ class NvueDevice(Device):
             at = f"/interface/{_quoted(port)}/counters/qos/egress-queue-stats?rev=operational"
             for queue, values in self._call("GET", at).items():
                 # NVUE's table gives discards in bytes; its JSON omits the unit.
-                said = {
+                texts = {
                     name: f"{value} B" if "buffer-discards" in name else str(value) for name, value in values.items()
                 }
-                rows.append(queue_counters(port, queue, said))
+                rows.append(queue_counters(port, queue, texts))
         return rows
 
     def rollback(self) -> None:
@@ -172,8 +172,8 @@ class NvueDevice(Device):
         now = self._now(before)
         if changed := [path for path in before if now[path] != after[path]]:
             raise PushError(
-                f"{self.title}: {', '.join(changed)} changed since the latest apply: putting back what was before "
-                "would lose that; 'mlt switch rollback' prints what takes back ours alone"
+                f"{self.title}: {', '.join(changed)} changed since the latest apply: restoring the previous "
+                "configuration would lose that; 'mlt switch rollback' prints how to remove mlt's part alone"
             )
         self._put_back(before)
         self._memory.drop()

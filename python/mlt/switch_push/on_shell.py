@@ -85,7 +85,9 @@ class ShellDevice(Device):
         self._prepare()
         folder = self._folder
         if not self._there(f"{folder}/current"):
-            raise PushError(f"{self.title}: nothing of mlt is in force here; 'mlt switch apply' keeps its undo there")
+            raise PushError(
+                f"{self.title}: no configuration of mlt is active here; 'mlt switch apply' stores its undo there"
+            )
         self._root(f"{self._undo_command(folder + '/current')}\nrm -rf {folder}/current")
         if self._there(f"{folder}/before"):
             again = "" if self.against_running else f"{self._apply_text(folder + '/before')}\n"
@@ -159,7 +161,7 @@ class LinuxSwitch(ShellDevice):
             if asic and (offload is None or offload.value == "none"):
                 raise PushError(
                     f"{self.title}: port {port} is one of a switch ASIC ({asic[0].strip()}), whose forwarded packets "
-                    f"never meet the kernel's queues; --target linux@mlxsw writes what such a driver offloads"
+                    f"bypass the kernel's queues; --target linux@mlxsw writes rules that such a driver offloads"
                 )
             try:
                 rows = json.loads(self._root(f"tc -j qdisc show dev {port}") or "[]")
@@ -181,7 +183,7 @@ class LinuxSwitch(ShellDevice):
 
     def counters(self, plan: Plan) -> list[QueueCounters]:
         if not self._there(f"{self._folder}/current"):
-            raise PushError(f"{self.title}: nothing of mlt is in force here")
+            raise PushError(f"{self.title}: no configuration of mlt is active here")
         spec = self._root(f"cat {self._folder}/current/target").strip()
         command = "tc -s qdisc show"
         if spec.startswith("linux-ebpf"):

@@ -28,8 +28,10 @@ class Shell(ABC):
 
     def _checked(self, command: str, code: int, out: str, err: str) -> str:
         if code != 0:
-            said = " ".join((err.strip() or out.strip()).splitlines()[-4:])
-            raise PushError(f"{self.title}: '{command.splitlines()[0][:120]}' ended with {code}: {said or 'no output'}")
+            output = " ".join((err.strip() or out.strip()).splitlines()[-4:])
+            raise PushError(
+                f"{self.title}: '{command.splitlines()[0][:120]}' ended with {code}: {output or 'no output'}"
+            )
         return out
 
 
@@ -37,7 +39,7 @@ class LocalShell(Shell):
     """This host, or one of its network namespaces (a name of ``ip netns``, or a path)."""
 
     def __init__(self, namespace: str | None = None) -> None:
-        self.title = "this machine" if namespace is None else f"namespace {namespace}"
+        self.title = "this host" if namespace is None else f"namespace {namespace}"
         self._enter: list[str] = []
         if namespace is not None:
             path = namespace if "/" in namespace else f"/run/netns/{namespace}"
@@ -85,7 +87,7 @@ class SshShell(Shell):
             )
         except (OSError, paramiko.SSHException) as error:
             raise PushError(
-                f"SSH to {login.host} port {login.port or 22} failed: {error}; a host key that is not known is refused "
+                f"SSH to {login.host} port {login.port or 22} failed: {error}; unknown host keys are rejected "
                 "(ssh-keyscan, --known-hosts FILE), the login comes from MLT_SWITCH_USER, MLT_SWITCH_PASSWORD, "
                 "MLT_SWITCH_KEY or --inventory"
             ) from None

@@ -31,8 +31,8 @@ class SonicSwitch(ShellDevice):
             return "\n".join([*script, *(f"==> {name} <==\n{generated.apply[name]}" for name in loaded)])
         self._prepare()
         self._put(f"{self._folder}/new/patch.json", generated.apply["patch.json"])
-        said = self._root(f"config apply-patch --dry-run {self._folder}/new/patch.json")
-        return f"{generated.apply['patch.json']}{said}"
+        output = self._root(f"config apply-patch --dry-run {self._folder}/new/patch.json")
+        return f"{generated.apply['patch.json']}{output}"
 
     def _apply_command(self, folder: str, generated: Generated) -> str:
         return self._apply_text(folder)

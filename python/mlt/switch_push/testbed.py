@@ -26,12 +26,12 @@ class TestbedSwitch(Device):
         self.title = f"testbed {name}"
         self._applied = False
 
-    def target(self, asked: str) -> str:
+    def target(self, target: str) -> str:
         kind = self._bed.topology.queue
         if kind not in _TARGETS:
             raise PushError(f"{self.title}: queue {kind!r} has no classes; make it with --queue ebpf or red")
-        if asked not in ("linux", _TARGETS[kind]):
-            raise PushError(f"{self.title}: is a Linux switch, queue {kind!r}; use --target linux, not {asked}")
+        if target not in ("linux", _TARGETS[kind]):
+            raise PushError(f"{self.title}: is a Linux switch, queue {kind!r}; use --target linux, not {target}")
         return _TARGETS[kind]
 
     def preview(self, generated: Generated) -> str:

@@ -126,11 +126,11 @@ def test_verify__two_readings_as_json(tmp_path: Path) -> None:
     done = mlt(*asked, "--partial", stdin=later)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)[0]["sent"] == 1000
-    assert "as far as it was seen" in done.stderr
+    assert "as far as seen" in done.stderr
     whole = mlt(*asked, stdin=later)
     assert whole.exit_code == 1
     assert_names(whole.stderr, "queues 7 (control), 5 (back), 0 (default) of swp2", "--partial")
-    assert "as the policy means it" not in whole.stderr
+    assert "matches the policy" not in whole.stderr
     alone = mlt(policy, "-t", "linux", "--input", "-", stdin=later.replace("51", "500"))
     assert alone.exit_code == 1
     assert "front" in alone.stdout
@@ -157,7 +157,7 @@ def test_unseen__queues_and_ports_and_numbers_that_nobody_said() -> None:
     assert verdict.unseen(plan, every[1:]) == ["queues 7 (control) of swp2"]
     # A software switch's ports have names of their own, but its queues are the policy's.
     assert verdict.unseen(plan, [replace(row, port="s0:host1") for row in every[:4]]) == []
-    # An idle switch did nothing wrong, and nothing right; that was a note, and then "as the policy means it".
+    # An idle switch did nothing wrong, and nothing right; that was a note, and then "matches the policy".
     idle = [replace(row, sent=0) for row in every]
     (missing,) = verdict.unseen(plan, idle)
     assert_names(missing, "any data class", "--during")
@@ -170,7 +170,7 @@ def test_unseen__queues_and_ports_and_numbers_that_nobody_said() -> None:
 
 
 def test_judge__drops_in_bytes_alone_are_judged_as_packets_of_full_size() -> None:
-    """Cumulus counts them so: a class that lost half of its packets was as the policy means it."""
+    """Cumulus counts them so: a class that lost half of its packets matched the policy."""
     found = said(row(6, sent=1000, dropped_at_limit_bytes=1500 * 1000))
     assert [words for _, words in found if "1000 of 2000 packets dropped" in words], found
 
@@ -190,7 +190,7 @@ def test_verify__what_a_system_never_counts_is_in_the_last_line(tmp_path: Path) 
     done = mlt(policy, "-t", "cumulus@sn2100", "--input", "-", stdin=table)
     assert done.exit_code == 0, done.output
     last = done.stderr.strip().splitlines()[-1]
-    assert_names(last, "as far as it was seen", "cumulus", "marked (front, back)")
+    assert_names(last, "as far as seen", "cumulus", "marked (front, back)")
     blind = mlt(policy, "-t", "cumulus@sn2100", "--input", "-", stdin=table.replace("  wred-discards", "").replace(
         "  0 Bytes  0", "  0 Bytes"))  # fmt: skip
     assert blind.exit_code == 1

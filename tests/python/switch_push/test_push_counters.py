@@ -53,7 +53,7 @@ def test_eos__tables_and_marks(policy: Path, tmp_path: Path) -> None:
         assert read.returncode == 0, read.stderr
         assert "4321" in read.stdout
         last = read.stderr.strip().splitlines()[-1]
-        assert_names(last, "as far as it was seen", "eos")
+        assert_names(last, "as far as seen", "eos")
         assert "dropped early (front, back)" in last
         found = run_mlt("doctor", "--switch", "leaf1", "--target", "eos@7060x", *("--policy", policy), *words[5:])
         assert found.returncode == 0, found.stdout + found.stderr
@@ -98,7 +98,7 @@ def test_nxos__queuing_of_a_port_by_its_own_letters(policy: Path, tmp_path: Path
         assert read.returncode == 0, read.stderr
         assert "345" in read.stdout
         assert "ethernet1/2" in read.stdout  # the policy's name of a port that NX-OS calls Ethernet1/2
-        assert read.stderr.strip().endswith("as the policy means it")
+        assert read.stderr.strip().endswith("matches the policy")
         device.shows["show queuing interface ethernet1/2"] = NXOS.format(queue=6, early=12, marked=345)
         part = mlt("verify", *words)
         assert part.returncode == 1
@@ -127,7 +127,7 @@ def test_junos__queues_over_netconf(tmp_path: Path) -> None:
         assert read.returncode == 0, read.stderr
         assert "222" in read.stdout
         assert "70" in read.stdout
-        assert "as far as it was seen" in read.stderr
+        assert "as far as seen" in read.stderr
 
 
 def test_cumulus__queues_over_nvue(policy: Path, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_testbed__verify_while_a_job_runs(bed: Testbed, policy: Path) -> None:
     ask = [sys.executable, "-m", "mlt.cli.main", "doctor", "--switch", host, "--policy", str(policy)]
     healthy = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=False)
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
-    assert "as the policy means it" in healthy.stdout
+    assert "match the policy" in healthy.stdout
     foreign = mlt("verify", policy, "-t", "linux", "--host", host, "--during", job(0))
     assert foreign.returncode == 1
     assert "the hosts stamp other DSCPs" in foreign.stderr

@@ -190,7 +190,7 @@ def test_shell_device__keeps_replaces_and_restores(switch: FileSwitch) -> None:
     assert "min 36864" in switch.state.read_text()
     switch.undo(first)
     assert not switch.state.exists()
-    with pytest.raises(PushError, match="nothing of mlt is in force"):
+    with pytest.raises(PushError, match="no configuration of mlt is active"):
         switch.undo(first)
 
 

@@ -98,8 +98,8 @@ def violations(clustering: Clustering, *, graph: WorkerGraph, capacity: Ints) ->
         out.append(f"aggregator {worker} has {counts[worker]} members; its capacity is {capacity[worker]}")
     for aggregator in clustering.aggregators:
         reach = set(graph.neighbours(aggregator).tolist())
-        strangers = [member for member in clustering.members(aggregator) if member not in reach]
-        out += [f"worker {member} cannot reach its aggregator {aggregator}" for member in strangers]
+        unreachable = [member for member in clustering.members(aggregator) if member not in reach]
+        out += [f"worker {member} cannot reach its aggregator {aggregator}" for member in unreachable]
     return out
 
 

@@ -46,7 +46,9 @@ def instance_of(
             message = "a circuit switch forwards no packets; expected its circuits written as links"
             problems.append(Problem(where=("switches", place, "kind"), message=message))
     if not names:
-        problems.append(Problem(where=("jobs",), message="expected a job with servers: there is nothing to route"))
+        problems.append(
+            Problem(where=("jobs",), message="expected a job with servers; without one, no traffic needs a route")
+        )
     if problems:
         raise InputError(problems)
     try:

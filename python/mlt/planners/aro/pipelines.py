@@ -19,7 +19,7 @@ from mlt.planners.aro.graph import IntArray, Kind, TaskGraph
 def guesses(graph: TaskGraph, fits: IntArray, *, limit: int = 24) -> Iterator[BoolArray]:
     """Yield sets of INPs to open, most promising first; none unless the PS leaf is programmable.
 
-    ``fits[e]`` is the number of flows edge ``e`` may carry at the rate in question.
+    ``fits[e]`` is the number of flows edge ``e`` may carry at this rate.
     """
     last_edges = graph.edges_in[graph.ps]
     if len(last_edges) != 1:

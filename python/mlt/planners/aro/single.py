@@ -137,12 +137,12 @@ def solve_task(
             high = middle
     bound: float | None = None
     programmes = 0
-    asked: IntArray | None = None
+    tried: IntArray | None = None
     for rate in rates[low:]:
         fits = flows_that_fit(capacity, float(rate))
-        if asked is not None and np.array_equal(asked, fits):
+        if tried is not None and np.array_equal(tried, fits):
             continue  # as many flows fit as at the previous rate (quantised rates): same result
-        asked = fits
+        tried = fits
         left = seconds - (time.monotonic() - begin)
         verdict, y = routes_at(graph, fits, seconds=max(left, 0.0), exact=False)
         if verdict is Verdict.UNKNOWN and left > 0:

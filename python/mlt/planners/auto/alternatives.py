@@ -71,22 +71,22 @@ def _busiest(cluster: Cluster, loads: Loads) -> tuple[float, Arc | None]:
     return (found[1], found[0]) if found else (0.0, None)
 
 
-def _combined(card_time: float, why: str, links: tuple[float, Arc | None]) -> tuple[float, str]:
+def _combined(nic_time: float, why: str, links: tuple[float, Arc | None]) -> tuple[float, str]:
     time, arc = links
-    if arc is None or time <= card_time * (1 + 1e-9):
-        return card_time, why
-    return time, f"link {arc[0]} to {arc[1]} is busiest (network cards alone would allow {format_time(card_time)})"
+    if arc is None or time <= nic_time * (1 + 1e-9):
+        return nic_time, why
+    return time, f"link {arc[0]} to {arc[1]} is busiest (the NICs alone would allow {format_time(nic_time)})"
 
 
 def ring(cluster: Cluster, job: Job) -> Alternative:
     """Plain ring all-reduce over the workers."""
     n, bits = len(job.workers), job.model_size * 8
-    cards = ring_all_reduce_time(
+    nics = ring_all_reduce_time(
         model_bytes=job.model_size, worker_bandwidths=[cluster.host_by_name[w].bandwidth for w in job.workers]
     )
     links = link_time(cluster, job, ring_demands(job, rate=2 * (n - 1) / n * bits), results=False)
     slowest = min(job.workers, key=lambda name: cluster.host_by_name[name].bandwidth)
-    time, reason = _combined(cards, f"the slowest worker, {slowest}, sends and receives everything twice", links)
+    time, reason = _combined(nics, f"the slowest worker, {slowest}, sends and receives everything twice", links)
     return Alternative(
         name="all-reduce", time=time, reason=reason, sections=JobPlan(job=job.name, strategy="all-reduce")
     )
@@ -95,19 +95,19 @@ def ring(cluster: Cluster, job: Job) -> Alternative:
 def parameter_server(cluster: Cluster, job: Job) -> Alternative | Skipped:
     """Workers send directly to the servers."""
     hosts = cluster.host_by_name
-    cards = parameter_server_time(
+    nics = parameter_server_time(
         model_bytes=job.model_size,
         worker_bandwidths=[hosts[w].bandwidth for w in job.workers],
         server_bandwidths=[hosts[s].bandwidth for s in job.servers],
     )
-    if cards is None:
+    if nics is None:
         return Skipped("parameter server", "the job has no servers")
     bits = job.model_size * 8
     links = link_time(cluster, job, parameter_server_demands(cluster, job, rate=bits))
     total = sum(hosts[s].bandwidth for s in job.servers)
-    full = len(job.workers) * bits / total >= cards * (1 - 1e-9)
+    full = len(job.workers) * bits / total >= nics * (1 - 1e-9)
     why = "the servers' bandwidth, shared by all workers" if full else "the slowest worker's bandwidth"
-    time, reason = _combined(cards, why, links)
+    time, reason = _combined(nics, why, links)
     sections = JobPlan(job=job.name, strategy="parameter-server")
     return Alternative(name="parameter server", time=time, reason=reason, sections=sections)
 

@@ -33,14 +33,14 @@ def prepare_ground(cluster: Cluster, job: Job, plan: Plan) -> Ground:
         return Ground(cluster, plan, None)
     try:
         section = import_module("mlt.planners.psnet.plan_section")
-        refused: type[Exception] = import_module("mlt.planners.psnet.graph").TopologyError
+        rejected: type[Exception] = import_module("mlt.planners.psnet.graph").TopologyError
     except ImportError as error:
         reason = f"the topology planner is not installed ({error.name}); pip install 'mlt[plan]'"
         return Ground(without_links(cluster), plan, Skipped(_NAME, f"{reason}; links are left out of all times"))
     try:
         made = section.plan_topology(cluster)
         planned: Plan = section.with_topology(plan, made)
-    except (InputError, refused) as error:
+    except (InputError, rejected) as error:
         reason = f"{str(error).splitlines()[0]}; links are left out of all times"
         return Ground(without_links(cluster), plan, Skipped(_NAME, reason))
     time = float(made.seconds[job.name])

@@ -92,7 +92,7 @@ def explain_choice(ranked: list[Alternative]) -> str:
     """The reason for the first rank, in one or two sentences."""
     best = ranked[0]
     if len(ranked) == 1:
-        return f"{best.name} is the only way; it takes {format_time(best.time)}, bound by {best.reason}."
+        return f"{best.name} is the only alternative; it takes {format_time(best.time)}, bound by {best.reason}."
     second = ranked[1]
     if second.time <= best.time * (1 + 1e-9):
         lead = f"{best.name} and {second.name} tie at {format_time(best.time)}; the simpler one is kept"

@@ -98,14 +98,14 @@ def read_psnet(cluster: Cluster) -> NamedPSNet:
     """
     circuit = [switch for switch in cluster.switches if switch.kind == "circuit"]
     if not circuit:
-        _refuse(("switches",), "no switch of kind 'circuit'; a PSNet has one in every module")
+        _reject(("switches",), "no switch of kind 'circuit'; a PSNet has one in every module")
     numbers: dict[int, Switch] = {}
     for switch in circuit:
         if switch.module is None:
-            _refuse(("switches", switch.name, "module"), f"circuit switch {switch.name!r} belongs to no module")
+            _reject(("switches", switch.name, "module"), f"circuit switch {switch.name!r} belongs to no module")
         elif switch.module in numbers:
             message = f"module {switch.module} has two circuit switches, {numbers[switch.module].name!r} and this one"
-            _refuse(("switches", switch.name, "module"), message)
+            _reject(("switches", switch.name, "module"), message)
         else:
             numbers[switch.module] = switch
     parts = [_module(cluster, numbers[number]) for number in sorted(numbers)]
@@ -142,17 +142,17 @@ def _module(cluster: Cluster, ecs: Switch) -> _Parts:
             cables[name].append(link)
     tors = tuple(cables)
     if not tors:
-        _refuse(("switches", ecs.name), f"no packet switch is linked to circuit switch {ecs.name!r}")
+        _reject(("switches", ecs.name), f"no packet switch is linked to circuit switch {ecs.name!r}")
     for name, _ in workers:
         if len(cluster.links_of[name]) != 1:
-            _refuse(
+            _reject(
                 ("hosts", name), f"worker {name!r} has {len(cluster.links_of[name])} links; expected one, to the ECS"
             )
     down = len(cables[tors[0]])
     for tor in tors:
         if len(cables[tor]) != down:
             message = f"{ecs.name!r} and {tor!r} share {len(cables[tor])} cables, but {down} go to {tors[0]!r}"
-            _refuse(("switches", tor), f"{message}; expected as many to every ToR")
+            _reject(("switches", tor), f"{message}; expected as many to every ToR")
     servers, supernode = _above(cluster, ecs, tors)
     server_links = [link for name in servers for link in cluster.links_of[name]]
     uplinks = [link for tor in tors for link in cluster.links_of[tor] if cluster.peer(link, tor) == supernode]
@@ -197,22 +197,22 @@ def _above(cluster: Cluster, ecs: Switch, tors: Sequence[str]) -> tuple[tuple[st
         if ends != sorted(tors):
             what = "hosts" if name in cluster.host_by_name else "switches"
             message = f"{name!r} is linked to {ends or 'no ToR'}; expected one link to each of {sorted(tors)}"
-            _refuse((what, name), message)
+            _reject((what, name), message)
     for name in servers:
         if len(cluster.links_of[name]) != len(tors):
-            _refuse(("hosts", name), f"parameter server {name!r} has links that lead to no ToR of its module")
+            _reject(("hosts", name), f"parameter server {name!r} has links that lead to no ToR of its module")
     if len(switches) != 1:
         message = f"the ToRs of {ecs.name!r} share the switches {switches}; expected one, the SuperNode switch"
-        _refuse(("switches", ecs.name), message)
+        _reject(("switches", ecs.name), message)
     return servers, switches[0]
 
 
-def _one_rate(what: str, cluster: Cluster, links: Iterable[Link], cards: int) -> float:
-    """The common bandwidth of these links; the bandwidth of a host, divided by its ``cards``, also limits it."""
+def _one_rate(what: str, cluster: Cluster, links: Iterable[Link], nics: int) -> float:
+    """The common bandwidth of these links; the bandwidth of a host, divided by its ``nics``, also limits it."""
     rates: dict[float, Link] = {}
     for link in links:
         hosts = [cluster.host_by_name[end] for end in (link.a, link.b) if end in cluster.host_by_name]
-        rates.setdefault(min([link.bandwidth, *(host.bandwidth / cards for host in hosts)]), link)
+        rates.setdefault(min([link.bandwidth, *(host.bandwidth / nics for host in hosts)]), link)
     low, high = min(rates), max(rates)
     if high - low > _SAME * high:
         a, b = rates[low], rates[high]
@@ -220,7 +220,7 @@ def _one_rate(what: str, cluster: Cluster, links: Iterable[Link], cards: int) ->
             f"{what} links of one module must have one bandwidth: {a.a} - {a.b} has {low:.6g} bit/s, "
             f"{b.a} - {b.b} has {high:.6g} bit/s"
         )
-        _refuse(("links",), message)
+        _reject(("links",), message)
     return high
 
 
@@ -229,10 +229,10 @@ def _check_one_r(parts: Sequence[_Parts]) -> None:
     for part in parts:
         if len(part.tors) != tors:
             message = f"{part.ecs!r} has {len(part.tors)} ToRs, {parts[0].ecs!r} has {tors}; expected one R everywhere"
-            _refuse(("switches", part.ecs), message)
+            _reject(("switches", part.ecs), message)
         if part.inter_ports > tors:
             message = f"{part.supernode!r} has {part.inter_ports} links to other modules; expected R = {tors} at most"
-            _refuse(("switches", part.supernode), message)
+            _reject(("switches", part.supernode), message)
 
 
 def _wiring(cluster: Cluster, parts: Sequence[_Parts]) -> tuple[Wiring, float | None]:
@@ -246,7 +246,7 @@ def _wiring(cluster: Cluster, parts: Sequence[_Parts]) -> tuple[Wiring, float | 
                 continue
             if peer not in mid_of:
                 message = f"SuperNode switch {part.supernode!r} is linked to {peer!r}, which is not another module's"
-                _refuse(("links",), message)
+                _reject(("links",), message)
             if link.a == part.supernode:  # count each link once
                 pairs.append((min(mid_of[link.a], mid_of[link.b]), max(mid_of[link.a], mid_of[link.b])))
                 rates.append(link)
@@ -261,5 +261,5 @@ def _by_module(places: Iterable[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
     return {mid: tuple(sorted(members)) for mid, members in out.items()}
 
 
-def _refuse(where: Location, message: str) -> None:
+def _reject(where: Location, message: str) -> None:
     raise InputError([Problem(where=where, message=message)])

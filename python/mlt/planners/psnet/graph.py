@@ -57,7 +57,7 @@ def add_link(
 ) -> None:
     """Join two nodes by ``links`` parallel links of ``bits_per_second`` each (per direction)."""
     if graph.has_edge(a, b):
-        raise TopologyError(f"link {a} - {b} exists already; ask for a trunk with links=2 instead of adding it twice")
+        raise TopologyError(f"link {a} - {b} exists already; for a trunk, set links=2")
     graph.add_edge(a, b, bits_per_second=bits_per_second * links, latency_seconds=latency_seconds, links=links)
 
 

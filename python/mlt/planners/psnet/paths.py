@@ -53,7 +53,7 @@ def disjoint_paths(trunks: dict[Pair, int], source: int, target: int) -> dict[Mo
                 del left[link]
         paths[tuple(walk)] = paths.get(tuple(walk), 0) + int(width)
     if not paths:
-        raise TopologyError(f"no link is left on any way from module {source} to module {target}")
+        raise TopologyError(f"no route is left from module {source} to module {target}")
     return dict(sorted(paths.items(), key=lambda item: (len(item[0]), item[0])))
 
 

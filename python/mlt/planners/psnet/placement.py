@@ -124,9 +124,9 @@ def _free_machines(network: PSNet, placed: Iterable[PlacedJob]) -> _Free:
 
 
 def _check_totals(requests: Sequence[JobRequest], free: _Free) -> None:
-    for role, machines in (("workers", free.workers), ("servers", free.servers)):
+    for role, hosts in (("workers", free.workers), ("servers", free.servers)):
         wanted = sum(getattr(request, role) for request in requests)
-        have = sum(len(members) for members in machines.values())
+        have = sum(len(members) for members in hosts.values())
         if wanted > have:
             raise TopologyError(
                 f"the jobs want {wanted} {role}, {have} are free; add modules or drop {wanted - have} {role}"

@@ -74,7 +74,7 @@ def build_model(network: PSNet, jobs: Sequence[PlacedJob], unit_bytes: float, un
     for job in jobs:
         u = job.share_bytes / unit_bytes
         for mid in job.modules:
-            card = network.module(mid).server_bits_per_second / 8 / unit_rate
+            nic = network.module(mid).server_bits_per_second / 8 / unit_rate
             workers, servers = job.workers_in(mid), job.servers_in(mid)
             here = [model.column("n", job.name, mid, t) for t in tors] if workers else []
             coming = job.worker_count - workers
@@ -85,16 +85,16 @@ def build_model(network: PSNet, jobs: Sequence[PlacedJob], unit_bytes: float, un
                 model.row(dict.fromkeys(entering, 1.0), low=coming * u, high=coming * u)
             for t in tors:
                 if servers:
-                    terms = {0: -card}
+                    terms = {0: -nic}
                     terms |= {here[t]: u} if here else {}
                     terms |= {entering[t]: 1.0} if entering else {}
                     model.row(terms, high=0.0)
                 if entering:
-                    into.setdefault((mid, t), {0: -card})[entering[t]] = float(servers)
+                    into.setdefault((mid, t), {0: -nic})[entering[t]] = float(servers)
                 if here:
                     ports.setdefault((mid, t), {})[here[t]] = 1.0
                     if job.server_count > servers:
-                        out_of.setdefault((mid, t), {0: -card})[here[t]] = (job.server_count - servers) * u
+                        out_of.setdefault((mid, t), {0: -nic})[here[t]] = (job.server_count - servers) * u
     for terms in (*into.values(), *out_of.values()):
         model.row(terms, high=0.0)
     for (mid, _), terms in ports.items():
@@ -137,10 +137,10 @@ def lower_bounds(network: PSNet, jobs: Sequence[PlacedJob], model: Model, unit_b
     for job in jobs:
         for mid in job.workers:
             link = network.module(mid).worker_bits_per_second / 8 / unit_rate
-            card = network.module(mid).server_bits_per_second / 8 / unit_rate
+            nic = network.module(mid).server_bits_per_second / 8 / unit_rate
             most = ceil(job.workers_in(mid) / network.tors) * job.share_bytes / unit_bytes
             local, remote = bool(job.servers_in(mid)), job.server_count - job.servers_in(mid)
-            low[0] = max(low[0], job.size_bytes / unit_bytes / link, most * local / card, most * remote / card)
+            low[0] = max(low[0], job.size_bytes / unit_bytes / link, most * local / nic, most * remote / nic)
     return low
 
 

@@ -59,8 +59,8 @@ def verify_routes(
             for worker in workers:
                 for b, servers in job.servers.items():
                     for server in servers:
-                        ways = _ways(network, graph, plan, job, (a, worker), (b, server))
-                        for nodes, share in ways:
+                        routes = _routes(network, graph, plan, job, (a, worker), (b, server))
+                        for nodes, share in routes:
                             for link in pairwise(nodes):
                                 loads[link] += job.size_bytes / job.server_count * share
                                 links_of.setdefault(job.name, set()).add(link)
@@ -75,7 +75,7 @@ def verify_routes(
     return Verdict(dict(loads), fullest, times[fullest], job_seconds)
 
 
-def _ways(
+def _routes(
     network: PSNet,
     graph: Graph,
     plan: RoutePlan,
@@ -90,12 +90,14 @@ def _ways(
     if len(tors) != 1:
         raise TopologyError(f"{worker_name} of job {job.name!r} has {len(tors)} circuits; expected one")
     if a == b:
-        ways = [([worker_name, tors[0], server_name], 1.0)]
+        routes = [([worker_name, tors[0], server_name], 1.0)]
     else:
         paths, entry = plan.paths.get((a, b)), plan.entry.get((job.name, b))
         if not paths or not entry:
-            raise TopologyError(f"job {job.name!r} sends from module {a} to {b}, but the plan has no way between them")
-        ways = [
+            raise TopologyError(
+                f"job {job.name!r} sends from module {a} to {b}, but the plan has no route between them"
+            )
+        routes = [
             (
                 [worker_name, tors[0], *(f"supernode-{m}" for m in path), f"tor-{b}-{t + 1}", server_name],
                 part * share,
@@ -104,11 +106,11 @@ def _ways(
             for t, part in enumerate(entry)
             if part > 0
         ]
-    total = sum(share for _, share in ways)
-    if abs(total - 1) > _TOLERANCE or any(share < 0 for _, share in ways):
-        raise TopologyError(f"the ways from {worker_name} to {server_name} carry {total:.9f} of the bytes, not all")
-    for nodes, _ in ways:
+    total = sum(share for _, share in routes)
+    if abs(total - 1) > _TOLERANCE or any(share < 0 for _, share in routes):
+        raise TopologyError(f"the routes from {worker_name} to {server_name} carry {total:.9f} of the bytes, not all")
+    for nodes, _ in routes:
         missing = [link for link in pairwise(nodes) if not graph.has_edge(*link)]
         if missing:
-            raise TopologyError(f"a way from {worker_name} to {server_name} uses {missing[0]}, which is not a link")
-    return ways
+            raise TopologyError(f"a route from {worker_name} to {server_name} uses {missing[0]}, which is not a link")
+    return routes

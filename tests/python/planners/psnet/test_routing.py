@@ -204,7 +204,7 @@ def test_verify_routes__catches_a_plan_that_lies() -> None:
     for lie, message in (
         ({"transfer_seconds": plan.transfer_seconds / 2}, "the plan says"),
         ({"entry": {("job", 3): (0.5, 0.0, 0.0)}}, "carry 0.5"),
-        ({"paths": {}}, "has no way between them"),
+        ({"paths": {}}, "has no route between them"),
         ({"paths": {(1, 3): {(1, 1, 3): 1.0}}}, "which is not a link"),
     ):
         with pytest.raises(TopologyError, match=message):
