@@ -168,7 +168,7 @@ def nobody(request: pytest.FixtureRequest) -> tuple[str, ...]:
         (("doctor", "--serve", "--port", "80"), "--port above 1023"),
     ],
 )
-def test_no_privilege__is_named_with_what_to_do(nobody: tuple[str, ...], words: tuple[str, ...], cause: str) -> None:
+def test_no_privilege__is_named_with_its_fix(nobody: tuple[str, ...], words: tuple[str, ...], cause: str) -> None:
     if "80" in words and int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 80:
         pytest.skip("anybody may listen at port 80 here")
     refused(run(*words, prefix=nobody, XDG_RUNTIME_DIR="/nonexistent"), cause)
@@ -196,7 +196,7 @@ def test_no_privilege__is_named_with_what_to_do(nobody: tuple[str, ...], words: 
         (("nonsense",), "No such command 'nonsense'"),
     ],
 )
-def test_wrong_arguments__are_refused_in_words(words: tuple[str, ...], cause: str, tmp_path: Path) -> None:
+def test_wrong_arguments__are_rejected(words: tuple[str, ...], cause: str, tmp_path: Path) -> None:
     if words[0] == "demo":
         pytest.importorskip("torch")
         pytest.importorskip("matplotlib")
@@ -206,7 +206,7 @@ def test_wrong_arguments__are_refused_in_words(words: tuple[str, ...], cause: st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_demo__a_wrong_interface_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_demo__a_wrong_interface_is_rejected_before_anything_starts(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     done = run("demo", "--steps", "2", cwd=tmp_path, MLT_INTERFACE="wlan9")

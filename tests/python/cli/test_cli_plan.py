@@ -30,7 +30,7 @@ def test_check__the_example_is_fine() -> None:
     assert_names(result.output, "9 hosts", "5 switches", "15 links", "fine")
 
 
-def test_check__bad_file_is_refused_with_line_and_expectation(tmp_path: Path) -> None:
+def test_check__bad_file_is_rejected_with_line_and_expectation(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(TESTBED.read_text().replace("servers: [ps0]", "servers: [ps1]"))
     line = 1 + bad.read_text().splitlines().index("    servers: [ps1]")
@@ -74,7 +74,7 @@ def test_show__words_and_picture(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_show__refuses_a_plan_for_another_cluster(tmp_path: Path) -> None:
+def test_show__rejects_a_plan_for_another_cluster(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     assert mlt_plan("aggregate", TESTBED, "-o", out).exit_code == 0
     document = json.loads(out.read_text())
@@ -109,12 +109,12 @@ def test_auto__simulates_beside_the_model(tmp_path: Path) -> None:
     assert all(time > modelled[name] for name, time in simulated.items())
 
 
-def test_auto__simulate_refuses_a_budget_of_nothing() -> None:
+def test_auto__simulate_rejects_a_budget_of_zero() -> None:
     result = mlt_plan("auto", TESTBED, "vgg19", "--simulate", "--packet-hops", "0")
     assert result.exit_code == 2
 
 
-def test_auto__a_budget_without_the_simulator_is_refused(tmp_path: Path) -> None:
+def test_auto__a_budget_without_the_simulator_is_rejected(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     result = mlt_plan("auto", TESTBED, "vgg19", "--packet-hops", "0.1", "-o", out)
     assert result.exit_code == 2
@@ -156,7 +156,7 @@ def test_schema__committed_copy_is_current(kind: str, model: type[Cluster] | typ
 @pytest.mark.parametrize(
     ("arguments", "missing"), [(("assign", TESTBED), "scipy"), (("auto", TESTBED, "vgg19"), "scipy")]
 )
-def test_base_install__says_which_extra_is_missing(
+def test_base_install__names_the_missing_extra(
     arguments: tuple[object, ...], missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("scipy", "scipy.optimize"):

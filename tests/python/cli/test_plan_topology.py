@@ -49,7 +49,7 @@ def test_build__writes_the_graph_as_json(tmp_path: Path) -> None:
     assert len(read_cluster(tmp_path / "ls.yaml").hosts) == 12
 
 
-def test_faults__says_who_lost_whom(tmp_path: Path) -> None:
+def test_faults__names_the_lost_peer(tmp_path: Path) -> None:
     run("build", "psnet", 2, "--servers", 2, "-o", tmp_path / "net.yaml")
     output = run("faults", tmp_path / "net.yaml", "--failed", "server-1-1", "--failed", "worker-2-1-1,ecs-2")
     lines = output.splitlines()
@@ -75,7 +75,7 @@ def test_faults__says_who_lost_whom(tmp_path: Path) -> None:
         (("circuits", "MISSING"), 2, "missing.yaml"),
     ],
 )
-def test_commands__refuse_in_one_clear_line(
+def test_commands__report_errors_in_one_line(
     tmp_path: Path, arguments: tuple[object, ...], code: int, message: str
 ) -> None:
     run("build", "psnet", 2, "-o", tmp_path / "net.yaml")

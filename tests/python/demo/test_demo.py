@@ -68,7 +68,7 @@ def test_demo__report_holds_every_number(finished: tuple[Path, str]) -> None:
 
 
 @pytest.mark.slow
-def test_demo__losses_happen_where_they_were_asked_for(finished: tuple[Path, str]) -> None:
+def test_demo__losses_happen_where_requested(finished: tuple[Path, str]) -> None:
     told = report.DemoReport.model_validate_json((finished[0] / report.REPORT_FILE).read_text())
     no_loss, bounded, reliable = told.runs
     assert no_loss.packets_dropped == 0
@@ -180,7 +180,7 @@ def test_demo__processes_end_with_a_killed_parent(training: tuple[subprocess.Pop
         (["--output", "/dev/null"], "not a folder"),
     ],
 )
-def test_demo__refuses_senseless_options(options: list[str], words: str, tmp_path: Path) -> None:
+def test_demo__rejects_bad_options(options: list[str], words: str, tmp_path: Path) -> None:
     done = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert words in done.stderr

@@ -34,7 +34,7 @@ def test_read_idx__gives_shape_and_values(tmp_path: Path) -> None:
         (gzip.compress(idx(np.zeros(400, np.uint8)))[:-9], "cannot be read"),
     ],
 )
-def test_read_idx__names_the_file_and_what_is_wrong(content: bytes, words: str, tmp_path: Path) -> None:
+def test_read_idx__names_the_file_and_the_error(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "bad.gz").write_bytes(content)
     with pytest.raises(DemoError, match=words) as caught:
         data.read_idx(tmp_path / "bad.gz")
@@ -56,7 +56,7 @@ def test_load__fashion_mnist_is_whole() -> None:
     assert images.licence == "MIT"
 
 
-def test_resolve__says_how_to_install_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_resolve__names_the_package_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(data, "FASHION_FOLDER", tmp_path)
     assert data.resolve("auto") == "mnist"
     with pytest.raises(DemoError, match="apt-get install dataset-fashion-mnist"):

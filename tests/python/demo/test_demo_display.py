@@ -211,7 +211,7 @@ def test_progress__does_not_depend_on_whose_report_comes_first(tmp_path: Path) -
     assert lines[0] == lines[1]
 
 
-def test_progress__says_of_how_many_images_the_test_accuracy_is(tmp_path: Path) -> None:
+def test_progress__reports_the_number_of_test_images(tmp_path: Path) -> None:
     run = run_specs(settings(tmp_path))[1]
     progress = Progress(run, STEPS)
     for event in [Evaluated(rank=0, step=1, images=1_000, accuracy=0.5), *events(run)]:

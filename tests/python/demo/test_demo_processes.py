@@ -54,7 +54,7 @@ def test_process_group__names_the_failed_process_and_shows_its_log(tmp_path: Pat
     until(lambda: all_gone(processes.pids.values()), seconds=5)
 
 
-def test_process_group__the_killed_one_is_the_culprit_not_who_noticed(tmp_path: Path) -> None:
+def test_process_group__reports_the_killed_process_not_its_peer(tmp_path: Path) -> None:
     bodies = {
         "noticing": "time.sleep(0.5)\nraise SystemExit('rank 1 died')\n",
         "killed": "time.sleep(0.5)\nos.kill(os.getpid(), 9)\n",
@@ -69,7 +69,7 @@ def test_process_group__the_killed_one_is_the_culprit_not_who_noticed(tmp_path: 
     assert "noticing (rank 0" in str(caught.value)
 
 
-def test_process_group__gives_up_when_nobody_says_anything(tmp_path: Path) -> None:
+def test_process_group__times_out_when_all_are_silent(tmp_path: Path) -> None:
     with (
         group(tmp_path, {"stuck": "time.sleep(60)\n"}, stall_seconds=1.0) as processes,
         pytest.raises(DemoError, match=names("stuck", "1 s", "timeout")),
@@ -78,14 +78,14 @@ def test_process_group__gives_up_when_nobody_says_anything(tmp_path: Path) -> No
     until(lambda: all_gone(processes.pids.values()), seconds=5)
 
 
-def test_process_group__kills_what_ignores_the_request_to_end(tmp_path: Path) -> None:
+def test_process_group__kills_processes_that_ignore_sigterm(tmp_path: Path) -> None:
     body = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + finish(0) + "time.sleep(60)\n"
     with group(tmp_path, {"deaf": body}) as processes:
         until(lambda: next(processes.events()) is not None)
     until(lambda: all_gone(processes.pids.values()), seconds=5)
 
 
-def test_process_group__refuses_an_unreadable_report(tmp_path: Path) -> None:
+def test_process_group__rejects_an_unreadable_report(tmp_path: Path) -> None:
     with (
         group(tmp_path, {"garbled": 'say(\'{"kind": "nonsense"}\')\ntime.sleep(60)\n'}) as processes,
         pytest.raises(DemoError, match=names("garbled", "unreadable")),

@@ -49,7 +49,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_interface__refuses_an_address_of_another_machine() -> None:
+def test_interface__rejects_an_address_of_another_host() -> None:
     (finding,) = only(doctor._interface, {"MLT_HOST": "203.0.113.9"})
     assert finding.level == "problem"
     assert_names(finding.what, "'203.0.113.9'", "candidates")
@@ -57,7 +57,7 @@ def test_interface__refuses_an_address_of_another_machine() -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_interface__refuses_a_choice_of_none() -> None:
+def test_interface__rejects_a_choice_of_none() -> None:
     (finding,) = only(doctor._interface, {"MLT_INTERFACE": "ib0"})
     assert finding.level == "problem"
     assert_names(finding.what, "'ib0'", "eth0 192.0.2.7", "MTU 1500", "10000 Mbit/s")
@@ -76,21 +76,21 @@ def test_interface__refuses_a_choice_of_none() -> None:
     ],
 )
 @pytest.mark.usefixtures("machine")
-def test_interface__says_which_and_why(environ: dict[str, str], text: str) -> None:
+def test_interface__reports_the_choice_and_its_reason(environ: dict[str, str], text: str) -> None:
     (finding,) = only(doctor._interface, environ)
     assert finding.level == "ok"
     assert text in finding.what
 
 
 @pytest.mark.usefixtures("machine")
-def test_interface__a_name_that_is_loopback_here_is_taken_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interface__a_name_that_is_loopback_here_is_taken_for_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.1.1", 1))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     (finding,) = only(doctor._interface, {"MASTER_ADDR": "node0"})
     assert finding == Finding("ok", "interface eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s): it routes to MASTER_ADDR node0")
 
 
-def test_interface__says_when_there_is_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interface__reports_a_missing_route(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(_host: str) -> str:
         raise OSError(101, "Network is unreachable")
 

@@ -164,7 +164,7 @@ def test_whatever_else_listens__is_a_problem_in_words(reply: bytes, cause: str) 
         b"",
     ],
 )
-def test_responder__turns_strangers_away_and_goes_on(said: bytes) -> None:
+def test_responder__rejects_unknown_clients_and_continues(said: bytes) -> None:
     one = Responder(0, DEFAULT, addresses=["127.0.0.1"])
     visits: list[Visit | None] = []
     asks = b"\n" in said  # else it is none that is served
@@ -186,7 +186,7 @@ def test_responder__turns_strangers_away_and_goes_on(said: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 400])
-def test_responder__idle_callers_hold_nobody_up_and_are_counted(number: int) -> None:
+def test_responder__idle_callers_delay_no_other_and_are_counted(number: int) -> None:
     said: list[str] = []
     one = Responder(0, DEFAULT, addresses=["127.0.0.1"], say=said.append)
     visits: list[Visit | None] = []
@@ -216,7 +216,7 @@ def test_responder__idle_callers_hold_nobody_up_and_are_counted(number: int) -> 
         ({"do": "tally", "test": 5_000_000, "least": 1, "seconds": 0.0}, None),
     ],
 )
-def test_responder__refuses_questions_that_are_none(question: dict[str, Any], cause: str | None) -> None:
+def test_responder__rejects_malformed_requests(question: dict[str, Any], cause: str | None) -> None:
     with serving() as (port, _), session.Session(session.connect("127.0.0.1", port, None), DEFAULT) as caller:
         if cause is None:
             assert caller._ask(**question) == {"received": 0, "classes": {}}
@@ -296,7 +296,7 @@ def test_doctor_and_perf__name_each_other() -> None:
     assert "it is mlt perf, not mlt doctor" in text
 
 
-def test_responder__ignores_datagrams_of_strangers() -> None:
+def test_responder__ignores_datagrams_of_unknown_senders() -> None:
     with serving() as (port, _), session.Session(session.connect("127.0.0.1", port, None), DEFAULT) as caller:
         caller._ask(do="expect", test=9)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
@@ -308,7 +308,7 @@ def test_responder__ignores_datagrams_of_strangers() -> None:
         caller.bye(0)
 
 
-def test_port__counts_by_traffic_class_and_refuses_what_does_not_fit() -> None:
+def test_port__counts_by_traffic_class_and_rejects_bad_values() -> None:
     with contextlib.closing(Port("127.0.0.1", 5)) as here, contextlib.closing(Port("127.0.0.1", 5)) as there:
         here.peer, there.peer = ("127.0.0.1", there.number), ("127.0.0.1", here.number)
         there.expect(1)
@@ -336,12 +336,12 @@ def test_parse_target__reads_hosts_and_ports(target: str, expected: tuple[str, i
 
 
 @pytest.mark.parametrize("target", ["", ":5", "host:", "host:0", "host:65536", "host:x", "[fd00::2]5", "[]:5"])
-def test_parse_target__refuses_the_rest(target: str) -> None:
+def test_parse_target__rejects_the_rest(target: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_target(target, 7)
 
 
-def test_unreachable__says_what_to_do() -> None:
+def test_unreachable__names_the_fix() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     (finding,) = examined(port)
@@ -376,7 +376,7 @@ def test_serve__ends_on_signals_and_frees_its_port(number: signal.Signals, code:
     socket.create_server(("127.0.0.1", 29_617)).close()
 
 
-def test_serve__a_stranger_writes_no_line_of_its_own() -> None:
+def test_serve__an_unknown_client_cannot_forge_a_line() -> None:
     words = [*DOCTOR, "--serve", "--interface", "lo", "--port", "29616"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -393,7 +393,7 @@ def test_serve__a_stranger_writes_no_line_of_its_own() -> None:
     assert said[1].startswith("mlt doctor: 127.0.0.1 broke off")
 
 
-def test_command__tells_a_script_by_its_exit_code() -> None:
+def test_command__reports_by_its_exit_code() -> None:
     words = [*DOCTOR, "--serve", "--once", "--interface", "lo", "--port", "29618"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -429,7 +429,7 @@ def test_settings__host_and_interface_as_a_rank_reads_them() -> None:
         (["host:port"], "HOST:PORT"),
     ],
 )
-def test_command__refuses_bad_arguments(words: list[str], cause: str) -> None:
+def test_command__rejects_bad_arguments(words: list[str], cause: str) -> None:
     done = subprocess.run([*DOCTOR, *words], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode in (1, 2)
     assert cause in done.stderr
@@ -456,7 +456,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
-def test_responder__outlives_what_is_no_question(line: bytes) -> None:
+def test_responder__survives_malformed_requests(line: bytes) -> None:
     greeting = dataclasses.asdict(make_hello(DEFAULT, interface="lo", mtu=1_500, buffer=1, port=1))
     with serving() as (port, visits), socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(json.dumps(greeting).encode() + b"\n" + line + b"\n")

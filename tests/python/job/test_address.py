@@ -89,7 +89,7 @@ def test_local_host__without_other_interfaces_a_name_may_be_loopback(monkeypatch
 
 
 @pytest.mark.usefixtures("machine")
-def test_local_host__refuses_a_choice_of_none_and_names_the_candidates() -> None:
+def test_local_host__rejects_a_choice_of_none_and_names_the_candidates() -> None:
     with pytest.raises(mlt.ConfigError, match=r"^rank 1: interface \(MLT_INTERFACE\) is 'ib0'.*eth0 192.0.2.7.*eth1"):
         local_host(config("10.1.0.9", interface="ib0"))
     with pytest.raises(mlt.ConfigError, match=r"^rank 1: MASTER_ADDR 'fe80::9': .* is link-local"):
@@ -107,12 +107,12 @@ def test_local_host__refuses_a_choice_of_none_and_names_the_candidates() -> None
         ("fe80::1%lo", "is link-local"),
     ],
 )
-def test_local_host__refuses_a_host_that_peers_cannot_be_told(host: str, cause: str) -> None:
+def test_local_host__rejects_a_host_that_peers_cannot_reach(host: str, cause: str) -> None:
     with pytest.raises(mlt.ConfigError, match=rf"^rank 1: host \(MLT_HOST\) is '{host}'.*{cause}"):
         local_host(config("127.0.0.1", host=host))
 
 
-def test_local_host__of_this_machine_as_it_is() -> None:
+def test_local_host__of_this_host() -> None:
     assert local_host(config("127.0.0.1")) == "127.0.0.1"
     assert local_host(config("127.0.0.1", host="127.0.0.5")) == "127.0.0.5"
     with pytest.raises(mlt.ConfigError, match=names("rank 1: MASTER_ADDR 'no.such.host.invalid'")):
@@ -145,10 +145,10 @@ def test_config__arguments_go_before_variables_and_the_address_before_the_interf
 @pytest.mark.parametrize(
     "name", ["127.0.0.1", "::1", "localhost", "LOCALHOST.", "a.localhost", "localhost.localdomain"]
 )
-def test_is_loopback_on_purpose__says_so(name: str) -> None:
+def test_is_loopback_on_purpose__true(name: str) -> None:
     assert is_loopback_on_purpose(name)
 
 
 @pytest.mark.parametrize("name", ["node0", "10.0.0.1", "localhoster", "node.local"])
-def test_is_loopback_on_purpose__says_no(name: str) -> None:
+def test_is_loopback_on_purpose__false(name: str) -> None:
     assert not is_loopback_on_purpose(name)

@@ -80,7 +80,7 @@ def test_resolve__one_rank_alone_needs_no_address() -> None:
     assert JobConfig.resolve(rank=0, world_size=1, environ={}).size == 1
 
 
-def test_job_id__tells_names_apart() -> None:
+def test_job_id__distinguishes_names() -> None:
     names = ["default", "night", "Night", ""]
     ids = {JobConfig.resolve(job=name, environ=TORCHRUN).job_id for name in names[:3]}
     assert len(ids) == 3

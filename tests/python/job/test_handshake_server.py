@@ -90,7 +90,7 @@ def old_announcement(**changes: Any) -> bytes:
 
 
 @pytest.mark.parametrize("changes", [{"job": "?"}, {"size": 9_999}, {"rank": 7}, {"job": JOB}])
-def test_server__a_wrong_guess_is_not_answered_with_the_right_one(rank_0: Waiting, changes: dict[str, Any]) -> None:
+def test_server__a_wrong_guess_gets_no_proof_in_reply(rank_0: Waiting, changes: dict[str, Any]) -> None:
     with Caller(rank_0.port) as caller:
         caller.say(old_announcement(**changes))
         answer = caller.line()
@@ -104,7 +104,9 @@ def test_server__a_wrong_guess_is_not_answered_with_the_right_one(rank_0: Waitin
 
 
 @pytest.mark.parametrize("secret", [None, JobSecret("guessed, and wrong all the way")])
-def test_server__without_the_secret_nobody_joins_and_nothing_is_said(rank_0: Waiting, secret: JobSecret | None) -> None:
+def test_server__without_the_secret_no_rank_joins_and_no_reply_is_sent(
+    rank_0: Waiting, secret: JobSecret | None
+) -> None:
     with Caller(rank_0.port, secret=secret) as caller:
         assert not caller.open()
         caller.announce(job=JOB)
@@ -180,7 +182,7 @@ def test_server__rank_0_survives_every_line(rank_0: Waiting, line: bytes, counte
         "null",
     ],
 )
-def test_server__rank_0_survives_a_rank_that_says_nonsense(rank_0: Waiting, content: str) -> None:
+def test_server__rank_0_survives_a_rank_that_sends_garbage(rank_0: Waiting, content: str) -> None:
     with Caller(rank_0.port, secret=SECRET) as caller:
         assert caller.open()
         caller.announce(content)
@@ -362,7 +364,7 @@ def test_server__a_slow_caller_is_cut_by_time(rank_0: Waiting, monkeypatch: pyte
     assert rank_0.counts["rendezvous_timed_out"] == 2
 
 
-def test_server__a_rank_with_another_secret_says_so_at_once() -> None:
+def test_server__a_rank_with_another_secret_is_reported_at_once() -> None:
     waiting = Waiting(timeout=1.5)
     for secret, why in ((None, "this rank has none"), (JobSecret("another one, also long"), "it has another one")):
         with takes(at_most=1.0), pytest.raises(mlt.PeerMismatchError, match="did not prove") as refused:
@@ -374,7 +376,7 @@ def test_server__a_rank_with_another_secret_says_so_at_once() -> None:
     assert_names(text, "2 connections", "secret")
 
 
-def test_server__a_crowd_of_strangers_leaves_nothing_but_counts() -> None:
+def test_server__many_unknown_clients_leave_only_counts() -> None:
     port, counts = free_port(), Counter[str]()
     with Host(config(0, port), Endpoint(0, "127.0.0.1", 1_000), None, counts) as host:
         for turn in range(1, 51):
@@ -393,7 +395,7 @@ def test_server__two_jobs_with_one_secret_are_told_apart(rank_0: Waiting) -> Non
     rank_0.join_all()
 
 
-def test_context__counts_what_came_to_the_server() -> None:
+def test_context__counts_clients_of_the_server() -> None:
     port = free_port()
     contexts: dict[int, mlt.Context] = {}
     secret = "known to the ranks alone"

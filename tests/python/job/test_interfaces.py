@@ -66,7 +66,7 @@ def test_select__reads_lists_as_documented(wanted: str, expected: list[str]) -> 
     assert names(wanted) == expected
 
 
-def test_select__prefers_the_way_to_rank_0_within_an_entry_only() -> None:
+def test_select__prefers_the_route_to_rank_0_within_an_entry_only() -> None:
     assert names("eth", towards="10.2.0.7") == ["eth10", "eth0", "eth1"]
     assert names("eth0,eth10", towards="10.2.0.7") == ["eth0", "eth10"]
     assert names("^docker", towards="10.1.0.7")[0] == "eth1"
@@ -106,7 +106,7 @@ def test_select__gives_an_address_of_rank_0s_ip_version() -> None:
         ("fe80::/10", "is link-local"),
     ],
 )
-def test_select__refuses_what_leaves_nothing(wanted: str, cause: str) -> None:
+def test_select__rejects_a_choice_of_nothing(wanted: str, cause: str) -> None:
     with pytest.raises(mlt.ConfigError, match=f"^MLT_INTERFACE is .*{cause}") as caught:
         names(wanted)
     assert "link-local" in str(caught.value) or "candidates: " in str(caught.value)
@@ -119,7 +119,7 @@ def test_candidates_text__names_what_can_be_chosen_loopback_last() -> None:
     assert candidates_text([]) == "none"
 
 
-def test_interfaces__knows_this_machine() -> None:
+def test_interfaces__knows_this_host() -> None:
     found = {one.name: one for one in interfaces()}
     assert set(found) == {name for _, name in socket.if_nameindex()}
     loopback = found["lo"]

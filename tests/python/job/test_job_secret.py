@@ -41,7 +41,7 @@ def test_resolve__the_argument_then_the_variable_then_the_file(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
-def test_from_file__refuses_one_that_others_may_open(tmp_path: Path, mode: int) -> None:
+def test_from_file__rejects_one_that_others_may_open(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "secret"
     file.write_text(LONG)
     file.chmod(mode)
@@ -56,7 +56,7 @@ def test_from_file__a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weak", ["zq7", "fifteen bytes..", "y" * 5_000])
-def test_job_secret__a_weak_or_endless_one_is_refused_and_not_shown(weak: str) -> None:
+def test_job_secret__a_weak_or_endless_one_is_rejected_and_not_shown(weak: str) -> None:
     with pytest.raises(mlt.ConfigError, match=names("16 to 4096", "openssl rand")) as refused:
         secret.resolve(None, {"MLT_JOB_SECRET": weak})
     assert weak not in str(refused.value)
@@ -65,7 +65,7 @@ def test_job_secret__a_weak_or_endless_one_is_refused_and_not_shown(weak: str) -
 
 
 @pytest.mark.parametrize("same", [bytes(32), b"a" * 16, "0" * 64])
-def test_job_secret__one_byte_repeated_is_refused(same: str | bytes) -> None:
+def test_job_secret__one_byte_repeated_is_rejected(same: str | bytes) -> None:
     with pytest.raises(mlt.ConfigError, match=names("(secret)", "one repeated byte")):
         JobSecret(same)
 
@@ -81,7 +81,7 @@ def test_prover__a_secret_is_not_its_own_extension_by_zeros() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
-def test_from_file__refuses_one_of_another_user(tmp_path: Path) -> None:
+def test_from_file__rejects_one_of_another_user(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(LONG)
     file.chmod(0o600)
@@ -126,7 +126,7 @@ def test_job_secret__shows_nothing_of_itself() -> None:
 
 
 @pytest.mark.parametrize("options", [{"host": ELSEWHERE}, {"master_addr": ELSEWHERE}])
-def test_context__without_a_secret_is_for_loopback_and_the_error_says_both_ways_out(
+def test_context__without_a_secret_is_for_loopback_and_the_error_names_both_fixes(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
     for name in ("MLT_JOB_SECRET", "MLT_JOB_SECRET_FILE", "MLT_INSECURE"):
@@ -166,7 +166,7 @@ def test_engine__holds_to_it_too() -> None:
         opened.close()
 
 
-def test_require__says_it_once_and_loudly_where_it_is_allowed() -> None:
+def test_require__warns_once_where_it_is_allowed() -> None:
     program = (
         "from mlt.job import secret\n"
         f"for _ in range(3): secret.require(None, secret.is_insecure(), {ELSEWHERE!r}, 'rank 0 would listen at')"

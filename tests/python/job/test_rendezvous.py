@@ -90,13 +90,13 @@ def test_meet__names_the_ranks_that_are_missing() -> None:
     assert_names(str(two), "rank 2: ", f"rank 0 at 127.0.0.1:{port}", "'test'", "ranks 1, 3")
 
 
-def test_meet__says_how_to_start_a_service_that_is_missing() -> None:
+def test_meet__names_the_command_of_a_missing_service() -> None:
     port = free_port()
     zero = Ranks(dataclasses.replace(config(0, 1, port), services=1)).join()[0]
     assert_names(str(zero), "rank 1", "mlt serve")
 
 
-def test_meet__tells_a_rank_that_left_from_one_that_never_came() -> None:
+def test_meet__distinguishes_ranks_that_left_from_ranks_that_never_connected() -> None:
     port = free_port()
     zero = Ranks(config(0, 3, port))
     with Caller(port) as caller:
@@ -107,7 +107,7 @@ def test_meet__tells_a_rank_that_left_from_one_that_never_came() -> None:
     assert "rank 1 connected and left" in str(text)
 
 
-def test_meet__who_waits_long_says_once_for_whom(
+def test_meet__a_long_wait_reports_once_which_ranks_are_missing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.2)
@@ -123,7 +123,7 @@ def test_meet__who_waits_long_says_once_for_whom(
     assert_names(text, "rank 1: ", f"rank 0 at 127.0.0.1:{port}", "1 s", "Connection refused")
 
 
-def test_meet__who_waits_for_a_rank_without_the_secret_says_so(
+def test_meet__a_wait_for_a_rank_without_the_secret_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.5)
@@ -135,13 +135,13 @@ def test_meet__who_waits_for_a_rank_without_the_secret_says_so(
     assert_names(said[0], "1 connection", "secret")
 
 
-def test_meet__who_is_served_soon_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_meet__a_short_wait_reports_nothing(caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
     Ranks(*(config(rank, 3, port) for rank in range(3)), timeout=10).join()
     assert not caplog.records
 
 
-def test_meet__says_that_rank_0_is_missing() -> None:
+def test_meet__reports_that_rank_0_is_missing() -> None:
     port = free_port()
     with takes(at_least=TIMEOUT - 0.1, at_most=TIMEOUT + 1):
         (one,) = Ranks(config(1, 2, port)).join()
@@ -156,7 +156,7 @@ def test_meet__a_taken_port_is_named_at_once() -> None:
         meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1), TIMEOUT)
 
 
-def test_meet__an_address_of_another_machine_cannot_be_listened_at() -> None:
+def test_meet__an_address_of_another_host_cannot_be_listened_at() -> None:
     # 203.0.113.0/24 is reserved for documentation.
     with pytest.raises(mlt.PortInUseError, match=names("MASTER_ADDR", "rank 0")):
         meet(config(0, 2, free_port(), master_addr="203.0.113.9", secret=SECRET), Endpoint(0, "127.0.0.1", 1), TIMEOUT)
@@ -170,7 +170,7 @@ def test_meet__an_address_of_another_machine_cannot_be_listened_at() -> None:
         ({"services": 1}, "2 workers and 1 services"),
     ],
 )
-def test_meet__a_rank_of_another_job_is_refused_and_the_right_one_served(stranger: dict[str, Any], cause: str) -> None:
+def test_meet__a_rank_of_another_job_is_rejected_and_the_right_one_served(stranger: dict[str, Any], cause: str) -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port), timeout=10)
     with takes(at_most=1.0):
@@ -181,7 +181,7 @@ def test_meet__a_rank_of_another_job_is_refused_and_the_right_one_served(strange
     assert zero.join() == [table]
 
 
-def test_meet__other_code_points_are_refused_with_both_maps() -> None:
+def test_meet__other_code_points_are_rejected_with_both_maps() -> None:
     port = free_port()
     policy, own = DscpMap(data=(46, 40), control=48), DscpMap(data=(3, 7), control=31)
     zero = Ranks(config(0, 2, port), timeout=10, dscp=policy)
@@ -239,7 +239,7 @@ def test_meet__two_processes_with_one_rank_are_told() -> None:
     assert "refused: rank 1 was already announced" in str(outcomes[0])
 
 
-def test_meet__another_version_is_refused() -> None:
+def test_meet__another_version_is_rejected() -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port))
     hello = {"mlt_rendezvous": VERSION + 1, "job": "test", "rank": 1, "size": 2, "services": 0, "host": "h", "port": 1}
@@ -262,7 +262,7 @@ def call(port: int, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"mlt_rendezvous":3}\n', b"\xff" * 9_000])
-def test_meet__strangers_are_turned_away(noise: bytes) -> None:
+def test_meet__unknown_clients_are_rejected(noise: bytes) -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port), timeout=10)
     assert call(port, noise) == b""
@@ -270,7 +270,7 @@ def test_meet__strangers_are_turned_away(noise: bytes) -> None:
     assert zero.join() == [table]
 
 
-def test_meet__a_silent_caller_holds_nobody_up() -> None:
+def test_meet__a_silent_caller_delays_no_other() -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port), timeout=10)
     with connect(port), takes(at_most=1.0):
@@ -339,7 +339,7 @@ def test_meet__whatever_else_listens_there_is_reported_in_time(reply: bytes) -> 
         end()
 
 
-def test_meet__a_table_of_other_ranks_is_refused() -> None:
+def test_meet__a_table_of_other_ranks_is_rejected() -> None:
     port, end = proving({"ranks": [[0, "127.0.0.1", 1]]})
     try:
         with pytest.raises(mlt.PeerMismatchError, match="rank 1: rank 0 sent a table"):
@@ -353,7 +353,7 @@ def own_machine_is(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
     monkeypatch.setattr(rendezvous.interfaces, "is_own_address", lambda address: address in own)
 
 
-def test_meet__loopback_is_not_announced_to_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meet__loopback_is_not_announced_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     own_machine_is(monkeypatch, "127.0.0.1")
     port = free_port()
     zero = Ranks(config(0, 3, port, host="10.0.0.1"), timeout=2)
@@ -373,7 +373,7 @@ def test_meet__loopback_is_not_announced_to_another_machine(monkeypatch: pytest.
     assert "refused: rank 2 announces 127.0.0.1" in str(zero.join()[0])
 
 
-def test_meet__a_machines_own_name_that_is_loopback_there_is_reached_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meet__a_hosts_own_name_that_is_loopback_there_is_reached_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian: "node" is 127.0.1.1 to itself; rank 0 listens at its address for others as well (127.0.0.3 here)."""
     resolve = socket.getaddrinfo
     monkeypatch.setattr(
@@ -392,7 +392,7 @@ def test_meet__a_machines_own_name_that_is_loopback_there_is_reached_by_others(m
     assert zero == here == there == [Endpoint(rank, "127.0.0.1", 1_000 + rank) for rank in range(3)]
 
 
-def test_meet__a_rank_that_takes_itself_for_rank_0s_machine_is_told() -> None:
+def test_meet__a_rank_that_mistakes_itself_for_rank_0s_host_gets_an_error() -> None:
     port = free_port()
     (one,) = Ranks(config(1, 2, port, master_addr="localhost")).join()
     assert_names(str(one), "localhost", "rank 0")
@@ -419,7 +419,7 @@ def test_context__the_four_variables_of_torchrun_are_enough() -> None:
         assert [one.hear() for one in ranks] == [(0, 3, 2), (1, 3, 0), (2, 3, 1)]
 
 
-def test_context__reports_what_went_wrong_and_leaves_nothing_open() -> None:
+def test_context__reports_the_error_and_leaves_nothing_open() -> None:
     port = free_port()
     with takes(at_most=3.0), pytest.raises(mlt.RendezvousError, match="rank 1 did not connect"):
         mlt.Context(0, 2, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=TIMEOUT)

@@ -32,12 +32,12 @@ def test_refuse__accepts_none_of_them(count: Any, cpus: Any, variables: dict[str
         (None, None, {"MLT_IO_CPUS": "2-5"}, "MLT_IO_CPUS is '2-5': "),
     ],
 )
-def test_refuse__says_what_to_do_instead(count: Any, cpus: Any, variables: dict[str, str], words: str) -> None:
+def test_refuse__names_the_replacement(count: Any, cpus: Any, variables: dict[str, str], words: str) -> None:
     with pytest.raises(mlt.ConfigError, match=words):
         refuse(count, cpus, environ=variables)
 
 
-def test_context__refuses_io_threads_by_argument_and_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context__rejects_io_threads_by_argument_and_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(mlt.ConfigError, match="io_threads is 2: "):
         mlt.Context(0, 1, io_threads=2)
     monkeypatch.setenv("MLT_IO_THREADS", "2")

@@ -41,6 +41,6 @@ def test_parse__reads_every_field() -> None:
 
 
 @pytest.mark.parametrize("text", ["drop", "drop=much", "loss=0.1", "seed=1.5", "control=perhaps", "drop=0.1;seed=2"])
-def test_parse__refuses_what_it_does_not_know(text: str) -> None:
+def test_parse__rejects_unknown_fields(text: str) -> None:
     with pytest.raises(mlt.ConfigError, match="faults"):
         mlt.Faults.parse(text)

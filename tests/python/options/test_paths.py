@@ -80,7 +80,7 @@ paths:
         ("none/such.yaml", "none/such.yaml cannot be read"),
     ],
 )
-def test_resolve__refuses_with_the_path_and_the_reason(paths: Any, words: str) -> None:
+def test_resolve__rejects_with_the_path_and_the_reason(paths: Any, words: str) -> None:
     with pytest.raises(mlt.ConfigError, match=words):
         resolve(paths, ranks=2)
 
@@ -152,7 +152,7 @@ def test_resolve__refuses_a_plan_that_a_running_job_cannot_follow(tmp_path: Path
         ({"plan": "no-such-plan.json"}, 0, "no-such-plan.json.*cannot be read"),
     ],
 )
-def test_resolve__refuses_a_plan_that_does_not_fit(
+def test_resolve__rejects_a_plan_that_does_not_fit(
     tmp_path: Path, change: dict[str, Any], rank: int, words: str
 ) -> None:
     source = {"plan": plan(tmp_path, "train"), "hosts": ["w0", "w1", "ps"]} | change
@@ -203,7 +203,7 @@ def exchange(context: mlt.Context, size: int = 1 << 20) -> None:
 
 
 @pytest.mark.parametrize("faults", [mlt.Faults(), mlt.Faults(drop=0.02, seed=5)])
-def test_context__sprays_over_all_its_paths_and_says_what_it_knows(faults: mlt.Faults) -> None:
+def test_context__sprays_over_all_its_paths_and_reports_their_state(faults: mlt.Faults) -> None:
     found: list[tuple[mlt.options.paths.PathStatus, ...]] = []
     counted: list[dict[str, int]] = []
 
@@ -245,7 +245,7 @@ def test_context__one_path_is_the_default_and_has_a_status_too() -> None:
     assert [[one.share for one in paths] for paths in found] == [[1.0], [1.0]]
 
 
-def test_context__refuses_ranks_with_different_numbers_of_paths() -> None:
+def test_context__rejects_ranks_with_different_numbers_of_paths() -> None:
     errors = pair(exchange, (2, 3), connect_timeout=4)
     assert len(errors) == 2
     mismatch = next(error for error in errors if isinstance(error, mlt.PeerMismatchError))
@@ -262,12 +262,12 @@ def test_context__refuses_ranks_with_different_numbers_of_paths() -> None:
         (["192.0.2.1"], "192.0.2.1"),
     ],
 )
-def test_context__refuses_what_the_system_or_the_ip_version_does_not_offer(paths: Any, words: str) -> None:
+def test_context__rejects_options_that_the_system_or_ip_version_lacks(paths: Any, words: str) -> None:
     with pytest.raises(mlt.MltError, match=words):
         mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), host="127.0.0.1", paths=paths)
 
 
-def test_context__busy_polling_works_or_is_refused_with_a_way_out() -> None:
+def test_context__busy_polling_works_or_is_rejected_and_the_error_names_a_fix() -> None:
     privileged = os.geteuid() == 0
     refused = contextlib.nullcontext() if privileged else pytest.raises(mlt.MltError, match="busy_poll_us")
     with (

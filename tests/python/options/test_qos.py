@@ -43,7 +43,7 @@ def test_resolve__without_a_policy_the_transports_own(environ: dict[str, str]) -
     assert qos.resolve(None, environ) == qos.DEFAULT
 
 
-def test_resolve__names_what_is_wrong_and_where_it_came_from(tmp_path: Path) -> None:
+def test_resolve__names_the_error_and_its_source(tmp_path: Path) -> None:
     with pytest.raises(mlt.ConfigError, match=r"^MLT_QOS_POLICY: .*nowhere\.yaml: cannot be read"):
         qos.resolve(None, {"MLT_QOS_POLICY": "nowhere.yaml"})
     twice = paper()

@@ -37,14 +37,14 @@ from mlt.perf.problem import BadOptionError
         ({"faults": "drop=2"}, "drop=2"),
     ],
 )
-def test_options__refuses(given: dict[str, Any], text: str) -> None:
+def test_options__rejects(given: dict[str, Any], text: str) -> None:
     with pytest.raises(BadOptionError) as caught:
         Options(**given)
     assert text in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [{"paths": 2}, {"datapath": "udp"}, {}])
-def test_options__ways_of_packets_reach_the_context(given: dict[str, Any]) -> None:
+def test_options__path_options_reach_the_context(given: dict[str, Any]) -> None:
     assert Options(**given).context_arguments == given
 
 
@@ -76,7 +76,7 @@ def test_options__come_back_from_json_checked() -> None:
         ([], "--local, --serve, HOST"),
     ],
 )
-def test_command__says_what_is_wrong_and_ends_with_2(words: list[str], text: str) -> None:
+def test_command__reports_the_error_and_exits_with_2(words: list[str], text: str) -> None:
     done = perf(*words)
     # Whether a transport can run here is not the command line's fault alone.
     assert done.returncode == (1 if "--compare" in words and "raw-udp" in words else 2)

@@ -78,7 +78,7 @@ def test_all_reduce__sums_on_both_sides_round_after_round() -> None:
         assert not failures
 
 
-def test_payload__as_of_mlt_and_as_asked() -> None:
+def test_payload__as_of_mlt_and_as_requested() -> None:
     for mtu, asked, payload in ((9_000, None, 8_928), (1_500, None, 1_432), (9_000, 4_096, 4_096)):
         table = [Address("127.0.0.1", free_port()) for _ in range(2)]
         peer = RAW_UDP(place(0, mtu), Options(segment_bytes=asked))

@@ -57,11 +57,11 @@ def test_loss_and_repairs__ours_by_counters_theirs_by_the_kernel() -> None:
     assert report.repairs(bare) is None
 
 
-def test_given_up__is_of_everything_sent() -> None:
+def test_given_up__is_of_all_bytes_sent() -> None:
     assert report.given_up(measurement(missing_bytes=3_000_000)) == pytest.approx(0.01)
 
 
-def test_tables__fit_a_terminal_and_say_what_p99_9_needs() -> None:
+def test_tables__fit_a_terminal_and_state_what_p99_9_needs() -> None:
     slow = measurement("mlt p=0.1", replace(CASE, loss_bound=0.1), missing_bytes=30_000_000, retransmitted=123_456)
     fast = measurement("gloo", seconds=[0.000_9] * 99 + [0.212_345], retransmitted=123_456)
     for rows in ([slow], [slow, fast]):

@@ -106,7 +106,7 @@ def test_serve__once_ends_after_a_run() -> None:
         assert process.wait(20) == 0
 
 
-def test_serve__what_needs_one_machine_is_named() -> None:
+def test_serve__names_transports_that_need_one_host() -> None:
     with server("--once") as (process, port):
         done = perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2", "--compare", "mpi")
         assert done.returncode == 1
@@ -158,7 +158,7 @@ def test_serve__port_in_use_is_named() -> None:
     assert_names(done.stderr, "in use", "--port")
 
 
-def test_client__nobody_there() -> None:
+def test_client__no_server() -> None:
     done = perf("127.0.0.1", "--port", str(free_port()))
     assert done.returncode == 1
     assert "no mlt perf at 127.0.0.1" in done.stderr
@@ -177,7 +177,7 @@ def test_client__something_else_listens() -> None:
     assert "is not mlt perf" in error
 
 
-def test_serve__another_version_is_refused_by_name() -> None:
+def test_serve__another_version_is_rejected() -> None:
     with server() as (_, port):
         answer = answered(int(port), hello() | {"version": "9.9.9"})
         before = object_of(ended(int(port), b'{"mlt_perf":2,"version":"9.9.9"}\n'))
@@ -205,7 +205,7 @@ def test_serve__another_version_is_refused_by_name() -> None:
         {"options": {}, "host": HOST | {"address": "192.0.2.1"}},
     ],
 )
-def test_serve__hostile_clients_are_refused_and_survived(content: dict[str, object]) -> None:
+def test_serve__hostile_clients_are_rejected_and_survived(content: dict[str, object]) -> None:
     with server() as (process, port):
         answer = answered(int(port), hello(**content))
         assert "refused" in answer
@@ -269,7 +269,7 @@ def test_job__port_in_use_is_named() -> None:
     assert "MLT_PERF_PORT" in done.stderr
 
 
-def test_job__strangers_are_turned_away_and_the_start_goes_on(tmp_path: Path) -> None:
+def test_job__unknown_clients_are_rejected_and_startup_continues(tmp_path: Path) -> None:
     port, at, out = free_port(), free_port(), tmp_path / "out.json"
     words = ("--pattern", "allreduce", "--size", "8KB", "--rounds", "3", "--json", str(out))
 
@@ -294,7 +294,7 @@ def test_job__strangers_are_turned_away_and_the_start_goes_on(tmp_path: Path) ->
     assert [host["rank"] for host in read(out)["hosts"]] == [0, 1]
 
 
-def test_job__who_was_turned_away_is_named_with_who_is_missing() -> None:
+def test_job__names_rejected_clients_and_missing_ranks() -> None:
     port, at = free_port(), free_port()
     words = ("--pattern", "allreduce", "--timeout", "8")
     with running(*words, **job(port, 0, 2), MLT_PERF_PORT=str(at)) as leader:
@@ -330,7 +330,7 @@ def test_serve__an_idle_caller_holds_no_client_up() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_serve__a_stranger_writes_no_line_of_its_own() -> None:
+def test_serve__an_unknown_client_cannot_forge_a_line() -> None:
     with server() as (process, port):
         answered(int(port), hello() | {"version": "9\x1b[2J\nmlt perf: a run with 192.0.2.1 is done"})
         assert process.stderr is not None
@@ -381,7 +381,7 @@ def deaf(at: int, said: Message) -> socket.socket:
     return connection
 
 
-def test_gathering__a_client_that_does_not_read_holds_nobody_up() -> None:
+def test_gathering__a_client_that_does_not_read_delays_no_other() -> None:
     said: list[str] = []
     with contextlib.ExitStack() as stack:
         listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -441,7 +441,7 @@ def test_gathering__a_client_without_the_secret_is_counted_and_shown() -> None:
         {"more": 1},
     ],
 )
-def test_read_host__what_no_machine_says_is_refused(wrong: dict[str, Any]) -> None:
+def test_read_host__impossible_values_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(PerfError, match="rank and address"):
         read_host(hello(host=HOST | wrong), "a stranger")
 
@@ -460,7 +460,7 @@ def test_job__a_rank_that_left_may_come_again() -> None:
     assert (leader.returncode, other.returncode, done.returncode) == (0, 0, 0), (error, done.stderr)
 
 
-def test_serve__strangers_do_not_end_it() -> None:
+def test_serve__unknown_clients_do_not_end_it() -> None:
     with server("--once") as (process, port):
         assert ended(int(port), b"GET / HTTP/1.1\r\n\r\n") == b""
         assert perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2").returncode == 0
@@ -494,7 +494,7 @@ def following(
     return Link(here), thread, ends
 
 
-def test_follow__a_leader_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow__a_silent_leader_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     link, thread, ends = following(monkeypatch, 0.3)
     thread.join(20)
     link.close()
@@ -503,7 +503,7 @@ def test_follow__a_leader_that_falls_silent_is_given_up(monkeypatch: pytest.Monk
     assert "mlt-perf-pump" not in {one.name for one in threading.enumerate()}
 
 
-def test_follow__a_leader_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow__a_leader_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "ALIVE_SECONDS", 0.05)
     link, thread, ends = following(monkeypatch, 2.0)  # a busy machine may stop a thread for half a second
     agents = remote.RemoteAgents(link, Host(1, "127.0.0.1", "lo", 65_536), queue.SimpleQueue())
@@ -584,7 +584,7 @@ def test_follower__in_a_job_without_a_secret_sends_to_loopback_only() -> None:
         {},
     ],
 )
-def test_follow__what_was_not_agreed_ends_it_and_the_leader_reads_why(
+def test_follow__an_unagreed_message_ends_it_and_the_leader_gets_the_reason(
     monkeypatch: pytest.MonkeyPatch, wrong: Message
 ) -> None:
     link, thread, ends = following(monkeypatch, 10.0)
@@ -709,7 +709,7 @@ def test_serve__floods_no_third_host_and_holds_to_the_agreed_options(size: int) 
             victim.recv(65_536)
 
 
-def test_serve__a_client_that_does_not_read_holds_nobody_up() -> None:
+def test_serve__a_client_that_does_not_read_delays_no_other() -> None:
     with server() as (_, port), contextlib.ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(deaf(int(port), hello() | {"version": "\x80" * 1_000}))

@@ -9,7 +9,7 @@ from mlt.perf.statistics import QUANTILES, cumulative, name_of, needed, signific
 
 
 @pytest.mark.parametrize("count", [1_000, 4_321])
-def test_summarise__is_what_numpy_says(count: int) -> None:
+def test_summarise__agrees_with_numpy(count: int) -> None:
     samples = np.random.default_rng(count).exponential(size=count)
     summary = summarise(samples.tolist())
     assert summary.count == count
@@ -28,7 +28,7 @@ def test_summarise__needs_a_sample_beyond_the_quantile(quantile: float, least: i
         assert summary.text(quantile) == "-"
 
 
-def test_summarise__refuses_nothing() -> None:
+def test_summarise__rejects_an_empty_list() -> None:
     with pytest.raises(ValueError, match="no samples"):
         summarise([])
 

@@ -109,7 +109,7 @@ def test_incast__sees_a_gap(targets: ModuleType, worst: float, met: bool) -> Non
     assert found.met is met
 
 
-def test_markdown__counts_what_was_met_and_names_what_was_left_out(targets: ModuleType) -> None:
+def test_markdown__counts_met_targets_and_names_omitted_runs(targets: ModuleType) -> None:
     verdicts = [
         targets.Verdict("a", "1", "1.0", ">= 1", True, "one-way"),
         targets.Verdict("b", "1", "0.5", ">= 1", False, "one-way"),

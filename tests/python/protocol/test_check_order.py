@@ -154,7 +154,7 @@ def counted(engine: _core.Engine, before: dict[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[1])
-def test_check__counts_what_the_table_says(pair: Pair, case: tuple[int, str, Build]) -> None:
+def test_check__agrees_with_the_table(pair: Pair, case: tuple[int, str, Build]) -> None:
     peer, engine = pair
     before = drops(engine)
     row, _, build = case

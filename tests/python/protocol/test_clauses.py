@@ -57,7 +57,7 @@ def test_documents__have_their_own_clauses() -> None:
     assert all(number.startswith("R") for number in recovery)
 
 
-def test_clauses__each_says_must_should_or_may() -> None:
+def test_clauses__each_has_must_should_or_may() -> None:
     keyword = re.compile(r"\b(MUST|SHOULD|MAY)\b")
     assert [
         clause.number for clause in clauses(DOCUMENT) if not clause.informative and not keyword.search(clause.text)
@@ -76,7 +76,7 @@ def test_clauses__text_over_lines_without_markdown(small: str) -> None:
     assert set(parsed) == {"1.1.1", "2.1.1", "2.1.2", "R1.1.1"}
 
 
-def test_problems__clause_that_nobody_cites(small: str) -> None:
+def test_problems__uncited_clause(small: str) -> None:
     assert found(small, FIRST) == [
         "no line of code cites clause 2.1.2: A frame that is too long is *malformed*.",
         "no line of code cites clause R1.1.1: A sender MUST wait.",

@@ -67,7 +67,7 @@ def test_code_points__of_data_by_layer(data_dscp: tuple[int, ...], control_dscp:
 
 
 @pytest.mark.parametrize(("data_dscp", "control_dscp"), [((), 31), (PAPER, 48)])
-def test_code_points__of_answers(data_dscp: tuple[int, ...], control_dscp: int) -> None:
+def test_code_points__of_replies(data_dscp: tuple[int, ...], control_dscp: int) -> None:
     with connected(data_dscp, control_dscp) as (peer, engine):
         recorder = marked(peer)
         tensor = np.zeros(30_000, np.float32)

@@ -111,7 +111,7 @@ def test_receive__loss_within_the_bound_is_reported(pair: tuple[IndependentEndpo
     assert completion.missing_bytes == 2 * 1_024
 
 
-def test_receive__critical_segment_is_never_given_up(pair: tuple[IndependentEndpoint, _core.Engine]) -> None:
+def test_receive__critical_segment_is_never_missing(pair: tuple[IndependentEndpoint, _core.Engine]) -> None:
     peer, engine = pair
     tensor = values(2_560)  # 10 segments
     tags = np.full(10, 0x08, np.uint8)
@@ -204,7 +204,7 @@ def test_send__mismatch_is_told(
     assert done(engine, operation).status == {3: "size_mismatch", 4: "type_mismatch"}[status]
 
 
-def test_cookie__any_other_is_counted_and_not_answered(pair: tuple[IndependentEndpoint, _core.Engine]) -> None:
+def test_cookie__any_other_is_counted_and_gets_no_reply(pair: tuple[IndependentEndpoint, _core.Engine]) -> None:
     peer, engine = pair
     into = np.zeros(256, np.float32)
     receive(engine, into, 2)
@@ -233,7 +233,7 @@ def test_goodbye__outcomes_come_first(pair: tuple[IndependentEndpoint, _core.Eng
     assert state.status == 0  # 10.1.1
 
 
-def test_mtu_probe__is_answered_at_once_whatever_its_size(pair: tuple[IndependentEndpoint, _core.Engine]) -> None:
+def test_mtu_probe__is_replied_to_at_once_at_any_size(pair: tuple[IndependentEndpoint, _core.Engine]) -> None:
     peer, _ = pair
     for size in (24, 25, 1_000, 1_472):
         fields = struct.pack("<II", size * 7, size)

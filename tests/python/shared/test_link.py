@@ -59,7 +59,7 @@ def test_receive__a_message_must_be_whole_in_time(ends: tuple[Link, socket.socke
         (b"x" * 101, EndlessLineError),
     ],
 )  # fmt: skip
-def test_receive__strangers_are_told_apart(
+def test_receive__unknown_senders_are_distinguished(
     ends: tuple[Link, socket.socket], said: bytes, error: type[StrangerError]
 ) -> None:
     link, there = ends
@@ -68,7 +68,7 @@ def test_receive__strangers_are_told_apart(
         link.receive(timeout=5, limit=1 << 20 if b"\n" in said else 100)
 
 
-def test_receive__an_end_is_named_and_wakes_who_waits(ends: tuple[Link, socket.socket]) -> None:
+def test_receive__an_end_is_named_and_wakes_waiting_threads(ends: tuple[Link, socket.socket]) -> None:
     link, there = ends
     threading.Timer(0.1, there.close).start()
     with pytest.raises(GoneError):
@@ -77,7 +77,7 @@ def test_receive__an_end_is_named_and_wakes_who_waits(ends: tuple[Link, socket.s
         link.send({"a": 1})
 
 
-def test_close__wakes_who_waits(ends: tuple[Link, socket.socket]) -> None:
+def test_close__wakes_waiting_threads(ends: tuple[Link, socket.socket]) -> None:
     link, _ = ends
     threading.Timer(0.1, link.close).start()
     with pytest.raises(GoneError):
@@ -86,7 +86,7 @@ def test_close__wakes_who_waits(ends: tuple[Link, socket.socket]) -> None:
         link.receive(timeout=5)
 
 
-def test_send__who_does_not_read_is_given_up(ends: tuple[Link, socket.socket]) -> None:
+def test_send__a_peer_that_does_not_read_times_out(ends: tuple[Link, socket.socket]) -> None:
     link, _ = ends
     with pytest.raises(GoneError, match="does not read"):
         link.send({"a": "x" * 10_000_000}, timeout=0.2)

@@ -19,7 +19,7 @@ def start_of(code: str) -> Any:
     return start
 
 
-def test_run__writes_nothing_more_once_nobody_reads() -> None:
+def test_run__writes_nothing_after_its_output_is_closed() -> None:
     written = []
 
     def write(_: int, line: bytes) -> None:

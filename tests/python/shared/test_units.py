@@ -174,7 +174,7 @@ def test_every_entry__takes_every_spelling(where: str, kind: str, read: Callable
 
 
 @pytest.mark.parametrize(("where", "kind", "read"), ENTRIES, ids=[where for where, _, _ in ENTRIES])
-def test_every_entry__refuses_with_the_value_and_examples(
+def test_every_entry__rejects_with_the_value_and_examples(
     where: str, kind: str, read: Callable[[object], float]
 ) -> None:
     wrong = WRONG[kind][0]
@@ -198,7 +198,7 @@ def test_options__none_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("quantity", [RATE, SIZE, TIME, LOSS], ids=lambda quantity: quantity.kind)
-def test_read__refuses(quantity: Quantity) -> None:
+def test_read__rejects(quantity: Quantity) -> None:
     for wrong in WRONG[quantity.kind]:
         with pytest.raises(ValueError, match=f"expected a {quantity.kind}"):
             quantity.read(wrong, most=1.0 if quantity is LOSS else math.inf)
@@ -237,7 +237,7 @@ def test_formats__pick_the_unit() -> None:
     assert (units.format_loss(0.01), units.format_loss(1 / 3)) == ("1%", "33.3333%")
 
 
-def test_schema__tells_editors_the_grammar() -> None:
+def test_schema__contains_the_grammar() -> None:
     schema: dict[str, Any] = TypeAdapter(Link).json_schema()["properties"]["bandwidth"]
     (pattern,) = (one["pattern"] for one in schema["anyOf"] if one["type"] == "string")
     assert all(re.search(pattern, str(one)) for one in SPELLINGS["rate"][1])

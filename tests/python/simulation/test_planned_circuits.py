@@ -61,7 +61,7 @@ def test_planned_ways__within_a_module_two_hops_across_as_shared() -> None:
             assert count / sum(here.values()) == pytest.approx(placement.options["entry"][tor], abs=0.03)
 
 
-def test_planned_ways__what_the_plan_leaves_open_is_refused() -> None:
+def test_planned_ways__what_the_plan_leaves_open_is_rejected() -> None:
     _, job, ground, _ = across_modules()
     placement = placement_of(ground)
     lost = placement.model_copy(update={"tor_of": {}})

@@ -112,7 +112,7 @@ def test_routed_workload__one_stream_alone_passes_a_place_without_stopping() -> 
     assert workload.ways == (Ways("a", "x", (paths[0],)),)
 
 
-def test_task_trees__merged_streams_that_part_again_are_refused() -> None:
+def test_task_trees__merged_streams_that_part_again_are_rejected() -> None:
     paths = [("a", "leaf0", "spine0", "leaf1", "x"), ("b", "leaf0", "spine1", "leaf1", "x")]
     with pytest.raises(NotSimulated, match=names("leaf0 spine0 leaf1 x", "leaf0 spine1")):
         routed_workload(by_hand(("x", paths), merge="leaf0"), size=1e6)
@@ -198,7 +198,7 @@ def test_tree_and_routes__both_are_simulated() -> None:
     assert duration >= 4e6 * 8 / 10e9
 
 
-def test_with_routes__refuses_what_it_cannot_build() -> None:
+def test_with_routes__rejects_impossible_worlds() -> None:
     cluster, job = pairs_across()
     scenario = scenario_of(cluster, hosts_of(job))
     with pytest.raises(ValueError, match="'leaf9'"):

@@ -65,7 +65,7 @@ def test_seed__gives_the_same_run_and_another_another() -> None:
     assert first["digest"] != other["digest"]
 
 
-def test_progress__hears_and_may_stop() -> None:
+def test_progress__is_called_and_may_stop() -> None:
     heard: list[int] = []
     transfers = [(0, 1, 4_000_000, 0, []), (1, 0, 40_000_000, 0, [0])]
     star(2, transfers, progress=heard.append)
@@ -139,7 +139,7 @@ def test_wrong_types__are_named() -> None:
         star(2, [GOOD], ways=[(0, 1)])
 
 
-def test_limit__names_what_is_late() -> None:
+def test_limit__names_the_late_transfer() -> None:
     with pytest.raises(RuntimeError, match=names("transfers[1]", "limit_ns = 100000", "1 others")):
         star(2, [(0, 1, 4, 0, []), (0, 1, 4_000_000, 0, []), (1, 0, 4_000_000, 0, [])], limit_ns=100_000)
 

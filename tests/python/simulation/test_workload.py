@@ -94,7 +94,7 @@ def test_tree__aggregators_wait_for_all_their_members() -> None:
     assert {len(transfer.after) for transfer in to_server} == {2}
 
 
-def test_scenario__counts_hops_and_caps_cards() -> None:
+def test_scenario__counts_hops_and_caps_nics() -> None:
     cluster = racks(2, 2, model_size=8e6)
     scenario = scenario_of(cluster, (*cluster.jobs[0].workers, "ps"))
     assert scenario.hops("w0-0", "w0-1") == 2
@@ -107,7 +107,7 @@ def test_scenario__counts_hops_and_caps_cards() -> None:
     assert outcome.duration >= size * 8 / (1 * GBIT)
 
 
-def test_scenario__refuses_what_it_cannot_build() -> None:
+def test_scenario__rejects_impossible_worlds() -> None:
     cluster = racks(2, 2, model_size=8e6)
     alone = Cluster(hosts=cluster.hosts, switches=cluster.switches, links=cluster.links[1:])
     with pytest.raises(ValueError, match="'w0-0'"):

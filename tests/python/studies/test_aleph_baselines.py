@@ -44,7 +44,7 @@ def test_exact__equals_brute_force(seed: int, size: int, density: float) -> None
     assert exact.streams == brute_force_streams(graph, capacity)
 
 
-def test_exact__refuses_more_than_it_can_prove() -> None:
+def test_exact__rejects_more_than_it_can_prove() -> None:
     with pytest.raises(ValueError, match="at most 60"):
         exact_clustering(graph=complete_graph(61), capacity=np.ones(61, dtype=np.int64))
 
@@ -77,7 +77,7 @@ def test_balanced__sizes_differ_by_one_and_stay_near() -> None:
     assert set((uneven.member_counts[uneven.aggregators] + 1).tolist()) == {3, 4}
 
 
-def test_balanced__refuses_explicit_edges_and_no_cluster() -> None:
+def test_balanced__rejects_explicit_edges_and_no_cluster() -> None:
     with pytest.raises(ValueError, match="grouped graph"):
         balanced_clustering(graph=graph_from_edges(2, [(0, 1)]))
     with pytest.raises(ValueError, match="at least 1"):

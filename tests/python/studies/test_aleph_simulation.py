@@ -62,7 +62,7 @@ def test_figure16__printed_values_at_a_deviation_of_0_3() -> None:
     assert row["ALEPH"]["hops"] == pytest.approx(1.1, abs=0.25)
 
 
-def test_simulate__repeats_by_seed_and_refuses_too_many_workers() -> None:
+def test_simulate__repeats_by_seed_and_rejects_too_many_workers() -> None:
     first, second = (simulate(FAT_TREE, workers=60, deviation=0.2, seed=3) for _ in range(2))
     assert first == second
     with pytest.raises(ValueError, match="do not fit 320"):

@@ -28,7 +28,7 @@ def test_rendezvous__follows_the_loads_and_moves_only_what_it_must() -> None:
     assert all(after[part] == service for part, service in before.items() if service != "s4")
 
 
-def test_rendezvous__refuses_no_load() -> None:
+def test_rendezvous__rejects_an_empty_load() -> None:
     with pytest.raises(ValueError, match="load above zero"):
         rendezvous_service({"a": 0.0}, Partition(tensor="t", index=0, size=1))
 

@@ -83,7 +83,7 @@ def test_one_module_time__equation_5_is_the_fullest_link_of_the_graph(
 
 @settings(deadline=None, max_examples=60)
 @given(workers=st.integers(1, 12), data=st.data())
-def test_one_module_time__spread_is_the_fullest_card(workers: int, data: st.DataObject) -> None:
+def test_one_module_time__spread_is_the_busiest_nic(workers: int, data: st.DataObject) -> None:
     module = Module(ecs_ports=36, tor_downlinks=12, tor_uplinks=3, worker_bits_per_second=GBIT)
     tor_of = data.draw(st.lists(st.integers(0, 2), min_size=workers, max_size=workers))
     ports = [0, 0, 0]
@@ -175,7 +175,7 @@ def test_times__more_bandwidth_is_never_slower(
         assert all(b <= a * (1 + 1e-12) for a, b in zip(base, better, strict=True))
 
 
-def test_times__refuse_what_does_not_add_up() -> None:
+def test_times__reject_inconsistent_input() -> None:
     with pytest.raises(TopologyError, match="6 workers on 3 ToRs"):
         one_module_time(VGG16, tors=3, worker_bits_per_second=GBIT, server_ratio=1, spread=(2, 2, 1))
     with pytest.raises(TopologyError, match="7 workers and 0 servers"):

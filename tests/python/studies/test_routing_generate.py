@@ -57,7 +57,7 @@ def test_pipelines_of__mappings(mapping: str, expected: list[int]) -> None:
     assert [port.pipeline for port in ports] == expected
 
 
-def test_generate__refuses_what_cannot_be() -> None:
+def test_generate__rejects_impossible_shapes() -> None:
     with pytest.raises(InstanceError, match="exclusive workers wanted"):
         leaf_spine(workload=Workload(workers=576))
     with pytest.raises(InstanceError, match="must be even"):

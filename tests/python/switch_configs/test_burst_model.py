@@ -118,7 +118,7 @@ def test_optimise__thresholds_change_little_with_a_little_load() -> None:
         assert max(one, other) <= 1.5 * min(one, other), last
 
 
-def test_problem__a_buffer_too_small_for_the_burst_says_what_it_holds() -> None:
+def test_problem__a_buffer_too_small_for_the_burst_names_its_capacity() -> None:
     with pytest.raises(ValueError, match=names("64 workers", "2752 packets")) as refused:
         problem(workers=64)
     said = str(refused.value)
@@ -132,7 +132,7 @@ def test_problem__a_buffer_too_small_for_the_burst_says_what_it_holds() -> None:
         problem(paths=0)
 
 
-def test_derive__refuses_to_starve_a_class_and_names_the_load_that_does_not() -> None:
+def test_derive__never_starves_a_class_and_names_the_load_that_does_not() -> None:
     with pytest.raises(PolicyError, match=r"layers-6 \d+% \(predicted\).*at load (\d\.\d\d) none does") as refused:
         policy_of(problem(load=2.0, granularity_bytes=COARSE), example().switch)
     named = float(str(refused.value).split("at load ")[1].split()[0])
@@ -194,7 +194,7 @@ def example_rows() -> tuple:  # type: ignore[type-arg]
     return optimise(problem(workers=8, burst_packets=16))
 
 
-def test_policy_command__says_prediction_simulation_and_error(tmp_path: Path) -> None:
+def test_policy_command__prints_prediction_simulation_and_error(tmp_path: Path) -> None:
     done = mlt("--workers", "8", "--burst-packets", "16", "-o", tmp_path / "p.yaml")
     assert done.exit_code == 0, done.output
     assert "128 packets arrive at once" in done.stderr

@@ -46,7 +46,7 @@ def test_golden__none_is_left_over() -> None:
 
 
 @pytest.mark.parametrize("name", list(targets()))
-def test_generate__header_says_hash_apply_verify_undo_and_marks(name: str) -> None:
+def test_generate__header_has_hash_apply_verify_undo_and_marks(name: str) -> None:
     generated = written(example_for(name), name)
     header = generated.apply.get("README.txt", next(iter(generated.apply.values())))
     assert example_for(name).digest() in header
@@ -107,7 +107,7 @@ def test_generate__other_sharing_reads_back(sharing: str) -> None:
     assert all(pair.unexplained == () for pair in report.pairs)
 
 
-def test_generate__an_unsound_policy_is_refused_first() -> None:
+def test_generate__an_unsound_policy_is_rejected_first() -> None:
     with pytest.raises(PolicyError, match="s-rising"):
         generate(small(s1="73728"), "onyx")
 

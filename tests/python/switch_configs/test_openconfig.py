@@ -72,7 +72,7 @@ def test_parse__catches_every_fault_in_the_tree_alone(fault: Fault) -> None:
     assert differences(generated.plan.intended(), found)
 
 
-def test_parse__a_set_request_that_says_something_else() -> None:
+def test_parse__a_set_request_with_other_content() -> None:
     ours, other = generate(small(), "openconfig"), generate(small(s1="43008"), "openconfig")
     mixed = {**ours.apply, "gnmi-set.json": other.apply["gnmi-set.json"]}
     with pytest.raises(ParseError, match="differs from openconfig"):

@@ -121,7 +121,7 @@ def test_ports__sonic_numbers_need_a_platform_and_names_do_not() -> None:
         ("cumulus@sn2100", "swp17"),
     ],
 )
-def test_ports__beyond_the_platform_are_refused(spec: str, port: str) -> None:
+def test_ports__beyond_the_platform_are_rejected(spec: str, port: str) -> None:
     assert f"has 16 ports, not {port}" in problems(small(), spec, ports=("1", port))
     assert plan(small(), target(spec), ports=("16",)).ports
 
@@ -143,21 +143,21 @@ def test_ports__are_called_as_the_model_calls_them(spec: str, ports: tuple[str, 
 
 
 @pytest.mark.parametrize("name", sorted(targets()))
-def test_facts__every_system_has_models_or_says_why_not(name: str) -> None:
+def test_facts__every_system_has_models_or_a_reason(name: str) -> None:
     done = CliRunner().invoke(app, ["facts", name])
     assert done.exit_code == 0
     assert "platforms of" in done.stderr or "no model is described: " in done.stderr
     assert len(find(name).statements()) >= 1
 
 
-def test_ports__a_refusal_of_many_stays_short() -> None:
+def test_ports__a_rejection_of_many_stays_short() -> None:
     refusal = problems(small(), "cumulus@sn2100", ports=tuple(str(port) for port in range(1, 85)))
     assert_names(refusal, "16 ports", "17, 18, 19, 20 and 64 more")
     assert "84" not in refusal
 
 
 @pytest.mark.parametrize("bad", ["0", "0-3", "Ethernet0-12", "swp1-4", "Ethernet0-Ethernet12", "Ethernet1/1-1/4"])
-def test_expand_ports__zero_and_ranges_of_names_are_refused(bad: str) -> None:
+def test_expand_ports__zero_and_ranges_of_names_are_rejected(bad: str) -> None:
     with pytest.raises(ValueError, match="port"):
         expand_ports((bad,))
 
@@ -166,7 +166,7 @@ def test_expand_ports__a_name_may_hold_zero_and_a_dash() -> None:
     assert expand_ports(("et-0/0/0", "Ethernet0", "1-2")) == ("et-0/0/0", "Ethernet0", "1", "2")
 
 
-def test_rounding__red_is_rounded_up_to_64_cells_and_judged_after() -> None:
+def test_rounding__red_is_rounded_up_to_64_cells_and_checked_after() -> None:
     policy = small(s1="40960")
     refusal = problems(policy, "sonic@mlnx-sn2100")
     assert_names(refusal, "front = 40960 B", "43008 B", "5.0%")
@@ -185,22 +185,22 @@ def test_rounding__red_is_rounded_up_to_64_cells_and_judged_after() -> None:
     assert "(RED of NVIDIA SN2700)" in problems(small(s1="46080"), "cumulus@sn2700")
 
 
-def test_buffer__more_than_the_platform_has_is_refused() -> None:
+def test_buffer__more_than_the_platform_has_is_rejected() -> None:
     assert "Arista 7060X (7060CX-32S) has 4194304 B" in problems(small(buffer="8388608"), "eos@7060x")
 
 
-def test_release__older_than_the_commands_is_refused() -> None:
+def test_release__older_than_the_commands_is_rejected() -> None:
     assert "release 5.3 is older than 5.4" in problems(small(), "cumulus/5.3@sn2100")
     assert plan(small(), target("cumulus/5.9@sn2100"))
 
 
-def test_junos__is_refused_without_a_platform() -> None:
+def test_junos__is_rejected_without_a_platform() -> None:
     assert "junos: needs a platform" in problems(small(), "junos")
     assert "one of qfx5100, qfx5120, qfx5200, qfx10000" in problems(small(), "junos@mx480")
 
 
 @pytest.mark.parametrize("model", ["qfx5100", "qfx5120", "qfx5200", "qfx10000"])
-def test_junos__no_qfx_serves_the_paper_and_each_says_what_it_can_do(model: str) -> None:
+def test_junos__no_qfx_serves_the_paper_and_each_names_its_alternatives(model: str) -> None:
     refusal = problems(example(), f"junos@{model}")
     assert "cannot express selective-drop" in refusal
     assert "Not-ECT" in refusal
@@ -265,7 +265,7 @@ def test_accept__by_platform_and_release() -> None:
 
 
 @pytest.mark.parametrize("name", ["sonic", "onyx", "cumulus"])
-def test_buffers__are_written_only_when_asked(name: str) -> None:
+def test_buffers__are_written_only_when_requested(name: str) -> None:
     kept = generate(small(), name)
     assert all(queue.limit_bytes is None for queue in kept.plan.queues)
     assert "switch.buffers is keep" in " ".join(kept.apply.values()).replace("\n##", "").replace("\n#", "")
@@ -297,7 +297,7 @@ def test_rounding__an_assumed_unit_is_said_to_be_one() -> None:
     )
 
 
-def test_header__without_models_does_not_ask_for_one() -> None:
+def test_header__without_models_does_not_require_one() -> None:
     text_ = " ".join(
         generate(small(extra="accept: {os10: {step-threshold: x}}"), "os10").apply["os10.apply.txt"].split()
     )
@@ -320,7 +320,9 @@ def test_targets__every_one_binds_to_a_platform() -> None:
 
 
 @pytest.mark.parametrize(("system", "name"), EVERY)
-def test_generate__every_platform_takes_few_classes_or_refuses_by_feature(system: str, name: str | None) -> None:
+def test_generate__every_platform_takes_few_classes_or_names_the_rejected_feature(
+    system: str, name: str | None
+) -> None:
     """Fewer classes than queues, on every model: what is written means the policy, or says what the device lacks."""
     pytest.importorskip("pyavd") if system == "eos" else None
     lacking = "{queue-limit: x, step-threshold: x, selective-drop: x, strict-priority: x, ecn-on-strict: x}"

@@ -42,7 +42,7 @@ def test_digest__ignores_words_and_order_but_no_number() -> None:
         (text(s1="32768bit"), "data[0].wred.min_threshold_bytes"),
     ],
 )
-def test_parse__refuses_and_names_the_place(source: str, words: str) -> None:
+def test_parse__rejects_and_names_the_place(source: str, words: str) -> None:
     with pytest.raises(PolicyError) as caught:
         parse(source, source="p.yaml")
     assert words in str(caught.value)
@@ -54,7 +54,7 @@ def test_load__a_missing_file_is_a_policy_error() -> None:
         load(EXAMPLE.with_name("nowhere.yaml"))
 
 
-def test_expand_ports__ranges_names_and_refusals() -> None:
+def test_expand_ports__ranges_names_and_rejections() -> None:
     assert expand_ports((1, "3-5", "swp9")) == ("1", "3", "4", "5", "swp9")
     for bad in (("5-3",), ("1", "1-2"), ("a b",), ("$(reboot)",)):
         with pytest.raises(ValueError, match=r"port"):

@@ -34,7 +34,7 @@ def test_policy__derives_a_file_that_check_accepts(tmp_path: Path) -> None:
     assert mlt("check", file, "-t", "sonic@mlnx-sn2100", "-t", "onyx").exit_code == 0
 
 
-def test_check__a_fresh_policy_accepts_nothing_and_the_text_says_so(tmp_path: Path) -> None:
+def test_check__a_fresh_policy_accepts_nothing_and_the_text_states_it(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     sizes = ("--buffer-bytes", "4194304", "--link-rate", "100000000000", "--ports", "1,2")
     assert mlt("policy", "--from-model", LAYERS, *sizes, "-o", file).exit_code == 0
@@ -47,7 +47,7 @@ def test_check__a_fresh_policy_accepts_nothing_and_the_text_says_so(tmp_path: Pa
     assert "pair" not in alone.output
 
 
-def test_generate__writes_files_and_refuses_in_words(tmp_path: Path) -> None:
+def test_generate__writes_files_and_reports_errors(tmp_path: Path) -> None:
     done = mlt("generate", EXAMPLE, "-t", "nxos", "--ports", "3-4", "-o", tmp_path)
     assert done.exit_code == 0
     written = (tmp_path / "nxos.apply.txt").read_text(encoding="utf-8")
@@ -136,14 +136,14 @@ def test_facts__without_a_target_lists_systems_and_platforms() -> None:
         assert words in done.output
 
 
-def test_check__says_what_a_target_is_written_without_and_why(tmp_path: Path) -> None:
+def test_check__names_omitted_features_and_the_reason(tmp_path: Path) -> None:
     done = mlt("check", EXAMPLE, "-t", "sonic@mlnx-sn2700", "-t", "cumulus")
     assert done.exit_code == 0, done.output
     note = " ".join(done.output.replace("│", " ").split())
     assert note.count("without queue-limit (a limit L_i of its own for each queue): switch.buffers is keep") == 2
 
 
-def test_diff__says_what_the_file_should_be_where_no_port_is_in_it(tmp_path: Path) -> None:
+def test_diff__names_the_file_to_use_if_it_has_no_port(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("nothing of a switch\n", encoding="utf-8")
     done = mlt("diff", EXAMPLE, other, "-t", "cumulus", "--ports", "1")
@@ -152,7 +152,7 @@ def test_diff__says_what_the_file_should_be_where_no_port_is_in_it(tmp_path: Pat
     assert_names(done.stderr, "notes.txt", "'nv config show -o commands'")
 
 
-def test_facts__say_what_the_release_changes() -> None:
+def test_facts__name_the_changes_of_the_release() -> None:
     """A release that no file knows was taken without a word."""
     assert_names(mlt("facts", "sonic/202505@mlnx-sn2700").output, "'config apply-patch' of 202505", "202305")
     assert "201911: taken for 202305" in mlt("facts", "sonic/201911@mlnx-sn2700").output

@@ -28,7 +28,7 @@ def test_capabilities__every_target_states_every_feature_with_a_reason(name: str
     ("name", "feature"),
     [("eos", "queue-limit"), ("eos", "step-threshold"), ("os10", "step-threshold")],
 )
-def test_plan__a_refusal_names_feature_target_and_way_out(name: str, feature: str) -> None:
+def test_plan__a_rejection_names_feature_target_and_fix(name: str, feature: str) -> None:
     bare = example().model_copy(update={"accept": {}})
     with pytest.raises(CannotExpressError) as caught:
         plan(bare, target(name))
@@ -49,7 +49,7 @@ def test_plan__fair_sharing_only_where_two_levels_exist() -> None:
                 plan(policy, target(name))
 
 
-def test_plan__percent_thresholds_that_collapse_are_refused_whatever_the_tolerance() -> None:
+def test_plan__percent_thresholds_that_collapse_are_rejected_whatever_the_tolerance() -> None:
     accept = "rounding_tolerance_percent: 49\naccept: {junos: {selective-drop: x, step-threshold: x, queue-limit: x}}"
     policy = small(s1="32768", s2="49152", l1="524288", l2="1048576", sharing="weighted", extra=accept)
     policy = policy.model_copy(update={"switch": policy.switch.model_copy(update={"queue_memory_bytes": 4 << 20})})
@@ -57,7 +57,7 @@ def test_plan__percent_thresholds_that_collapse_are_refused_whatever_the_toleran
         plan(policy, target("junos@qfx5120"))
 
 
-def test_plan__a_threshold_between_units_is_refused_without_tolerance() -> None:
+def test_plan__a_threshold_between_units_is_rejected_without_tolerance() -> None:
     policy = small(s1="33000")
     with pytest.raises(CannotExpressError, match=names("front = 33000 B", "32768 B", "1024")):
         plan(policy, target("nxos"))
@@ -68,7 +68,7 @@ def test_plan__a_threshold_between_units_is_refused_without_tolerance() -> None:
     assert plan(policy, target("linux")).queues[1].random_detect is not None
 
 
-def test_plan__an_unknown_feature_in_accept_is_refused() -> None:
+def test_plan__an_unknown_feature_in_accept_is_rejected() -> None:
     with pytest.raises(CannotExpressError, match="accept names 'speed'"):
         plan(small(extra="accept: {onyx: {speed: x}}"), target("onyx"))
 

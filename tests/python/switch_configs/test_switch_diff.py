@@ -255,7 +255,7 @@ def test_diff__onyx_alpha_quotas_are_not_bytes() -> None:
     assert "1/1 queue 6: limit alpha 8 of ePool0" in reading.kept
 
 
-def test_diff__cumulus_says_what_overrules_the_policy(tmp_path: Path) -> None:
+def test_diff__cumulus_names_settings_that_override_the_policy(tmp_path: Path) -> None:
     """RoCE mode, a port's own mapping and PFC were neither read nor skipped nor said."""
     body = next(iter(made("cumulus").apply.values()))
     more = "nv set qos roce mode lossless\nnv set interface swp1 qos mapping profile p\n"

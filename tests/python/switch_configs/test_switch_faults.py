@@ -64,7 +64,7 @@ def test_validators__accept_what_we_write_and_object_to_some_faults(validator: o
     assert sum(row.caught_by[validator.name] for row in rows) >= 4
 
 
-def test_main__skips_a_target_that_refuses_the_policy_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__skips_a_target_that_rejects_the_policy_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(EXAMPLE), "-t", "os10", "-t", "junos"]) == 0
     printed = capsys.readouterr().out
     assert "mlt: 13 of 13" in printed

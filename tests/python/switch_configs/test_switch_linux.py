@@ -67,7 +67,7 @@ def test_switchdev__a_policy_of_fewer_classes_than_queues(platform: str) -> None
     assert [queue.queue for queue in generated.behaviour["swp2"].queues] == [0, 5, 6, 7]
 
 
-def test_switchdev__what_the_driver_does_not_offload_is_refused() -> None:
+def test_switchdev__what_the_driver_does_not_offload_is_rejected() -> None:
     with pytest.raises(CannotExpressError, match="forwarded packets bypass them"):
         generate(small(sharing="fair"), "linux@mlxsw")
 

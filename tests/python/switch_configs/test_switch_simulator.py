@@ -35,7 +35,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("load", "workers", "burst"), list(TABLE))
-def test_simulate__the_derived_thresholds_lose_what_the_page_says(load: float, workers: int, burst: int | None) -> None:
+def test_simulate__the_derived_thresholds_lose_as_documented(load: float, workers: int, burst: int | None) -> None:
     problem, rows = solved(load, workers, burst)
     options = {"packets": PACKETS, "seed": 1, "burst": problem.group_packets, "senders": workers}
     found = simulate(parameters(problem, rows), packet_bytes=problem.packet_bytes, **options)
@@ -50,7 +50,7 @@ def test_simulate__the_derived_thresholds_lose_what_the_page_says(load: float, w
 
 
 @pytest.mark.parametrize(("load", "workers", "burst"), list(TABLE))
-def test_simulate__cards_of_the_port_s_speed_lose_no_more(load: float, workers: int, burst: int | None) -> None:
+def test_simulate__nics_of_the_port_s_speed_lose_no_more(load: float, workers: int, burst: int | None) -> None:
     """A burst that arrives at once is the worse case: with equal links one worker's burst never waits at the port."""
     problem, rows = solved(load, workers, burst)
     found = simulate(
@@ -68,7 +68,7 @@ def test_simulate__cards_of_the_port_s_speed_lose_no_more(load: float, workers: 
         assert all(seen.small == seen.large == 0 for seen in found)
 
 
-def test_simulate__refuses_by_name() -> None:
+def test_simulate__rejects() -> None:
     entry = ClassParameters(load=0.0, small_ratio=0.5, threshold=2, limit=4)
     with pytest.raises(ValueError, match="more than 0"):
         simulate([entry], packets=10, seed=1)

@@ -125,7 +125,7 @@ def test_updater__rules_as_sonic_utilities_has_them(release: str, path: str, ope
     assert (found == []) == allowed, found
 
 
-def test_updater__an_unlisted_switch_is_allowed_nothing_and_an_empty_table_refused() -> None:
+def test_updater__an_unlisted_switch_is_allowed_nothing_and_an_empty_table_rejected() -> None:
     before, after = (
         {"WRED_PROFILE": {"A": {"green_min_threshold": "1"}}},
         {"WRED_PROFILE": {"A": {"green_min_threshold": "2"}}},
@@ -178,7 +178,7 @@ def test_against__the_undo_script_deletes_what_binds_before_what_is_bound(buffer
         assert deleted.index("BUFFER_QUEUE") < deleted.index("BUFFER_PROFILE") < deleted.index("BUFFER_POOL")
 
 
-def test_against__what_others_own_stays_and_is_said() -> None:
+def test_against__what_others_own_stays_and_is_reported() -> None:
     generated = made("202511")
     after, _ = there_and_back(generated)
     for port in ("Ethernet0", "Ethernet4"):
@@ -236,7 +236,7 @@ def test_against__the_readme_of_a_switch_with_many_ports_counts_instead_of_listi
         ("sonic@mlnx-sn4700", "Ethernet4", "Ethernet4: ports of NVIDIA SN4700 begin at Ethernet0, Ethernet8"),
     ],
 )
-def test_ports__names_the_device_cannot_have_are_refused_without_running(target: str, port: str, words: str) -> None:
+def test_ports__names_the_device_cannot_have_are_rejected_without_running(target: str, port: str, words: str) -> None:
     policy = small(l1="135168", l2="270336", s1="36864", extra="accept: {sonic: {step-threshold: x}}")
     with pytest.raises(CannotExpressError) as caught:
         generate(policy, target, ports=(port,))
@@ -248,13 +248,13 @@ def test_ports__names_the_device_cannot_have_are_refused_without_running(target:
         assert generate(policy, target, ports=(port,), running=running).plan.ports == (port,)
 
 
-def test_against__a_port_the_switch_lacks_is_refused() -> None:
+def test_against__a_port_the_switch_lacks_is_rejected() -> None:
     policy = example_for("sonic")
     with pytest.raises(ParseError, match="has no port Ethernet2"):
         generate(policy, "sonic/202511@mlnx-sn2100", ports=("Ethernet2",), running=RUNNING)
 
 
-def test_generate__without_running_a_release_that_refuses_gets_no_patch() -> None:
+def test_generate__without_running_a_release_that_rejects_gets_no_patch() -> None:
     old = generate(example_for("sonic"), "sonic/202305@mlnx-sn2100", ports=PORTS)
     assert set(old.apply) == {"config_db.json", "README.txt"}
     assert old.undo == {}

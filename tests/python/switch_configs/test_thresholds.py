@@ -131,7 +131,7 @@ def test_derive__the_example_has_the_derived_thresholds() -> None:
     assert policy.control == example().control
 
 
-def test_problem__refuses_what_cannot_be_solved() -> None:
+def test_problem__rejects_unsolvable_input() -> None:
     layers = load_layers(LAYERS)
     tiny = example().switch.model_copy(update={"shared_buffer_bytes": 40_000})
     with pytest.raises(ValueError, match="smaller granularity"):

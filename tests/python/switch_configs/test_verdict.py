@@ -86,7 +86,7 @@ def test_since__differences_and_counters_that_were_cleared() -> None:
     assert found == [row(6, sent=5), row(5, sent=1)]
 
 
-def test_judge__what_the_policy_means_is_silent() -> None:
+def test_judge__matching_counters_report_nothing() -> None:
     healthy = (
         row(7, sent=50, marked=0, dropped_early=0, dropped_at_limit=0),
         row(6, sent=1000, marked=40, dropped_early=60, dropped_at_limit=1),
@@ -108,7 +108,7 @@ def test_judge__what_the_policy_means_is_silent() -> None:
         ([row(6, sent=0), row(5, sent=0), row(0, sent=77)], "wrong", "77 packets in the default class"),
     ],
 )
-def test_judge__names_what_is_not_meant(rows: list[QueueCounters], level: str, words: str) -> None:
+def test_judge__names_contradictions(rows: list[QueueCounters], level: str, words: str) -> None:
     found = said(*rows)
     assert [one for one in found if one[0] == level and words in one[1]], found
 
@@ -138,7 +138,7 @@ def test_verify__two_readings_as_json(tmp_path: Path) -> None:
     assert mlt(policy, "-t", "linux", "--during", "true").exit_code == 2
 
 
-def test_verify__output_without_counters_is_refused(tmp_path: Path) -> None:
+def test_verify__output_without_counters_is_rejected(tmp_path: Path) -> None:
     """-o was dropped without a word."""
     policy = tmp_path / "p.yaml"
     policy.write_text(text(), encoding="utf-8")
@@ -148,7 +148,7 @@ def test_verify__output_without_counters_is_refused(tmp_path: Path) -> None:
         assert "go with --input or --host" in done.output
 
 
-def test_unseen__queues_and_ports_and_numbers_that_nobody_said() -> None:
+def test_unseen__queues_ports_and_numbers_without_output() -> None:
     plan = generate(small(ports="[2, 3]"), "linux").plan
     every = [QueueCounters(port=port, queue=number, sent=1, marked=0, dropped_early=0, dropped_at_limit=0)
              for port in ("swp2", "swp3") for number in (7, 6, 5, 0)]  # fmt: skip
@@ -169,7 +169,7 @@ def test_unseen__queues_and_ports_and_numbers_that_nobody_said() -> None:
     assert verdict.unsaid(plan, in_bytes) == []
 
 
-def test_judge__drops_in_bytes_alone_are_judged_as_packets_of_full_size() -> None:
+def test_judge__drops_in_bytes_alone_are_counted_as_packets_of_full_size() -> None:
     """Cumulus counts them so: a class that lost half of its packets matched the policy."""
     found = said(row(6, sent=1000, dropped_at_limit_bytes=1500 * 1000))
     assert [words for _, words in found if "1000 of 2000 packets dropped" in words], found

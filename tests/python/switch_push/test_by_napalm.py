@@ -75,7 +75,7 @@ def test_nxos__dry_run_confirm_and_undo(policy: Path, tmp_path: Path, state: Pat
         assert not any(SECRET in file.read_text() for file in state.rglob("*") if file.is_file())
 
 
-def test_nxos__what_is_refused_midway_is_taken_back(policy: Path, tmp_path: Path) -> None:
+def test_nxos__a_push_rejected_midway_is_rolled_back(policy: Path, tmp_path: Path) -> None:
     device = Nxapi(SECRET)
     policy.write_text(text(s1="1022976").replace("147456", "1100000").replace("73728", "1048576")
                       .replace("294912", "1200000"), encoding="utf-8")  # fmt: skip
@@ -114,7 +114,7 @@ def test_apply__a_device_that_cannot_be_reached(system: str, host: str, way_out:
 
 
 @pytest.mark.parametrize("system", ["nxos", "eos"])
-def test_https__a_certificate_that_nobody_signed_is_refused(system: str, policy: Path, tmp_path: Path) -> None:
+def test_https__an_unsigned_certificate_is_rejected(system: str, policy: Path, tmp_path: Path) -> None:
     """The drivers take any certificate unless told; then a password goes to whoever answers."""
     certificate = tmp_path / "device.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
@@ -184,7 +184,7 @@ def test_junos__the_device_s_timer_restores_when_the_command_is_killed(tmp_path:
         assert device.active == before
 
 
-def test_junos__locks_refusals_and_unknown_hosts(tmp_path: Path) -> None:
+def test_junos__locks_rejections_and_unknown_hosts(tmp_path: Path) -> None:
     device = Junos()
     with netconf(device, SECRET, tmp_path) as (port, known):
         words = (QFX, "leaf1", "-t", "junos@qfx5120", "--ports", "2", "--inventory", inventory(tmp_path, port))

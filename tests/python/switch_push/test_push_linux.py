@@ -88,7 +88,7 @@ def test_testbed__apply_verify_and_rollback(bed: Testbed, policy: Path, tmp_path
 
 
 @needs_testbed
-def test_testbed__refuses_what_it_is_not_and_leaves_no_files(bed: Testbed, policy: Path) -> None:
+def test_testbed__rejects_other_targets_and_leaves_no_files(bed: Testbed, policy: Path) -> None:
     host = f"testbed:{bed.name}"
     assert "use --target linux, not onyx" in mlt("apply", policy, host, "-t", "onyx").stderr
     bad = policy.with_name("bad.yaml")
@@ -133,7 +133,7 @@ def test_namespace__a_script_that_fails_midway_is_taken_back(namespace: str, pol
     assert qdiscs(namespace) == before
 
 
-def test_namespace__a_foreign_root_qdisc_is_refused_untouched(namespace: str, policy: Path) -> None:
+def test_namespace__a_foreign_root_qdisc_is_rejected_untouched(namespace: str, policy: Path) -> None:
     subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", "swp2", "root", "bfifo", "limit", "9000"], check=True)
     before = qdiscs(namespace)
     done = mlt("apply", policy, f"netns:{namespace}", "-t", "linux")
@@ -143,7 +143,7 @@ def test_namespace__a_foreign_root_qdisc_is_refused_untouched(namespace: str, po
 
 
 @needs_testbed
-def test_doctor__asks_the_switch_whether_it_did_what_the_policy_means(bed: Testbed, policy: Path) -> None:
+def test_doctor__compares_the_switch_s_counters_with_the_policy(bed: Testbed, policy: Path) -> None:
     host = f"testbed:{bed.name}"
     assert mlt("apply", policy, host, "-t", "linux").returncode == 0
     subprocess.run(bed.command("host0", ["ping", "-c", "2", bed.address("host1")]), check=False, capture_output=True)

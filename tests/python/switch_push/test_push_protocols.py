@@ -81,7 +81,7 @@ def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) 
 
 
 @pytest.mark.parametrize("buffers", ["keep", "write"])
-def test_sonic__a_release_that_refuses_the_patch_is_loaded(
+def test_sonic__a_release_that_rejects_the_patch_is_loaded(
     buffers: str, policy: Path, tmp_path: Path, clean: None
 ) -> None:
     """202505: deletions, config load, deletions; what was in ranges and under our names comes back."""
@@ -112,7 +112,7 @@ def test_sonic__a_release_that_refuses_the_patch_is_loaded(
         assert json.loads(db.read_text()) == before
 
 
-def test_sonic__a_refused_patch_leaves_what_was(policy: Path, tmp_path: Path, clean: None) -> None:
+def test_sonic__a_rejected_patch_changes_nothing(policy: Path, tmp_path: Path, clean: None) -> None:
     with sonic_over_ssh(tmp_path, SECRET, FACTORY) as (port, db, known):
         (tmp_path / "config_db.json.refuses").touch()
         before = json.loads(db.read_text())
@@ -144,7 +144,7 @@ def test_sonic__the_switch_itself_returns_when_the_command_is_killed(
         until(lambda: json.loads(db.read_text()) == before, 20, every=0.1)
 
 
-def test_ssh__refuses_unknown_hosts_and_wrong_passwords(policy: Path, tmp_path: Path) -> None:
+def test_ssh__rejects_unknown_hosts_and_wrong_passwords(policy: Path, tmp_path: Path) -> None:
     with sonic_over_ssh(tmp_path, SECRET, FACTORY) as (port, _, known):
         words = (policy, f"127.0.0.1:{port}", "-t", SONIC_TARGET)
         unknown = mlt("apply", *words, **LOGIN)

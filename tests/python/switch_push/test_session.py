@@ -58,7 +58,7 @@ def test_push__confirms_or_takes_back() -> None:
     assert device.calls == ["apply for 75", "applied", "rollback"]
 
 
-def test_push__takes_back_what_fails_or_is_interrupted() -> None:
+def test_push__rolls_back_failed_and_interrupted_pushes() -> None:
     device = Recorder(fails="applied")
     with pytest.raises(PushError, match="not applied, and restored: applied failed"):
         run(device, confirm=None)
@@ -141,7 +141,7 @@ def test_login__from_the_environment_and_the_host_itself() -> None:
         ("all: {hosts: {leaf1: {ansible_password: '{{ secret }}'}}}\n", "template"),
     ],
 )
-def test_login__refuses_what_it_cannot_read(text: str, words: str, tmp_path: Path) -> None:
+def test_login__rejects_unreadable_files(text: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "inventory"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(PushError, match=words):

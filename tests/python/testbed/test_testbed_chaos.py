@@ -134,7 +134,7 @@ PLANTS: dict[str, tuple[int, Callable[[Line, dict[str, Line]], bool], Change]] =
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_chaos__judge_finds_what_is_planted(name: str, traces: Path, tmp_path: Path) -> None:
+def test_chaos__judge_finds_planted_faults(name: str, traces: Path, tmp_path: Path) -> None:
     rule, wanted, change = PLANTS[name]
     folder = tmp_path / "traces"
     shutil.copytree(traces, folder)
@@ -158,7 +158,7 @@ def test_chaos__judge_finds_loss_where_nothing_was_dropped(traces: Path, tmp_pat
     assert "broken rule 8:" in judge(folder)
 
 
-def test_chaos__judge_finds_what_does_not_go_on(traces: Path, tmp_path: Path) -> None:
+def test_chaos__judge_finds_transfers_that_stall(traces: Path, tmp_path: Path) -> None:
     folder = tmp_path / "traces"
     shutil.copytree(traces, folder)
     (folder / "0000-network.trace").write_text(

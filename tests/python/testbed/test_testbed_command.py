@@ -44,7 +44,7 @@ from testbed_lab import MLT, POLICY, command, needs_testbed
         (["down", "nobody"], "no testbed named 'nobody'"),
     ],
 )
-def test_command__refuses_with_a_reason(words: list[str], text: str) -> None:
+def test_command__rejects_with_a_reason(words: list[str], text: str) -> None:
     done = command(*words)
     # What is wrong with the words, or with the testbeds that there are.
     assert done.returncode == (1 if text.startswith("no testbed named") else 2), done.stdout + done.stderr
@@ -130,7 +130,7 @@ def test_run__without_clang_uses_what_the_wheel_carries(tmp_path: Path) -> None:
 
 
 @needs_testbed
-def test_run__tells_the_command_which_policy_the_switches_have(tmp_path: Path) -> None:
+def test_run__passes_the_switches_policy_to_the_command(tmp_path: Path) -> None:
     words = ["--", "sh", "-c", 'echo "policy ${MLT_QOS_POLICY-none}"']
     assert "[0] policy none" in command("run", "--hosts", "1", *words).stdout
     # A relative path would mean another file to a command that changes its directory.

@@ -137,7 +137,7 @@ def test_break_link__takes_the_carrier_at_both_ends_and_what_the_line_holds() ->
         resolve(bed, "host0", "host1")
 
 
-def test_tcp__arrives_whole_although_nobody_corrects_checksums() -> None:
+def test_tcp__arrives_whole_although_checksums_are_not_filled_in() -> None:
     size = 3_000_000
     code = "import socket, sys\ns = socket.create_connection((sys.argv[1], 9100)); s.sendall(bytes(int(sys.argv[2])))"
     with Testbed(hosts=2, spines=1, delay="1ms", uplink={"delay": "1ms"}, mtu=4000) as bed:

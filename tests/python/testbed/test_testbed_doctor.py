@@ -146,7 +146,7 @@ def test_dscp__that_is_changed_and_ecn_that_is_cleared_are_named(tmp_path: Path)
         assert_names(ecn, "ECN is changed", "back from 10.77.0.2", "control (10 became 00), class 0 (10 became 00)")
 
 
-def test_udp__that_is_blocked_one_way_is_named(tmp_path: Path) -> None:
+def test_udp__blocked_in_one_direction_is_named(tmp_path: Path) -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, tampering(bed, "host1", tmp_path, drop=1):
         code, found = examine(bed)
         assert code == 1

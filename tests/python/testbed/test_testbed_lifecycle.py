@@ -84,7 +84,7 @@ def test_run__waits_for_the_grace_before_it_ends_the_others(name: str) -> None:
     assert done.stdout == "[0] done\n"
 
 
-def test_run__kills_what_ignores_sigterm(name: str) -> None:
+def test_run__kills_processes_that_ignore_sigterm(name: str) -> None:
     code = (
         "import os, signal, sys, time; os.environ['RANK'] == '1' and sys.exit(7); "
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)"
@@ -112,7 +112,7 @@ def test_run__cleans_up_after_a_signal(name: str, number: signal.Signals) -> Non
     assert not any(is_alive(pid) for pid in pids)
 
 
-def test_run__ends_when_nobody_reads_its_output(name: str) -> None:
+def test_run__ends_when_its_output_is_closed(name: str) -> None:
     line = " ".join([*MLT, "run", "--hosts", "2", "--name", name, "--", "yes"])
     done = subprocess.run(
         ["bash", "-c", f"{line} | head -n 3; echo ${{PIPESTATUS[0]}}"],
@@ -145,7 +145,7 @@ def test_run__killed__leaves_nothing_that_the_next_command_does_not_remove(name:
     assert leftovers(name) == []
 
 
-def test_down__removes_what_a_killed_run_left(name: str) -> None:
+def test_down__removes_the_rest_of_a_killed_run(name: str) -> None:
     process, _ = start(name)
     process.kill()
     process.communicate(timeout=30)

@@ -100,7 +100,7 @@ def test_break_link__of_a_host_takes_its_carrier() -> None:
         resolve(bed, "host0", "host1")
 
 
-def test_lossy_spine__loses_only_what_crosses_it(fabric: Testbed) -> None:
+def test_lossy_spine__loses_only_packets_that_cross_it(fabric: Testbed) -> None:
     fabric.set_loss("100%", link="leaf0-spine0", direction="up")
     try:
         before = crossed(fabric)
@@ -157,7 +157,7 @@ def test_set_rate__changes_the_port_and_the_host_while_it_runs() -> None:
         assert bed.topology.settings("host1").rate == 8_000_000
 
 
-def test_status__shows_what_happened_as_json() -> None:
+def test_status__prints_json() -> None:
     with Testbed(hosts=2, name="t-status", loss="100%") as bed:
         with udp(bed, "host0") as sock:
             sock.sendto(b"x", (bed.address("host1"), PORT))

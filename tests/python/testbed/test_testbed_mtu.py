@@ -55,7 +55,7 @@ def run(bed: Testbed, **options: Any) -> list[dict[str, Any]]:
     return [json.loads(out) for out, _ in outputs]
 
 
-def test_routed__a_smaller_mtu_on_the_way_is_found_within_a_second_and_named() -> None:
+def test_routed__a_smaller_mtu_on_the_route_is_found_within_a_second_and_named() -> None:
     with Testbed(hosts=2, spines=1, rate="200mbit", uplink={"mtu": 1400}) as bed:
         began = time.monotonic()
         found = run(bed)

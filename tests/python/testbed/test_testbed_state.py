@@ -35,7 +35,7 @@ def test_create__makes_a_folder_of_this_users_alone(runtime: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["open", "foreign", "link"])
-def test_folder__of_somebody_else_is_neither_read_nor_written(runtime: Path, tmp_path: Path, how: str) -> None:
+def test_folder__of_another_user_is_neither_read_nor_written(runtime: Path, tmp_path: Path, how: str) -> None:
     place = tmp_path / "elsewhere" if how == "link" else runtime
     place.mkdir(mode=0o755)
     (place / "bed.json").write_text('{"version": 1}')

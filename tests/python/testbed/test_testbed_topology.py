@@ -30,7 +30,7 @@ from mlt.testbed.layout import lay_out
         ({"hosts": 2, "queue": "fifo", "policy": "x.yaml"}, "fifo has no classes"),
     ],
 )
-def test_make__names_what_is_wrong(fields: dict[str, object], words: str) -> None:
+def test_make__names_the_error(fields: dict[str, object], words: str) -> None:
     with pytest.raises(BadTopologyError, match=words):
         make(fields)
 

@@ -175,6 +175,6 @@ def test_context__names_the_privileges_that_af_xdp_lacks(bed: Testbed) -> None:
         ("vma", "libvma"),
     ],
 )
-def test_context__says_why_a_datapath_cannot_be_had(datapath: str, words: str) -> None:
+def test_context__names_the_reason_without_a_datapath(datapath: str, words: str) -> None:
     with pytest.raises(mlt.ConfigError, match=names("rank 0: ", words)):
         mlt.Context(0, 1, datapath=datapath)

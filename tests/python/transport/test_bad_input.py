@@ -64,12 +64,12 @@ BAD_LANDINGS = [
 
 
 @pytest.mark.parametrize(("landing", "cause"), BAD_LANDINGS, ids=[cause for _, cause in BAD_LANDINGS])
-def test_post_recv__refuses_a_buffer_it_cannot_fill(job: list[mlt.Context], landing: Any, cause: str) -> None:
+def test_post_recv__rejects_a_buffer_it_cannot_fill(job: list[mlt.Context], landing: Any, cause: str) -> None:
     with takes(at_most=REFUSAL_SECONDS), refused(mlt.InvalidBufferError, f"receive of tag 77 from rank 0.*{cause}"):
         job[1].post_recv(landing, from_=0, tag=77)
 
 
-def test_post_recv__refuses_a_read_only_array(job: list[mlt.Context]) -> None:
+def test_post_recv__rejects_a_read_only_array(job: list[mlt.Context]) -> None:
     landing = np.full((2, 3), 5, np.float32)
     landing.flags.writeable = False
     with refused(mlt.InvalidBufferError, r"tag 77 from rank 0.*float32\[2, 3\] is read-only"):
@@ -78,12 +78,12 @@ def test_post_recv__refuses_a_read_only_array(job: list[mlt.Context]) -> None:
 
 
 @pytest.mark.parametrize(("landing", "cause"), BAD_LANDINGS[:5], ids=[cause for _, cause in BAD_LANDINGS[:5]])
-def test_post_send__refuses_a_strided_tensor(job: list[mlt.Context], landing: Any, cause: str) -> None:
+def test_post_send__rejects_a_strided_tensor(job: list[mlt.Context], landing: Any, cause: str) -> None:
     with takes(at_most=REFUSAL_SECONDS), refused(mlt.InvalidBufferError, f"send of tag 77 to rank 1.*{cause}"):
         job[0].post_send(landing, to=1, tag=77)
 
 
-def test_post__refuses_torch_tensors_that_are_not_plain_host_memory(job: list[mlt.Context]) -> None:
+def test_post__rejects_torch_tensors_that_are_not_plain_host_memory(job: list[mlt.Context]) -> None:
     torch = pytest.importorskip("torch")
     bad = [
         (torch.zeros(4, 6)[:, ::2], r"torch.float32\[4, 3\] is not C-contiguous; pass tensor.contiguous"),
@@ -96,7 +96,7 @@ def test_post__refuses_torch_tensors_that_are_not_plain_host_memory(job: list[ml
             job[1].post_recv(tensor, from_=0, tag=5)
 
 
-def test_post__refuses_a_tensor_on_a_device(job: list[mlt.Context]) -> None:
+def test_post__rejects_a_tensor_on_a_device(job: list[mlt.Context]) -> None:
     class OnDevice:
         """What a CUDA tensor answers to the questions that are asked."""
 
@@ -119,7 +119,7 @@ def test_post__refuses_a_tensor_on_a_device(job: list[mlt.Context]) -> None:
 
 
 @pytest.mark.parametrize("bound", [-0.1, 1.0, 1.5, float("nan"), float("inf"), -float("inf")])
-def test_post_recv__refuses_a_loss_bound_outside_its_range(job: list[mlt.Context], bound: float) -> None:
+def test_post_recv__rejects_a_loss_bound_outside_its_range(job: list[mlt.Context], bound: float) -> None:
     landing = np.full(10, 5, np.float32)
     with takes(at_most=REFUSAL_SECONDS), refused(mlt.ConfigError, r"tag 7 .*rank 0.*loss bound.*float32\[10\]"):
         job[1].post_recv(landing, bound, from_=0, tag=7)
@@ -127,13 +127,13 @@ def test_post_recv__refuses_a_loss_bound_outside_its_range(job: list[mlt.Context
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "int64"])
-def test_post_recv__refuses_to_lose_integers(job: list[mlt.Context], dtype: str) -> None:
+def test_post_recv__rejects_a_loss_bound_for_integers(job: list[mlt.Context], dtype: str) -> None:
     with refused(mlt.InvalidBufferError, rf"tag 7 .*rank 0.*only floating-point.*{dtype}\[10\]"):
         job[1].post_recv(np.zeros(10, dtype), 0.1, from_=0, tag=7)
 
 
 @pytest.mark.parametrize("peer", [0, 3, 99, -1, 70_000])
-def test_post__refuses_an_unknown_peer(job: list[mlt.Context], peer: int) -> None:
+def test_post__rejects_an_unknown_peer(job: list[mlt.Context], peer: int) -> None:
     with takes(at_most=REFUSAL_SECONDS), refused(mlt.UnknownPeerError, rf"rank {peer} is not a peer.*ranks 0 to 2"):
         job[0].post_send(np.zeros(4), to=peer)
     with refused(mlt.UnknownPeerError, rf"rank {peer} "):
@@ -153,13 +153,13 @@ def test_post__refuses_an_unknown_peer(job: list[mlt.Context], peer: int) -> Non
         ({"timeout": float("nan")}, "timeout is nan"),
     ],
 )
-def test_post_send__refuses_bad_options(job: list[mlt.Context], options: dict[str, Any], cause: str) -> None:
+def test_post_send__rejects_bad_options(job: list[mlt.Context], options: dict[str, Any], cause: str) -> None:
     with pytest.raises(mlt.ConfigError, match=cause):
         job[0].post_send(np.zeros(4), to=1, **options)
 
 
 @pytest.mark.parametrize("options", [{"fill": "ones"}, {"stop": "now"}, {"deadline": -1.0}])
-def test_post_recv__refuses_bad_options(job: list[mlt.Context], options: dict[str, Any]) -> None:
+def test_post_recv__rejects_bad_options(job: list[mlt.Context], options: dict[str, Any]) -> None:
     with pytest.raises(mlt.ConfigError, match=next(iter(options))):
         job[0].post_recv(np.zeros(4), from_=1, **options)
 
@@ -173,7 +173,7 @@ def test_post_recv__refuses_bad_options(job: list[mlt.Context], options: dict[st
         (mlt.SegmentTags(important=np.ones(12, bool), traffic_class=np.full(12, 8, np.uint8)), "classes are 0 to 7"),
     ],
 )
-def test_post_send__refuses_a_bad_answer_of_a_priority_function(
+def test_post_send__rejects_a_bad_result_of_a_priority_function(
     job: list[mlt.Context], answer: Any, cause: str
 ) -> None:
     tensor = np.zeros(12 * job[0].segment_grid(np.zeros(1, np.float32), to=1).segment_elements, np.float32)
@@ -183,7 +183,7 @@ def test_post_send__refuses_a_bad_answer_of_a_priority_function(
         job[0].post_send(tensor, lambda *_: answer, to=1)
 
 
-def test_post_send__refuses_unknown_tag_bits(job: list[mlt.Context]) -> None:
+def test_post_send__rejects_unknown_tag_bits(job: list[mlt.Context]) -> None:
     with refused(mlt.ConfigError, "segment tag 64 "):
         job[0].post_send(np.zeros(4), lambda *_: np.full(1, 0x40, np.uint8), to=1)
 
@@ -196,7 +196,7 @@ def test_post_send__a_failing_priority_function_posts_nothing(job: list[mlt.Cont
         job[0].post_send(np.zeros(4), fail, to=1)
 
 
-def test_dtype__refuses_what_the_bytes_cannot_be(job: list[mlt.Context]) -> None:
+def test_dtype__rejects_a_type_of_another_size(job: list[mlt.Context]) -> None:
     with refused(mlt.InvalidBufferError, "dtype 'float8' is not a supported element type"):
         job[0].post_send(np.zeros(4), to=1, dtype="float8")
     with refused(mlt.InvalidBufferError, "whole number of float32"):
@@ -242,7 +242,7 @@ def test_poll_cq__delivers_failures_without_raising(job: list[mlt.Context]) -> N
     assert caught.value.completion is done[0]
 
 
-def test_push_pull__refuses_bad_input(job: list[mlt.Context]) -> None:
+def test_push_pull__rejects_bad_input(job: list[mlt.Context]) -> None:
     push_pull = mlt.PushPull(job[0])
     good = np.full(8, 5, np.float32)
     wide = np.zeros(16, np.float32)

@@ -40,7 +40,7 @@ def test_context__warns_once_of_a_buffer_that_the_system_limits() -> None:
     assert f"sudo sysctl -w net.core.rmem_max={wanted}" in done.stderr
 
 
-def test_warn__says_nothing_of_what_was_granted_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warn__is_silent_if_the_buffer_was_granted_and_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "_warned_of_small_buffer", False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -52,6 +52,6 @@ def test_warn__says_nothing_of_what_was_granted_and_repeats_nothing(monkeypatch:
     assert "granted a receive buffer of 212992" in str(caught[0].message)
 
 
-def test_engine__says_what_it_got() -> None:
+def test_engine__reports_its_actual_values() -> None:
     with mlt.Context(0, 1) as one:
         assert 0 < one.engine.receive_buffer_bytes <= one.engine.wanted_receive_buffer_bytes

@@ -127,7 +127,7 @@ def test_context__over_ipv6() -> None:
     assert into.all()
 
 
-def test_context__alone_needs_nobody() -> None:
+def test_context__alone_needs_no_peer() -> None:
     with takes(at_most=2.0), mlt.Context(0, 1) as context:
         assert context.size == 1
         assert context.poll_cq() == []

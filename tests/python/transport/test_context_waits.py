@@ -16,7 +16,7 @@ from transport_jobs import exchange_pending, local_job, takes
 import mlt
 
 
-def test_poll_cq__takes_what_is_done_and_never_blocks(clean: list[mlt.Context]) -> None:
+def test_poll_cq__takes_completions_and_never_blocks(clean: list[mlt.Context]) -> None:
     a, b = clean
     with takes(at_most=0.2):
         assert b.poll_cq() == []
@@ -39,7 +39,7 @@ def test_poll_cq__takes_what_is_done_and_never_blocks(clean: list[mlt.Context]) 
     assert a.engine.pinned == b.engine.pinned == 0
 
 
-def test_wait__of_what_is_no_operation_says_what_it_takes(clean: list[mlt.Context]) -> None:
+def test_wait__of_another_type_names_the_expected_type(clean: list[mlt.Context]) -> None:
     for wrong in (5, None, "send"):
         with pytest.raises(TypeError, match=r"Operation .*post_\*"):
             clean[0].wait(wrong)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_wait__lets_other_threads_run(clean: list[mlt.Context]) -> None:
     exchange_pending(clean, receive, 32)
 
 
-def test_wait__gives_way_to_signals(clean: list[mlt.Context]) -> None:
+def test_wait__can_be_interrupted_by_signals(clean: list[mlt.Context]) -> None:
     class Interrupted(Exception):
         pass
 
@@ -121,7 +121,7 @@ def test_wait__gets_its_completion_although_another_thread_polls(clean: list[mlt
     assert polled == []
 
 
-def test_wait__twice_is_refused(clean: list[mlt.Context]) -> None:
+def test_wait__twice_is_rejected(clean: list[mlt.Context]) -> None:
     receive = clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=35)
     exchange_pending(clean, receive, 35)
     with pytest.raises(mlt.UnknownOperationError, match="rank 1"):
@@ -182,7 +182,7 @@ def test_callback__is_called_though_another_thread_waits(clean: list[mlt.Context
     assert done[0].op == receive
 
 
-def test_callback__after_the_completion_was_taken_is_refused(clean: list[mlt.Context]) -> None:
+def test_callback__after_the_completion_was_taken_is_rejected(clean: list[mlt.Context]) -> None:
     receive = clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=52)
     exchange_pending(clean, receive, 52)
     assert receive.done()
@@ -209,7 +209,7 @@ def test_await__gives_the_completion_or_its_error(clean: list[mlt.Context]) -> N
         asyncio.run(fail())
 
 
-def test_callback__of_what_close_ends_is_called() -> None:
+def test_callback__of_an_operation_that_close_ends_is_called() -> None:
     with local_job(2) as contexts:
         ended = threading.Event()
         receive = contexts[1].post_recv(np.zeros(4, np.float32), from_=0, tag=1)

@@ -70,7 +70,7 @@ def test_connect__the_right_ranks_come_up() -> None:
         ({"ranks": 2}, {"ranks": 3}, "rank 0 has 2, rank 1 has 3"),
     ],
 )
-def test_connect__another_job_or_size_is_refused(
+def test_connect__another_job_or_size_is_rejected(
     first_options: dict[str, int], second_options: dict[str, int], cause: str
 ) -> None:
     both = takes(at_most=CONNECT_SECONDS + 1)
@@ -92,7 +92,7 @@ def test_connect__another_job_or_size_is_refused(
 
 
 @pytest.mark.parametrize("version", [0, 1, 0xFFFF])
-def test_connect__another_protocol_version_is_refused(version: int) -> None:
+def test_connect__another_protocol_version_is_rejected(version: int) -> None:
     server = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:

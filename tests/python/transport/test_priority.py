@@ -43,7 +43,7 @@ def test_magnitude__integers_are_all_important(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_magnitude__judges_every_floating_point_type_alike(dtype: str) -> None:
+def test_magnitude__classifies_every_floating_point_type_alike(dtype: str) -> None:
     values = np.repeat(np.array([1, 8, 2, 16], np.float32), 100)
     grid = mlt.SegmentGrid(segment_count=4, segment_elements=100, elements=400, dtype=dtype)
     tensor = (values.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else values.astype(dtype)
@@ -51,7 +51,7 @@ def test_magnitude__judges_every_floating_point_type_alike(dtype: str) -> None:
     assert priority.magnitude(tensor, grid).important.tolist() == [False, True, False, True]
 
 
-def test_magnitude__judges_torch_tensors_alike() -> None:
+def test_magnitude__classifies_torch_tensors_alike() -> None:
     torch = pytest.importorskip("torch")
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         name = str(dtype).removeprefix("torch.")

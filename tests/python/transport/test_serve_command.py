@@ -137,7 +137,7 @@ def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_serve__says_in_time_that_nobody_is_there() -> None:
+def test_serve__reports_in_time_that_no_rank_connected() -> None:
     done = run("--connect-timeout", "1")
     assert done.returncode == 1
     assert_names(done.stderr, "rank 2: ", "rank 0 at 127.0.0.1:")
@@ -154,7 +154,7 @@ def test_serve__says_in_time_that_nobody_is_there() -> None:
         ((), {"MASTER_PORT": "many"}, "MASTER_PORT is 'many'"),
     ],
 )
-def test_serve__refuses_bad_options(arguments: tuple[str, ...], changes: dict[str, str], cause: str) -> None:
+def test_serve__rejects_bad_options(arguments: tuple[str, ...], changes: dict[str, str], cause: str) -> None:
     done = run("--connect-timeout", "0.5", *arguments, **changes)
     assert done.returncode == 2
     assert cause in done.stderr

@@ -188,7 +188,7 @@ def test_context__close_gives_the_memory_back() -> None:
         assert sockets(job) == 0  # though the contexts are there still
 
 
-def test_transfer__a_peer_that_does_not_read_holds_up_nobody_else() -> None:
+def test_transfer__a_peer_that_does_not_read_delays_no_other() -> None:
     with process_job(stopped, 3) as ranks:
         assert [one.hear() for one in ranks] == ["ready"] * 3
         pid = ranks[2].process.pid

@@ -13,13 +13,13 @@ import mlt
 
 
 @pytest.mark.parametrize(("value", "words"), [(-1, "spin_us is -1"), (2_000_000, "spin_us is 2000000")])
-def test_context__refuses_a_bad_bound(value: Any, words: str) -> None:
+def test_context__rejects_a_bad_bound(value: Any, words: str) -> None:
     with pytest.raises(mlt.ConfigError, match=words):
         mlt.Context(0, 1, spin_us=value)
 
 
 @pytest.mark.parametrize("text", ["long", "-1", "2s", "2000000"])
-def test_context__refuses_a_bad_variable(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context__rejects_a_bad_variable(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLT_SPIN_US", text)
     with pytest.raises(mlt.ConfigError, match=f"MLT_SPIN_US is '{text}'"):
         mlt.Context(0, 1)

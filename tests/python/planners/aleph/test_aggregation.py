@@ -50,7 +50,7 @@ def test_plan_aggregation__every_method_places_every_worker_once(method: str) ->
     assert sorted(placed) == sorted(job.workers)
 
 
-def test_plan_aggregation__says_what_binds_and_ranks_alternatives() -> None:
+def test_plan_aggregation__names_the_bottleneck_and_ranks_alternatives() -> None:
     result = plan_aggregation(*cluster_of([10e9, 10e9, 10e9, 30e9], [20e9]))
     assert "servers' bandwidth" in result.binding
     times = [estimate.iteration_time for estimate in result.estimates]
@@ -58,12 +58,12 @@ def test_plan_aggregation__says_what_binds_and_ranks_alternatives() -> None:
     assert {estimate.name for estimate in result.estimates} == {"m-wcha", "fastest", "greedy", "direct"}
 
 
-def test_plan_aggregation__without_a_server_says_which_constraint_binds() -> None:
+def test_plan_aggregation__without_a_server_names_the_binding_constraint() -> None:
     with pytest.raises(InfeasibleError, match=names("no server", "'servers'")):
         plan_aggregation(*cluster_of([10e9] * 3, []))
 
 
-def test_plan_aggregation__refuses_an_unknown_method() -> None:
+def test_plan_aggregation__rejects_an_unknown_method() -> None:
     with pytest.raises(ValueError, match="expected one of best"):
         plan_aggregation(*cluster_of([1e9], [1e9]), method="magic")  # type: ignore[arg-type]
 

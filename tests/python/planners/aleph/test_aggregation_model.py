@@ -69,7 +69,7 @@ def test_capacities__survive_rounding() -> None:
         ([90e9] * 4, [90e9], 0.6, [0, 0, 2, 3], 10e9, "CPU of aggregator"),
     ],
 )
-def test_bottleneck__names_what_binds(
+def test_bottleneck__names_the_bottleneck(
     workers: list[float], servers: list[float], cores: float, head: list[int], rate: float, words: str
 ) -> None:
     found = bottleneck(Clustering(head=np.array(head), method="by hand"), resources(workers, servers, cores=cores))
@@ -142,6 +142,6 @@ def test_fastest__beats_the_papers_fixed_rate_when_servers_are_short() -> None:
     )
 
 
-def test_fastest__refuses_explicit_edges() -> None:
+def test_fastest__rejects_explicit_edges() -> None:
     with pytest.raises(ValueError, match="grouped graph"):
         fastest_clustering(graph_from_edges(1, []), resources([1e9], [1e9]))

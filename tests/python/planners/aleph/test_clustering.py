@@ -81,13 +81,13 @@ def test_cluster_workers__filling_beats_the_coin() -> None:
     assert streams[0] < streams[1]
 
 
-def test_cluster_workers__nobody_can_aggregate() -> None:
+def test_cluster_workers__no_worker_can_aggregate() -> None:
     clustering = cluster_workers(graph=complete_graph(5), capacity=np.zeros(5, dtype=np.int64))
     assert clustering.direct == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("capacity", [[1, 2], [1, -1, 0]])
-def test_cluster_workers__refuses_bad_capacities(capacity: list[int]) -> None:
+def test_cluster_workers__rejects_bad_capacities(capacity: list[int]) -> None:
     with pytest.raises(ValueError, match="expected 3 capacities"):
         cluster_workers(graph=complete_graph(3), capacity=np.array(capacity))
 

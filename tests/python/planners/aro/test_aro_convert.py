@@ -45,7 +45,7 @@ def test_instance_of__takes_the_smaller_of_link_and_host_bandwidth() -> None:
     assert instance_of(fresh).capacity["host0", "leaf0"] == 10.0
 
 
-def test_instance_of__refuses_unknown_jobs_and_jobs_without_servers() -> None:
+def test_instance_of__rejects_unknown_jobs_and_jobs_without_servers() -> None:
     cluster = cluster_of(SMALL)
     with pytest.raises(InputError, match="no job is named 'nobody'"):
         instance_of(cluster, jobs=["nobody"])
@@ -54,7 +54,7 @@ def test_instance_of__refuses_unknown_jobs_and_jobs_without_servers() -> None:
         instance_of(cluster.model_copy(update={"jobs": (lonely,)}), jobs=["job0"])
 
 
-def test_instance_of__refuses_circuit_switches() -> None:
+def test_instance_of__rejects_circuit_switches() -> None:
     cluster = cluster_of(SMALL)
     circuit = cluster.switches[0].model_copy(update={"kind": "circuit"})
     with pytest.raises(InputError, match="circuit switch"):
@@ -114,7 +114,7 @@ def test_add_to_plan__gives_ipv4_hosts_no_segment_lists_and_says_so() -> None:
     assert lists["fd00::{}"]
 
 
-def test_route_command__refuses_segment_lists_for_ipv4_hosts(tmp_path: Path) -> None:
+def test_route_command__rejects_segment_lists_for_ipv4_hosts(tmp_path: Path) -> None:
     cluster_file, segments = tmp_path / "cluster.yaml", tmp_path / "segments.txt"
     cluster_file.write_text(dump_cluster(addressed("10.0.0.{}")))
     result = CliRunner().invoke(app, [str(cluster_file), "--srv6", str(segments)])
@@ -124,7 +124,7 @@ def test_route_command__refuses_segment_lists_for_ipv4_hosts(tmp_path: Path) -> 
     assert not segments.exists()
 
 
-def test_route_command__refuses_bad_input_before_writing(tmp_path: Path) -> None:
+def test_route_command__rejects_bad_input_before_writing(tmp_path: Path) -> None:
     cluster_file, plan_file = tmp_path / "cluster.yaml", tmp_path / "plan.json"
     cluster_file.write_text(dump_cluster(cluster_of(SMALL)).replace("host3", "host_unknown", 1))
     result = CliRunner().invoke(app, [str(cluster_file), "-o", str(plan_file)])

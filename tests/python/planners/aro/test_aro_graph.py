@@ -51,7 +51,7 @@ def test_unfold__fat_tree_stays_in_the_pod_where_it_can() -> None:
     assert ("agg1_0", "core0_1") in edges
 
 
-def test_unfold__says_which_worker_is_cut_off() -> None:
+def test_unfold__names_the_worker_that_is_cut_off() -> None:
     ports = (Port("a", 0), Port("b", 0))
     instance = Instance(
         (Switch("x", 0, ports[:1]), Switch("y", 0, ports[1:])),

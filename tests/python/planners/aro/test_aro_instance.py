@@ -20,7 +20,7 @@ def test_instance__finds_leaves_and_capacities() -> None:
     assert instance.fastest_gbps == 1.0
 
 
-def test_instance__refuses_two_nodes_of_one_name() -> None:
+def test_instance__rejects_two_nodes_of_one_name() -> None:
     with pytest.raises(InstanceError, match="'L0' names two nodes"):
         _with(figure_1([]), hosts=("L0", *figure_1([]).hosts))
 
@@ -33,32 +33,32 @@ def test_instance__refuses_two_nodes_of_one_name() -> None:
         (Link("S0", "L1", 1.0), "listed twice"),
     ],
 )
-def test_instance__refuses_links_that_are_no_clos(link: Link, message: str) -> None:
+def test_instance__rejects_links_that_are_no_clos(link: Link, message: str) -> None:
     instance = figure_1([])
     with pytest.raises(InstanceError, match=message):
         _with(instance, links=(*instance.links, link))
 
 
-def test_instance__refuses_a_link_without_capacity() -> None:
+def test_instance__rejects_a_link_without_capacity() -> None:
     instance = figure_1([])
     with pytest.raises(InstanceError, match="must be positive"):
         _with(instance, links=(replace(instance.links[0], gbps=0.0), *instance.links[1:]))
 
 
-def test_instance__refuses_a_host_with_two_links() -> None:
+def test_instance__rejects_a_host_with_two_links() -> None:
     instance = figure_1([])
     with pytest.raises(InstanceError, match="'W0' has 2 links"):
         _with(instance, links=(*instance.links, Link("W0", "L3", 1.0)))
 
 
-def test_instance__refuses_ports_that_disagree_with_links() -> None:
+def test_instance__rejects_ports_that_disagree_with_links() -> None:
     instance = figure_1([])
     broken = replace(instance.switches[0], ports=instance.switches[0].ports[1:])
     with pytest.raises(InstanceError, match=names("'L0'", "links", " ps")):
         _with(instance, switches=(broken, *instance.switches[1:]))
 
 
-def test_instance__refuses_a_pipeline_out_of_range() -> None:
+def test_instance__rejects_a_pipeline_out_of_range() -> None:
     instance = figure_1([])
     first = instance.switches[0]
     broken = replace(first, ports=(Port("ps", 0, 4), *first.ports[1:]))
@@ -77,6 +77,6 @@ def test_instance__refuses_a_pipeline_out_of_range() -> None:
         (Job("j", ("W0",), (Task("t", "ps"),), weight=0.0), "must be positive"),
     ],
 )
-def test_instance__refuses_contradictory_jobs(job: Job, message: str) -> None:
+def test_instance__rejects_contradictory_jobs(job: Job, message: str) -> None:
     with pytest.raises(InstanceError, match=message):
         _with(figure_1([]), jobs=(job,))

@@ -95,7 +95,7 @@ def test_bound_rates__holds_for_every_row() -> None:
     assert Objective().value(instance, list(bound.rates)) == pytest.approx(bound.value, rel=1e-6)
 
 
-def test_solve_tasks__says_when_rates_are_too_coarse() -> None:
+def test_solve_tasks__reports_rates_that_are_too_coarse() -> None:
     instance = leaf_spine(
         seed=0, leaves=2, spines=1, hosts_per_leaf=6, hardware=Hardware(share=0.0), workload=Workload(workers=8)
     )

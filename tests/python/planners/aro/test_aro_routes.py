@@ -30,7 +30,7 @@ def test_generate_routes__uses_every_flow_once() -> None:
         assert hops.count(pair) == flows
 
 
-def test_generate_routes__says_where_flows_are_missing() -> None:
+def test_generate_routes__names_the_place_of_missing_flows() -> None:
     instance = figure_1([])
     graph = unfold(instance, *instance.tasks[0])
     with pytest.raises(RouteError, match="no flow leaves"):

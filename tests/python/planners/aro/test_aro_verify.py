@@ -67,7 +67,7 @@ def test_verify__wants_every_worker_and_task() -> None:
     assert any("rate -1.0" in fault for fault in verify(INSTANCE, [replace(good, rate=-1.0)]).faults)
 
 
-def test_verify__refuses_a_detour_through_the_core() -> None:
+def test_verify__rejects_a_detour_through_the_core() -> None:
     instance = fat_tree(k=4, hardware=Hardware(share=0.0), workload=Workload(workers=15))
     plan = _good(instance)
     worker = next(w for w in plan.routes if instance.leaf_of[w] == "edge0_1")

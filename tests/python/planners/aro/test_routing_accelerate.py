@@ -103,6 +103,6 @@ def test_plan_routes__all_accelerations_lose_little_on_the_papers_cluster() -> N
 
 
 @pytest.mark.parametrize(("share", "levels"), [(0.0, 100), (1.5, 100), (0.6, 0)])
-def test_accelerations__refuse_senseless_settings(share: float, levels: int) -> None:
+def test_accelerations__reject_bad_settings(share: float, levels: int) -> None:
     with pytest.raises(ValueError, match=r"APP keeps|QSR needs"):
         Accelerations(app_share=share, qsr_levels=levels)

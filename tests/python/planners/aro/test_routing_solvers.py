@@ -40,7 +40,7 @@ def _knapsack() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Rows]:
 
 
 @pytest.mark.parametrize("solver", ["highs", "gurobi"])
-def test_solve__answers_alike_with_either_solver(solver: str) -> None:
+def test_solve__gives_equal_results_with_either_solver(solver: str) -> None:
     if solver == "gurobi":
         pytest.importorskip("gurobipy")
     with using_gurobi() if solver == "gurobi" else contextlib.nullcontext():
@@ -191,7 +191,7 @@ def test_experiments__write_their_results(sweep: str, tmp_path: Path) -> None:
     assert sweep == "grid" or list(tmp_path.glob("*.png"))
 
 
-def test_experiments__many_runs_the_shapes_asked_for(tmp_path: Path) -> None:
+def test_experiments__many_runs_the_requested_shapes(tmp_path: Path) -> None:
     arguments = ["many", "--only", "1J1T", "--seeds", "2", "--seconds", "2", "--out", str(tmp_path)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output

@@ -21,7 +21,7 @@ def racks(*, uplink: float, servers: int = 1, rate: float = 10e9) -> tuple[Clust
     return Cluster(hosts=tuple(hosts), switches=switches, links=tuple(links), jobs=(job,)), job
 
 
-def test_wide_links__network_cards_decide() -> None:
+def test_wide_links__nics_decide() -> None:
     cluster, job = racks(uplink=400e9)
     found = parameter_server(cluster, job)
     assert isinstance(found, Alternative)
@@ -38,7 +38,7 @@ def test_narrow_uplink__the_link_decides_and_is_named() -> None:
     assert "link leaf0 to spine is busiest" in found.reason or "link spine to leaf1 is busiest" in found.reason
 
 
-def test_byteps__results_flow_back_on_the_same_cards() -> None:
+def test_byteps__results_flow_back_on_the_same_nics() -> None:
     # The link model must agree with equation 3 where only the hosts' own links bind.
     cluster, job = racks(uplink=400e9)
     assert byteps(cluster, job).time == pytest.approx(byteps(Cluster(hosts=cluster.hosts, jobs=(job,)), job).time)
@@ -54,7 +54,7 @@ def test_aleph__tree_on_links_agrees_with_its_model() -> None:
     assert with_links.time == pytest.approx(without.time)
 
 
-def test_servers_missing__some_ways_are_skipped_with_a_reason() -> None:
+def test_servers_missing__some_alternatives_are_skipped_with_a_reason() -> None:
     cluster, job = racks(uplink=400e9, servers=0)
     assert parameter_server(cluster, job) == Skipped("parameter server", "the job has no servers")
     assert isinstance(aleph(cluster, job, method="m-wcha"), Skipped)

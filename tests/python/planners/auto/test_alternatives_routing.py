@@ -20,7 +20,7 @@ def test_routed__without_aggregating_switches_is_skipped() -> None:
     assert outcome == Skipped("aro", "no switch of the cluster aggregates")
 
 
-def test_routed__without_the_planner_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routed__without_the_planner_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlt.planners.aro.convert", None)
     outcome = routed(*fabric(), seed=0)
     assert isinstance(outcome, Skipped)

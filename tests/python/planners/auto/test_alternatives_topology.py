@@ -32,7 +32,7 @@ def psnet_module() -> Cluster:
     return Cluster(hosts=tuple(hosts), switches=switches, links=tuple(links), jobs=(job,))
 
 
-def test_prepare_ground__without_the_planner_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_ground__without_the_planner_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlt.planners.psnet.plan_section", None)
     cluster = psnet_module()
     ground = prepare_ground(cluster, cluster.jobs[0], new_plan(cluster))

@@ -38,7 +38,7 @@ def test_plan_thresholds__without_the_generator(monkeypatch: pytest.MonkeyPatch,
     assert_names(note, "thresholds", "switch policy", "mlt.switch_configs is not installed")
 
 
-def test_plan_thresholds__says_what_it_needs(layers: Path) -> None:
+def test_plan_thresholds__names_its_requirement(layers: Path) -> None:
     pytest.importorskip("mlt.switch_configs.derive")
     assert "--layers" in str(plan_thresholds(cluster_with(4e6), None))
     assert "states its buffer" in str(plan_thresholds(cluster_with(None), layers))
@@ -60,7 +60,7 @@ def test_plan_thresholds__every_switch_and_class(layers: Path) -> None:
     assert parse_plan(dump_plan(plan)) == plan
 
 
-def test_plan_thresholds__bad_layers_are_refused(tmp_path: Path) -> None:
+def test_plan_thresholds__bad_layers_are_rejected(tmp_path: Path) -> None:
     pytest.importorskip("mlt.switch_configs.derive")
     bad = tmp_path / "layers.json"
     bad.write_text("[]")

@@ -46,12 +46,12 @@ def test_plan_auto__plan_round_trips_and_repeats() -> None:
     assert times == sorted(times)
 
 
-def test_plan_auto__names_what_it_could_not_try() -> None:
+def test_plan_auto__names_alternatives_not_tried() -> None:
     result = plan_auto(*hosts_only([10e9] * 4, []))
     assert any("no servers" in skipped.reason for skipped in result.skipped)
 
 
-def test_plan_auto__disconnected_worker_says_connectivity() -> None:
+def test_plan_auto__disconnected_worker_names_connectivity() -> None:
     cluster = Cluster(
         hosts=tuple(Host(name=f"h{i}", bandwidth=1e9) for i in range(3)),
         switches=(Switch(name="s"),),

@@ -82,7 +82,7 @@ def test_assign_loads__a_lone_worker_sends_nothing() -> None:
 
 
 @pytest.mark.parametrize(("size", "workers"), [(0, [1.0]), (1, []), (1, [0.0])])
-def test_assign_loads__refuses_nonsense(size: float, workers: list[float]) -> None:
+def test_assign_loads__rejects_bad_input(size: float, workers: list[float]) -> None:
     with pytest.raises(ValueError, match="expected"):
         assign_loads(model_bytes=size, worker_bandwidths=workers)
 

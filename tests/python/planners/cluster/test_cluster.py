@@ -64,7 +64,7 @@ def test_digest__changes_with_the_contents() -> None:
         ((Link(a="h0", b="s", bandwidth=1, b_port=9),), r"connected ports \[9\]"),
     ],
 )
-def test_cluster__refuses_impossible_cabling(links: tuple[Link, ...], words: str) -> None:
+def test_cluster__rejects_impossible_cabling(links: tuple[Link, ...], words: str) -> None:
     with pytest.raises(InputError, match=words):
         Cluster(
             hosts=(Host(name="h0", bandwidth=1), Host(name="h1", bandwidth=1)),
@@ -73,7 +73,7 @@ def test_cluster__refuses_impossible_cabling(links: tuple[Link, ...], words: str
         )
 
 
-def test_cluster__refuses_a_pipeline_that_does_not_exist() -> None:
+def test_cluster__rejects_a_pipeline_that_does_not_exist() -> None:
     with pytest.raises(InputError, match="expected 0 to 1"):
         Cluster(hosts=(Host(name="h0", bandwidth=1),), switches=(Switch(name="s", pipelines=2, port_pipelines={0: 2}),))
 

@@ -55,7 +55,7 @@ def test_effective__ports_without_circuit_lead_nowhere(cluster: Cluster) -> None
     assert network.links_of["w1"] == ()
 
 
-def test_effective__refuses_a_port_without_a_cable(cluster: Cluster) -> None:
+def test_effective__rejects_a_port_without_a_cable(cluster: Cluster) -> None:
     with pytest.raises(InputError, match=names("circuits[0]: 'w0' to 'tor0'")):
         effective_cluster(cluster, [CIRCUITS[0].model_copy(update={"b_port": 12})])
 
@@ -71,7 +71,7 @@ def test_explain__loads_need_circuits(cluster: Cluster) -> None:
     assert "Busiest link" not in explain_plan(cluster, plan)
 
 
-def test_plan_auto__without_circuits_links_are_left_out_and_it_says_so(cluster: Cluster) -> None:
+def test_plan_auto__without_circuits_links_are_left_out_and_it_is_reported(cluster: Cluster) -> None:
     # Not a PSNet (one server card per ToR is missing its SuperNode), or no topology planner: either way a reason.
     result = plan_auto(cluster, cluster.jobs[0])
     reasons = [skipped.reason for skipped in result.skipped if "psnet" in skipped.name]

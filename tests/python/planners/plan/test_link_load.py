@@ -86,7 +86,7 @@ def test_spread__equals_an_average_over_all_paths(seed: int, leaves: int, spines
     assert spread_over_shortest_paths(cluster, demands) == pytest.approx(expected)
 
 
-def test_arc_bandwidths__parallel_cables_add_up_and_cards_cap() -> None:
+def test_arc_bandwidths__parallel_cables_add_up_and_nics_cap() -> None:
     cluster = Cluster(
         hosts=(Host(name="h", bandwidth=15), Host(name="g", bandwidth=100)),
         switches=(Switch(name="s"),),
@@ -109,7 +109,7 @@ def test_routed_loads__streams_merge_in_one_pipeline_only() -> None:
     assert loads["leaf2", "h5"] == 4
 
 
-def test_demands__of_each_way_to_aggregate() -> None:
+def test_demands__of_each_aggregation() -> None:
     cluster = leaf_spine()
     job = cluster.jobs[0]
     tree = Aggregation(
@@ -127,7 +127,7 @@ def test_demands__of_each_way_to_aggregate() -> None:
     assert [(d.source, d.destination) for d in ring_demands(job, rate=1)][-1] == ("h4", "h0")
 
 
-def test_with_results__adds_the_way_back() -> None:
+def test_with_results__adds_the_results_traffic() -> None:
     assert with_results({("a", "b"): 1.0, ("b", "a"): 2.0}) == {("a", "b"): 3.0, ("b", "a"): 3.0}
 
 

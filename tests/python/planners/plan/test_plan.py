@@ -32,7 +32,7 @@ def test_plan__round_trips_through_json(cluster: Cluster) -> None:
     assert parse_plan(dump_plan(plan)) == plan
 
 
-def test_plan__refuses_ranges_that_do_not_tile(cluster: Cluster) -> None:
+def test_plan__rejects_ranges_that_do_not_tile(cluster: Cluster) -> None:
     plan = new_plan(cluster).with_job(JobPlan(job="j", assignment=plan_assignment(cluster, cluster.jobs[0])))
     text = dump_plan(plan)
     begin = plan.jobs[0].assignment.services[1].hash_begin  # type: ignore[union-attr]
@@ -41,7 +41,7 @@ def test_plan__refuses_ranges_that_do_not_tile(cluster: Cluster) -> None:
         parse_plan(broken)
 
 
-def test_plan__refuses_a_job_planned_twice(cluster: Cluster) -> None:
+def test_plan__rejects_a_job_planned_twice(cluster: Cluster) -> None:
     with pytest.raises(InputError, match="planned twice"):
         Plan(cluster="lab", cluster_digest="", jobs=(JobPlan(job="j"), JobPlan(job="j")))
 

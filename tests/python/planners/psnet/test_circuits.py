@@ -116,7 +116,7 @@ def test_assign_circuits__keeps_a_job_off_a_tor_its_server_lost() -> None:
     assert plan.spread["well"] == (1, 1, 1, 1)
 
 
-def test_assign_circuits__refuses_contradictions() -> None:
+def test_assign_circuits__rejects_contradictions() -> None:
     with pytest.raises(TopologyError, match=names("worker 1", "'a'", "'b'")):
         assign_circuits(MODULE, [ModuleJob(name="a", workers=(0, 1)), ModuleJob(name="b", workers=(1,))])
     with pytest.raises(TopologyError, match="worker 24"):

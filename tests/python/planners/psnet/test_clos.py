@@ -76,7 +76,7 @@ def test_fat_tree__oversubscription_slows_the_fabric_only() -> None:
         (lambda: leaf_spine(2, 2, hosts_per_leaf=1, fabric_bits_per_second=-1.0), "fabric_bits_per_second"),
     ],
 )
-def test_builders__refuse_bad_parameters_by_name(build: object, message: str) -> None:
+def test_builders__reject_bad_parameters(build: object, message: str) -> None:
     assert callable(build)
     with pytest.raises(g.TopologyError, match=message):
         build()

@@ -95,7 +95,7 @@ def without(cluster: Cluster, a: str, b: str) -> Cluster:
     return changed(cluster, links=tuple(link for link in cluster.links if {link.a, link.b} != {a, b}))
 
 
-def test_read_psnet__says_which_entry_does_not_fit() -> None:
+def test_read_psnet__names_the_entry_that_does_not_fit() -> None:
     whole = psnet_cluster(build_psnet(MODULE, modules=2))
     extra = Link(a="worker-1-1-1", b="supernode-1", bandwidth=1e9)
     slow = tuple(
@@ -115,7 +115,7 @@ def test_read_psnet__says_which_entry_does_not_fit() -> None:
             read_psnet(broken)
 
 
-def test_placed__refuses_hosts_of_the_wrong_kind() -> None:
+def test_placed__rejects_hosts_of_the_wrong_kind() -> None:
     cluster = psnet_cluster(build_psnet(MODULE, modules=2), [JOB])
     named = read_psnet(cluster)
     job = cluster.jobs[0]

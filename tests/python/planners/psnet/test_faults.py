@@ -110,7 +110,7 @@ def test_repair__stays_where_every_tor_has_lost_another_server() -> None:
     assert result.circuits_moved == 0
 
 
-def test_reach__any_way_agrees_with_paths_in_the_graph() -> None:
+def test_reach__any_route_agrees_with_paths_in_the_graph() -> None:
     net = network(FULL, modules=3)
     failed: list[Element] = ["tor-1-1", ("tor-2-1", "supernode-2", 0)]
     if failed[1] not in elements(net, "link"):
@@ -139,7 +139,7 @@ def test_elements__counts_every_cable_once() -> None:
     assert len(elements(net, "link")) == sum(kinds.values()) + 4 * 3  # and ToR to SuperNode switch
 
 
-def test_faults__refuse_what_is_not_there() -> None:
+def test_faults__reject_unknown_parts() -> None:
     with pytest.raises(TopologyError, match="no node 'tor-9-1'"):
         reach(network(), ["tor-9-1"])
     with pytest.raises(TopologyError, match=names("cable 5", "ecs-1", "tor-1-1")):

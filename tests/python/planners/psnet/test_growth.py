@@ -102,7 +102,7 @@ def test_grow_cluster__can_go_on() -> None:
         assert sum(wiring.free_ports.values()) == (3 * modules) % 2
 
 
-def test_grow_cluster__refuses_taken_names() -> None:
+def test_grow_cluster__rejects_taken_names() -> None:
     cluster = psnet_cluster(build_psnet(MODULE, modules=2))
     hosts = tuple(
         host.model_copy(update={"name": "server-3-1"}) if host.name == "server-1-1" else host for host in cluster.hosts

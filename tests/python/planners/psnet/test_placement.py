@@ -31,9 +31,7 @@ def request_lists(draw: st.DrawFn, workers: int = 60, servers: int = 15) -> list
 
 @settings(deadline=None)
 @given(requests=request_lists(), seed=st.integers(0, 20))
-def test_place_jobs__gives_everyone_what_they_asked_for_and_nothing_twice(
-    requests: list[JobRequest], seed: int
-) -> None:
+def test_place_jobs__gives_every_job_its_hosts_and_none_twice(requests: list[JobRequest], seed: int) -> None:
     network = build_psnet(MODULE, modules=5, seed=seed)
     result = place_jobs(network, requests)
     check_jobs(network, result.jobs)
@@ -79,7 +77,7 @@ def test_best_split__over_two_modules_is_the_best_of_all(workers: int, servers: 
 
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 20), data=st.data())
-def test_best_split__uses_adjacent_modules_whenever_two_of_them_have_room(seed: int, data: st.DataObject) -> None:
+def test_best_split__uses_adjacent_modules_whenever_two_of_them_have_capacity(seed: int, data: st.DataObject) -> None:
     graph = build_psnet(MODULE, modules=6, seed=seed).wiring.graph()
     room = {mid: (data.draw(st.integers(0, 12)), data.draw(st.integers(0, 3))) for mid in range(1, 7)}
     request = JobRequest(name="job", workers=10, servers=3, size_bytes=1e8)
@@ -134,7 +132,7 @@ def test_place_and_route__more_bandwidth_is_never_slower(
     assert after.transfer_seconds <= before.transfer_seconds * (1 + 1e-6)
 
 
-def test_place_jobs__says_what_is_missing() -> None:
+def test_place_jobs__names_the_missing_hosts() -> None:
     network = build_psnet(MODULE, modules=2)
     with pytest.raises(TopologyError, match=names("7 servers", "6 are free", "drop 1")):
         place_jobs(network, [JobRequest(name="a", workers=1, servers=7, size_bytes=1.0)])

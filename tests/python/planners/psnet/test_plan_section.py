@@ -75,7 +75,7 @@ def test_with_topology__keeps_other_sections_and_replaces_its_own_note() -> None
     assert len(once.job("job-0").notes) == 2
 
 
-def test_plan_topology__refuses_a_cluster_without_jobs_and_jobs_without_servers() -> None:
+def test_plan_topology__rejects_a_cluster_without_jobs_and_jobs_without_servers() -> None:
     network = build_psnet(MODULE, modules=1)
     with pytest.raises(InputError, match="no job to plan"):
         plan_topology(psnet_cluster(network))

@@ -111,6 +111,6 @@ def test_psnet__heterogeneous_modules_need_one_r() -> None:
         ({"ecs_ports": 4, "tor_downlinks": 2, "tor_uplinks": 2, "server_ratio": 0.0}, "server_ratio"),
     ],
 )
-def test_module__refuses_numbers_that_do_not_fit(numbers: dict[str, int], message: str) -> None:
+def test_module__rejects_numbers_that_do_not_fit(numbers: dict[str, int], message: str) -> None:
     with pytest.raises(g.TopologyError, match=message):
         Module(**numbers)

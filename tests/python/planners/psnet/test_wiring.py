@@ -80,7 +80,7 @@ def test_regular_wiring__between_any_two_modules_r_paths_share_no_link() -> None
         assert len(list(nx.edge_disjoint_paths(graph, a, b))) == 5
 
 
-def test_wiring__refuses_what_no_switch_can_hold() -> None:
+def test_wiring__rejects_too_many_ports() -> None:
     with pytest.raises(TopologyError, match=names("module 1", "3 links", "2 ports")):
         Wiring(3, 2, ((1, 2), (1, 2), (1, 3)))
     with pytest.raises(TopologyError, match=names("R = 1", "not 3")):

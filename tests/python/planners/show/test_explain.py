@@ -62,7 +62,7 @@ def test_explain__every_section(cluster: Cluster) -> None:
         assert words in text
 
 
-def test_explain__says_when_a_plan_is_slower_than_nothing(cluster: Cluster) -> None:
+def test_explain__reports_a_plan_slower_than_none(cluster: Cluster) -> None:
     section = plan_aggregation(cluster, cluster.jobs[0], method="direct").section
     text = explain_plan(cluster, new_plan(cluster).with_job(JobPlan(job="j", aggregation=section)))
     assert_names(text, "ring all-reduce", "630 ms", "1.33 times slower")
