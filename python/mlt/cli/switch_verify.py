@@ -117,7 +117,7 @@ def _conclude(generated: generator.Generated, rows: list[QueueCounters], *, part
             err=True,
         )
     never = verdict.unsaid(plan, rows, COUNTS - target.counts)
-    blind = f"; not judged, for {target.name} does not count it: {', '.join(never)}" if never else ""
+    blind = f"; not checked, because {target.name} does not count it: {', '.join(never)}" if never else ""
     wrong = sum(one.level == "wrong" for one in found)
     if wrong or (missing and not partial):
         click.echo(f"{'not what the policy means' if wrong else 'no verdict: not all was seen'}{blind}", err=True)

@@ -93,7 +93,7 @@ class LocalAgents(Agents):
         missing = transport_class(peer).missing()
         whole = set(self.ranks) == set(range(self._options.ranks))
         if peer in (MPI, MPI_SHM) and not whole:  # whether installed or not
-            missing = "mpirun starts its ranks itself, which mlt perf asks of it on one machine only (--local)"
+            missing = "mpirun starts its own ranks, so mlt perf runs it on one host only (--local)"
         if missing is not None:
             self._events.put(Event(self.ranks[0], peer, {"kind": "missing", "text": missing}))
             return

@@ -111,7 +111,7 @@ def test_serve__names_transports_that_need_one_host() -> None:
         done = perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2", "--compare", "mpi")
         assert done.returncode == 1
         assert "mpi cannot be compared with" in done.stderr
-        assert "on one machine only (--local)" in done.stderr  # to install it would not help
+        assert "on one host only (--local)" in done.stderr  # to install it would not help
         # The server learns why, cleans up and says so.
         _, error = process.communicate(timeout=20)
         assert process.returncode == 1

@@ -101,7 +101,7 @@ def test_nxos__a_push_rejected_midway_is_rolled_back(policy: Path, tmp_path: Pat
         ("cumulus", "leaf1.invalid", "does not resolve on this host"),
         ("junos@qfx5120", "leaf1.invalid", "does not resolve on this host"),
         ("openconfig", "leaf1.invalid", "does not resolve on this host"),
-        ("openconfig", "127.0.0.1:9", "gNMI must be on"),
+        ("openconfig", "127.0.0.1:9", "enable gNMI"),
         ("onyx", "leaf1", "pushes to onyx"),
     ],
 )

@@ -212,7 +212,7 @@ def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> N
         assert device.applied == {**before, "system": {"hostname": "leaf9"}}
         assert "no apply to leaf1" in mlt("apply", *words, "--undo").stderr
         device.authorization = "other"
-        assert "answers 401" in mlt("apply", *words).stderr
+        assert "replied 401" in mlt("apply", *words).stderr
 
 
 def test_eos__a_session_with_the_commit_timer_of_the_switch(policy: Path, tmp_path: Path) -> None:
