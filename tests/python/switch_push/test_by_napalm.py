@@ -102,7 +102,7 @@ def test_nxos__a_push_rejected_midway_is_rolled_back(policy: Path, tmp_path: Pat
         ("junos@qfx5120", "leaf1.invalid", "does not resolve on this host"),
         ("openconfig", "leaf1.invalid", "does not resolve on this host"),
         ("openconfig", "127.0.0.1:9", "enable gNMI"),
-        ("onyx", "leaf1", "pushes to onyx"),
+        ("onyx", "leaf1", "push to onyx"),
     ],
 )
 def test_apply__a_device_that_cannot_be_reached(system: str, host: str, way_out: str, policy: Path) -> None:
