@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-# Counters for the verdict, as fields of ``QueueCounters``.
+# Counters that the check needs, as fields of ``QueueCounters``.
 COUNTS = frozenset({"sent", "marked", "dropped_early", "dropped_at_limit"})
 
 

@@ -39,7 +39,7 @@ class Validator(ABC):
         """Why it cannot run here; empty if it can."""
 
     @abstractmethod
-    def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
+    def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         """Problems of ``files``, which ``generated`` wrote, or a mutation of them."""
 
 
@@ -76,6 +76,6 @@ def validate_all(policy: Policy, generated: Sequence[Generated]) -> list[Verdict
         for one in generated:
             if one.target.name not in validator.targets:
                 continue
-            problems = () if reason else tuple(validator.judge(one, one.apply))
+            problems = () if reason else tuple(validator.problems_of(one, one.apply))
             found.append(Verdict(target=one.target.name, validator=validator.name, problems=problems, skipped=reason))
     return found

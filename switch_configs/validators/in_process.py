@@ -28,7 +28,7 @@ class Pyavd(Validator):
     def missing(self) -> str:
         return _absent("pyavd", "pip install 'mlt[switch]'")
 
-    def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
+    def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         pyavd: Any = import_module("pyavd")
         structured, leftover = _eos_structured("\n".join(files.values()))
         result = pyavd.validate_structured_config(structured).validation_result
@@ -98,7 +98,7 @@ class Nvueschema(Validator):
     def missing(self) -> str:
         return _absent("nvueschema", "pip install 'mlt[switch]'")
 
-    def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
+    def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         try:
             tree = Cumulus().read_tree(files)
         except ParseError as error:
@@ -134,7 +134,7 @@ class Netutils(Validator):
     def missing(self) -> str:
         return _absent("netutils", "pip install 'mlt[switch]'")
 
-    def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
+    def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         parser: Any = import_module("netutils.config.parser")
         comment = generated.target.comment
         # Onyx's parser knows only the single # of a saved configuration.
@@ -163,10 +163,10 @@ class Openconfig(Validator):
     def missing(self) -> str:
         return _absent("ocbindings", "pip install ocbindings, 370 MB")
 
-    def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
-        return self.judge_tree(openconfig.tree(generated.plan))
+    def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
+        return self.problems_of_tree(openconfig.tree(generated.plan))
 
-    def judge_tree(self, tree: dict[str, Any]) -> list[str]:
+    def problems_of_tree(self, tree: dict[str, Any]) -> list[str]:
         """Problems of an OpenConfig instance, as reported by pyangbind."""
         qos: Any = import_module("ocbindings.qos").qos
         serialise: Any = import_module("pyangbind.lib.serialise")

@@ -39,7 +39,7 @@ class NxosYang(Validator):
             return "yanglint is not installed (system package libyang2-tools)"
         return "" if (home() / "nxos-yang").is_dir() else f"the NX-OS YANG model is not here ({_INSTALL})"
 
-    def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
+    def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         tree, leftover = _nxos_tree("\n".join(files.values()))
         yang = home() / "nxos-yang"
         with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +132,7 @@ class OnyxModules(Validator):
             return f"Mellanox's modules are not here ({_INSTALL})"
         return ""
 
-    def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
+    def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         wanted = []
         for queue in generated.plan.queues:
             detect = queue.random_detect
@@ -162,7 +162,7 @@ class HierConfig(Validator):
     def missing(self) -> str:
         return "" if (home() / "venv/bin/python").exists() else f"hier-config is not here ({_INSTALL} short)"
 
-    def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
+    def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         comment = generated.target.comment
         running = [line for body in files.values() for _, line in code_lines(body, comment)]
         undo = [line for body in generated.undo.values() for _, line in code_lines(body, comment)]

@@ -75,7 +75,7 @@ TESTED_BY = {
     "mlt.switch_configs.queue_model": "python/switch_configs/test_thresholds.py",
     "mlt.switch_configs.queue_simulation": "python/switch_configs/test_thresholds.py",
     "mlt.switch_configs.target": "python/switch_configs/test_switch_undo.py",
-    "mlt.switch_configs.telemetry": "python/switch_configs/test_verdict.py",
+    "mlt.switch_configs.telemetry": "python/switch_configs/test_counter_check.py",
     "mlt.switch_configs.threshold_check": "python/switch_configs/test_burst_model.py",
     "mlt.switch_configs.validators.": "python/switch_configs/test_switch_faults.py",
     "mlt.switch_configs.vendors.linux_ebpf": "python/testbed/test_testbed_proofs.py",

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from mlt.cli.style import Command, Output, is_stdout, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
-from mlt.switch_configs import generator, telemetry, verdict
+from mlt.switch_configs import counter_check, generator, telemetry
 from mlt.switch_configs.counters import COUNTS, QueueCounters
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.policy import expand_ports
@@ -90,8 +90,8 @@ def verify(
                 return
             rows = telemetry.read(_text(given), generated.target)
             if before is not None:
-                rows = verdict.since(rows, telemetry.read(_text(before), generated.target))
-        rows = verdict.named(generated.plan, rows)
+                rows = counter_check.since(rows, telemetry.read(_text(before), generated.target))
+        rows = counter_check.named(generated.plan, rows)
         if json_file is not None:
             write_json(json_file, [dataclasses.asdict(row) for row in rows])
     except BrokenPipeError:
@@ -107,20 +107,22 @@ def _conclude(generated: generator.Generated, rows: list[QueueCounters], *, part
     """Print the conclusion and return the exit status; a missing counter is a failure unless the system never has
     it."""
     plan, target = generated.plan, generated.target
-    found = verdict.judge(plan, rows)
+    found = counter_check.check(plan, rows)
     for one in found:
         click.echo(f"{'error' if one.level == 'wrong' else 'note'}: {one}", err=True)
-    missing = [*verdict.unseen(plan, rows), *verdict.unsaid(plan, rows, target.counts)]
+    missing = [*counter_check.unseen(plan, rows), *counter_check.uncounted(plan, rows, target.counts)]
     for what in missing:
         click.echo(
             f"{'note' if partial else 'error'}: not seen: {what}{'' if partial else '; --partial accepts that'}",
             err=True,
         )
-    never = verdict.unsaid(plan, rows, COUNTS - target.counts)
+    never = counter_check.uncounted(plan, rows, COUNTS - target.counts)
     blind = f"; not checked, because {target.name} does not count it: {', '.join(never)}" if never else ""
     wrong = sum(one.level == "wrong" for one in found)
     if wrong or (missing and not partial):
-        click.echo(f"{'not what the policy means' if wrong else 'no verdict: not all was seen'}{blind}", err=True)
+        click.echo(
+            f"{'contradicts the policy' if wrong else 'incomplete: some counters were not seen'}{blind}", err=True
+        )
         return 1
     click.echo(f"matches the policy{', as far as seen' if missing or never else ''}{blind}", err=True)
     return 0
@@ -143,7 +145,7 @@ def _from_host(
         rows = device.counters(generated.plan)
         if wait is not None:
             wait()
-            rows = verdict.since(device.counters(generated.plan), rows)
+            rows = counter_check.since(device.counters(generated.plan), rows)
     finally:
         device.close()
     return generated, rows

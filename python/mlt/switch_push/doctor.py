@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mlt.diagnosis.doctor import Finding
+from mlt.switch_configs.counter_check import check, named, uncounted, unseen
 from mlt.switch_configs.counters import COUNTS
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import generate
 from mlt.switch_configs.policy import load
-from mlt.switch_configs.verdict import judge, named, unsaid, unseen
 from mlt.switch_push.device import PushError
 from mlt.switch_push.hosts import open_device
 
@@ -43,16 +43,16 @@ def examine_switch(
         raise PushError(str(error)) from None
     finally:
         device.close()
-    found = judge(plan, rows)
+    found = check(plan, rows)
     fix = _again(file, target, host, inventory, known_hosts)
     for one in found:
         yield Finding("problem" if one.level == "wrong" else "optional", f"switch {host}: {one}", fix)
-    missing = [*unseen(plan, rows), *unsaid(plan, rows, generated.target.counts)]
+    missing = [*unseen(plan, rows), *uncounted(plan, rows, generated.target.counts)]
     for what in missing:
         yield Finding("optional", f"switch {host}: not seen: {what}", fix)
     if not found and not missing:
         sent = sum(row.sent or 0 for row in rows)
-        never = unsaid(plan, rows, COUNTS - generated.target.counts)
+        never = uncounted(plan, rows, COUNTS - generated.target.counts)
         blind = f", as far as seen; {generated.target.name} does not count: {', '.join(never)}" if never else ""
         yield Finding("ok", f"switch {host}: {len(rows)} queues, {sent} packets, match the policy{blind}")
 

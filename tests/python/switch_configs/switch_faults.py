@@ -301,7 +301,7 @@ def judge(policy: Policy, target: str, *, outside: tuple[Validator, ...]) -> Ite
         verdicts = {"mlt": caught_by_us(generated, files)}
         for validator in outside:
             if generated.target.name in validator.targets:
-                verdicts[validator.name] = bool(validator.judge(generated, files))
+                verdicts[validator.name] = bool(validator.problems_of(generated, files))
         yield Row(target=target, what=fault.what, caught_by=verdicts)
 
 

@@ -141,8 +141,8 @@ def test_cumulus__queues_over_nvue(policy: Path, tmp_path: Path) -> None:
         read = mlt("verify", *words)
         assert read.returncode == 0, read.stderr
         assert "41" in read.stdout
-        assert_names(read.stderr, "not judged", "cumulus", "marked (front, back)")
-        # Discards are bytes; they were not judged at all.
+        assert_names(read.stderr, "not checked", "cumulus", "marked (front, back)")
+        # Discards are bytes; they were not checked at all.
         device.stats["swp2"]["6"]["tx-uc-buffer-discards"] = 1500 * 500
         wrong = mlt("verify", *words)
         assert wrong.returncode == 1

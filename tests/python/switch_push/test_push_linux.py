@@ -188,7 +188,7 @@ count() {{ tc -n sw qdisc show dev swp2 | grep -c red; }}
 
 @needs_testbed
 def test_testbed__verify_while_a_job_runs(bed: Testbed, policy: Path) -> None:
-    """Packets with the policy's DSCP are the class's; those of another are not what the policy means."""
+    """Packets with the policy's DSCP are the class's; those of another are contradicts the policy."""
     host = f"testbed:{bed.name}"
     assert mlt("apply", policy, host, "-t", "linux").returncode == 0
 

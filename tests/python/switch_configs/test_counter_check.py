@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from checks import assert_names
 from click.testing import CliRunner, Result
-from mlt.switch_configs import verdict
+from mlt.switch_configs import counter_check
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import generate
@@ -53,7 +53,7 @@ def row(queue: int, **counts: int) -> QueueCounters:
 
 def said(*rows: QueueCounters) -> list[tuple[str, str]]:
     plan = generate(small(), "linux").plan
-    return [(one.level, str(one)) for one in verdict.judge(plan, rows)]
+    return [(one.level, str(one)) for one in counter_check.check(plan, rows)]
 
 
 def test_read__our_json_lines_and_tables() -> None:
@@ -82,11 +82,11 @@ def test_read_openconfig__get_and_notifications() -> None:
 
 
 def test_since__differences_and_counters_that_were_cleared() -> None:
-    found = verdict.since([row(6, sent=9, marked=5), row(5, sent=1)], [row(6, sent=4, marked=7)])
+    found = counter_check.since([row(6, sent=9, marked=5), row(5, sent=1)], [row(6, sent=4, marked=7)])
     assert found == [row(6, sent=5), row(5, sent=1)]
 
 
-def test_judge__matching_counters_report_nothing() -> None:
+def test_check__matching_counters_report_nothing() -> None:
     healthy = (
         row(7, sent=50, marked=0, dropped_early=0, dropped_at_limit=0),
         row(6, sent=1000, marked=40, dropped_early=60, dropped_at_limit=1),
@@ -108,7 +108,7 @@ def test_judge__matching_counters_report_nothing() -> None:
         ([row(6, sent=0), row(5, sent=0), row(0, sent=77)], "wrong", "77 packets in the default class"),
     ],
 )
-def test_judge__names_contradictions(rows: list[QueueCounters], level: str, words: str) -> None:
+def test_check__names_contradictions(rows: list[QueueCounters], level: str, words: str) -> None:
     found = said(*rows)
     assert [one for one in found if one[0] == level and words in one[1]], found
 
@@ -152,24 +152,27 @@ def test_unseen__queues_ports_and_numbers_without_output() -> None:
     plan = generate(small(ports="[2, 3]"), "linux").plan
     every = [QueueCounters(port=port, queue=number, sent=1, marked=0, dropped_early=0, dropped_at_limit=0)
              for port in ("swp2", "swp3") for number in (7, 6, 5, 0)]  # fmt: skip
-    assert verdict.unseen(plan, every) == []
-    assert verdict.unseen(plan, every[:4]) == ["ports swp3"]
-    assert verdict.unseen(plan, every[1:]) == ["queues 7 (control) of swp2"]
+    assert counter_check.unseen(plan, every) == []
+    assert counter_check.unseen(plan, every[:4]) == ["ports swp3"]
+    assert counter_check.unseen(plan, every[1:]) == ["queues 7 (control) of swp2"]
     # A software switch's ports have names of their own, but its queues are the policy's.
-    assert verdict.unseen(plan, [replace(row, port="s0:host1") for row in every[:4]]) == []
+    assert counter_check.unseen(plan, [replace(row, port="s0:host1") for row in every[:4]]) == []
     # An idle switch did nothing wrong, and nothing right; that was a note, and then "matches the policy".
     idle = [replace(row, sent=0) for row in every]
-    (missing,) = verdict.unseen(plan, idle)
+    (missing,) = counter_check.unseen(plan, idle)
     assert_names(missing, "any data class", "--during")
     blind = [replace(row, marked=None, dropped_at_limit=None) for row in every]
-    assert verdict.unsaid(plan, blind) == ["marked (front, back)", "dropped at the limit (control, front, back)"]
-    assert verdict.unsaid(plan, every) == []
-    assert verdict.unsaid(plan, blind, {"marked"}) == ["marked (front, back)"]
+    assert counter_check.uncounted(plan, blind) == [
+        "marked (front, back)",
+        "dropped at the limit (control, front, back)",
+    ]
+    assert counter_check.uncounted(plan, every) == []
+    assert counter_check.uncounted(plan, blind, {"marked"}) == ["marked (front, back)"]
     in_bytes = [replace(row, dropped_at_limit=None, dropped_at_limit_bytes=0) for row in every]
-    assert verdict.unsaid(plan, in_bytes) == []
+    assert counter_check.uncounted(plan, in_bytes) == []
 
 
-def test_judge__drops_in_bytes_alone_are_counted_as_packets_of_full_size() -> None:
+def test_check__drops_in_bytes_alone_are_counted_as_packets_of_full_size() -> None:
     """Cumulus counts them so: a class that lost half of its packets matched the policy."""
     found = said(row(6, sent=1000, dropped_at_limit_bytes=1500 * 1000))
     assert [words for _, words in found if "1000 of 2000 packets dropped" in words], found
@@ -177,7 +180,11 @@ def test_judge__drops_in_bytes_alone_are_counted_as_packets_of_full_size() -> No
 
 def test_named__ports_in_other_letters_are_the_policy_s() -> None:
     plan = generate(small(), "nxos").plan
-    assert verdict.named(plan, [QueueCounters(port="Ethernet1/2", queue=6)])[0].port == plan.ports[0] == "ethernet1/2"
+    assert (
+        counter_check.named(plan, [QueueCounters(port="Ethernet1/2", queue=6)])[0].port
+        == plan.ports[0]
+        == "ethernet1/2"
+    )
 
 
 def test_verify__what_a_system_never_counts_is_in_the_last_line(tmp_path: Path) -> None:
@@ -195,4 +202,4 @@ def test_verify__what_a_system_never_counts_is_in_the_last_line(tmp_path: Path) 
         "  0 Bytes  0", "  0 Bytes"))  # fmt: skip
     assert blind.exit_code == 1
     assert_names(blind.stderr, "not seen", "dropped early (front, back)", "--partial")
-    assert "no verdict: not all was seen" in blind.stderr
+    assert "incomplete: some counters were not seen" in blind.stderr

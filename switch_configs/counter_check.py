@@ -20,7 +20,7 @@ _COUNTS = tuple(field.name for field in fields(QueueCounters) if field.name not 
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Statement:
     """One statement about one class: ``wrong`` contradicts the policy, ``note`` may."""
 
     level: Literal["wrong", "note"]
@@ -48,16 +48,16 @@ def _difference(later: int | None, earlier: int | None) -> int | None:
     return None if later is None or earlier is None or later < earlier else later - earlier
 
 
-def judge(plan: Plan, rows: Sequence[QueueCounters]) -> list[Verdict]:
+def check(plan: Plan, rows: Sequence[QueueCounters]) -> list[Statement]:
     """Contradictions to the policy, queue by queue; an empty list if none."""
-    found: list[Verdict] = []
+    found: list[Statement] = []
     queues = {queue.number: queue for queue in plan.queues}
     for row in rows:
         queue = queues.get(row.queue)
         if queue is not None:
             where = f"{row.port} queue {row.queue} ({queue.name})"
             counted = _in_packets(row, plan.policy.switch.packet_bytes)
-            found += [Verdict(level, where, what) for level, what in _of_queue(queue, counted)]
+            found += [Statement(level, where, what) for level, what in _of_queue(queue, counted)]
     return found + _of_all(rows, queues)
 
 
@@ -91,8 +91,8 @@ def named(plan: Plan, rows: Iterable[QueueCounters]) -> list[QueueCounters]:
     return [replace(row, port=known.get(row.port.lower(), row.port)) for row in rows]
 
 
-def unsaid(plan: Plan, rows: Sequence[QueueCounters], of: Collection[str] = COUNTS) -> list[str]:
-    """Counters among ``of`` that no row has, with the classes whose verdict needs them."""
+def uncounted(plan: Plan, rows: Sequence[QueueCounters], of: Collection[str] = COUNTS) -> list[str]:
+    """Counters among ``of`` that no row has, with the classes whose check needs them."""
     found = []
     for name, words in (
         ("sent", "sent"),
@@ -142,7 +142,7 @@ def _of_queue(queue: PlannedQueue, row: QueueCounters) -> Iterable[tuple[Literal
         yield "note", f"{early} dropped early and none marked: no ECT packet came, or the switch drops those too"
 
 
-def _of_all(rows: Sequence[QueueCounters], queues: dict[int, PlannedQueue]) -> list[Verdict]:
+def _of_all(rows: Sequence[QueueCounters], queues: dict[int, PlannedQueue]) -> list[Statement]:
     """Over all ports: a port towards a host that only receives control or foreign packets is not a fault."""
     sent: dict[str, int] = {}
     for row in rows:
@@ -152,5 +152,5 @@ def _of_all(rows: Sequence[QueueCounters], queues: dict[int, PlannedQueue]) -> l
     if sent.get("data") == 0 and sent.get("default", 0) > 0:
         what = f"{sent['default']} packets in the default class and none in data's: the hosts stamp other DSCPs "
         what += "(MLT_QOS_POLICY on every rank), the port does not trust them, or no job ran meanwhile"
-        return [Verdict("wrong", "all ports", what)]
+        return [Statement("wrong", "all ports", what)]
     return []
