@@ -6,9 +6,9 @@ Sizes are bytes, rates bits per second, times seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from mlt._shared.json_lines import quoted
 from mlt.errors import ConfigError
@@ -167,8 +167,9 @@ class Options:
         if not isinstance(raw, dict):
             raise BadOptionError("options of another program than mlt perf")
         made: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+        kinds = get_type_hints(cls)
         for name, value in made.items():
-            if not _KINDS.get(name, _never)(value):
+            if name not in kinds or not _fits(value, kinds[name]):
                 text = f"option {quoted(name)} {quoted(value)}: not one of this version of mlt perf"
                 raise BadOptionError(f"{text}; install the same mlt release on all hosts")
         try:
@@ -177,55 +178,17 @@ class Options:
             raise BadOptionError(quoted(str(error), MAX_ERROR)) from None
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _maybe(kind: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or kind(value)
-
-
-def _several(kind: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, tuple) and len(value) <= MAX_SEVERAL and all(kind(one) for one in value)
-
-
-def _never(_: object) -> bool:
-    return False
-
-
-# Type of each option in JSON.
-_KINDS: dict[str, Callable[[object], bool]] = {
-    "pattern": _is_text,
-    "sizes": _several(_is_count),
-    "ranks": _is_count,
-    "rounds": _maybe(_is_count),
-    "turns": _is_count,
-    "loss_bounds": _several(_is_number),
-    "stop": _is_text,
-    "tags": _is_text,
-    "compare": _several(_is_text),
-    "segment_bytes": _maybe(_is_count),
-    "paths": _is_count,
-    "io_threads": _is_count,
-    "datapath": _is_text,
-    "rate": _maybe(_is_count),
-    "line_rate": _maybe(_is_count),
-    "faults": _is_text,
-    "pin": _is_flag,
-    "timeout": _is_number,
-}
+def _fits(value: object, kind: Any) -> bool:
+    """Whether ``value``, read from JSON, has the type ``kind`` of a field of ``Options``."""
+    if get_origin(kind) is tuple:
+        return (
+            isinstance(value, tuple)
+            and len(value) <= MAX_SEVERAL
+            and all(_fits(one, get_args(kind)[0]) for one in value)
+        )
+    if get_args(kind):  # X | None
+        return any(_fits(value, one) for one in get_args(kind))
+    return type(value) in (int, float) if kind is float else type(value) is kind
 
 
 def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
