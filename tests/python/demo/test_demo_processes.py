@@ -1,4 +1,4 @@
-"""``ProcessGroup``: events until all have ended, who failed first, and nothing left behind."""
+"""``ProcessGroup``: events until all have ended, the process that failed first, and complete cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a process finds its place in the job, and how a wrong value is refused."""
+"""The job configuration from arguments and environment, and errors for wrong values."""
 
 from __future__ import annotations
 

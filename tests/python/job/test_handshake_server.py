@@ -1,4 +1,4 @@
-"""A stranger at rank 0's rendezvous learns nothing of the job, gets in nowhere, and holds nobody up."""
+"""An unknown client of rank 0's rendezvous learns nothing of the job, cannot join, and delays no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks find each other, or say who is missing, within a stated time."""
+"""Ranks connect, or report which are missing, within a stated time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines drawn at random at rank 0's rendezvous, with the secret and without: none ends it, none lets a stranger in."""
+"""Random lines at rank 0's rendezvous, with the secret and without: none ends it, none admits an unknown client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""I/O threads left: whoever still asks for some is told what to do instead, before anything is opened."""
+"""The removed I/O threads: a context that requests them gets the replacement in an error, before anything is opened."""
 
 from __future__ import annotations
 

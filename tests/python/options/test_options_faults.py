@@ -1,4 +1,4 @@
-"""``mlt.Faults``: what it accepts, what it refuses, and that all of it reaches the native library."""
+"""``mlt.Faults``: accepted and rejected values, and that every field reaches the native library."""
 
 from __future__ import annotations
 

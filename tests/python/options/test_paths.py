@@ -1,4 +1,4 @@
-"""``paths=`` and MLT_PATHS: what they mean, what is refused and in which words, and what ranks see of their paths."""
+"""``paths=`` and MLT_PATHS: their meaning, errors, and the state of paths that ranks report."""
 
 from __future__ import annotations
 

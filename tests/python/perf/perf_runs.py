@@ -36,7 +36,7 @@ def perf(*words: str, timeout: float = 100, **environment: str) -> subprocess.Co
 
 @contextlib.contextmanager
 def running(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """``mlt perf WORDS`` under way; killed at the end if it still is."""
+    """``mlt perf WORDS`` in the background; killed at the end if it still runs."""
     process = subprocess.Popen(
         [*PERF, *words],
         stdout=subprocess.PIPE,
@@ -59,7 +59,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def agents(socket_folder: str = "") -> dict[int, str]:
-    """Processes of this machine that are agents of a run: number -> command line."""
+    """Processes of this host that are agents of a run: number -> command line."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

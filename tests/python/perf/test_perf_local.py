@@ -1,4 +1,4 @@
-"""Real runs on this machine: every pattern, small, beside others; figures that hang together; nothing left behind."""
+"""Real runs on this host: every pattern, small, beside other transports; consistent figures and complete cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``mlt perf`` refuses before it starts anything, and the words it has for it."""
+"""Options that ``mlt perf`` rejects before it starts anything, and the facts in its errors."""
 
 from __future__ import annotations
 

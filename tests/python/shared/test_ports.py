@@ -1,4 +1,4 @@
-"""Ports that nobody holds."""
+"""Free ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a job: what becomes of their output when nobody wants it any more."""
+"""The processes of a job, and their output after its reader has closed."""
 
 from __future__ import annotations
 

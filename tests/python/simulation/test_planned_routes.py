@@ -1,4 +1,4 @@
-"""ARO's routes in the simulator: who merges with whom, and that packets go where they were routed."""
+"""ARO's routes in the simulator: the streams that merge, and that packets follow their routes."""
 
 from __future__ import annotations
 

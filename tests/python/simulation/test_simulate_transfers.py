@@ -1,4 +1,4 @@
-"""``_core.simulate_transfers``: arithmetic, determinism, and every argument refused by name."""
+"""``_core.simulate_transfers``: arithmetic, determinism, and an error for every bad argument."""
 
 from __future__ import annotations
 

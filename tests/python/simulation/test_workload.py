@@ -25,7 +25,7 @@ GBIT = 1e9
 
 
 def racks(leaves: int, per_leaf: int, *, model_size: float, links: bool = True, card: float = 10 * GBIT) -> Cluster:
-    """Workers with ``card`` in racks, one server at 10 Gbit/s in a rack of its own, two spines with room for all."""
+    """Workers with NICs of rate ``card`` in racks, a server at 10 Gbit/s in its own rack, two spines of ample rate."""
     workers = [f"w{leaf}-{host}" for leaf in range(leaves) for host in range(per_leaf)]
     hosts = tuple(Host(name=name, bandwidth=card, cpu_cores=64) for name in workers)
     hosts += (Host(name="ps", bandwidth=10 * GBIT),)
@@ -133,7 +133,7 @@ def test_tree__beats_the_parameter_server_as_the_model_says() -> None:
     direct = parameter_server(cluster, job)
     assert not isinstance(direct, Skipped)
     section = one_aggregator_per_leaf(leaves, per_leaf)
-    # The server takes in four streams instead of sixteen; an aggregator's card would allow twice that rate (ALEPH 4.1).
+    # The server takes in four streams instead of sixteen; an aggregator's NIC would allow twice that rate (ALEPH 4.1).
     modelled = leaves * job.model_size * 8 / (10 * GBIT)
     tree = Alternative(
         name="tree", time=modelled, reason="", sections=JobPlan(job="j", strategy="tree", aggregation=section)

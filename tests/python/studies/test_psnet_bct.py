@@ -27,7 +27,7 @@ def test_one_module_time__testbed_numbers_by_hand() -> None:
     # R = 3, K = 1, 1 Gbit/s: each flow has min(3/6, 1/2) = 0.5 Gbit/s for 264 MB.
     time = one_module_time(VGG16, tors=3, worker_bits_per_second=GBIT, server_ratio=1.0, latency_seconds=0.0)
     assert time.seconds == pytest.approx(264e6 * 8 / 0.5e9)
-    # worker(1, 1, 4): the third ToR leaves a quarter of a card.
+    # worker(1, 1, 4): the third ToR leaves a quarter of a NIC.
     uneven = one_module_time(
         VGG16, tors=3, worker_bits_per_second=GBIT, server_ratio=1.0, latency_seconds=0.0, spread=(1, 1, 4)
     )

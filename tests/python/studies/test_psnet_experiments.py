@@ -39,7 +39,7 @@ def test_figure_7__psnet_is_first_and_oversubscription_costs_when_servers_share_
     packed = [lines[f"fat-tree r = {r}, servers packed"][0] for r in (1, 2, 5)]
     assert packed[1] / packed[0] == pytest.approx(2, rel=1e-3)
     assert packed[2] / packed[0] == pytest.approx(5, rel=1e-3)
-    assert packed[0] / psnet[0] == pytest.approx(3, rel=1e-3)  # R = 3 cards against one
+    assert packed[0] / psnet[0] == pytest.approx(3, rel=1e-3)  # R = 3 NICs against one
 
 
 @pytest.mark.parametrize("model", ["VGG-16", "ResNet50"])

@@ -1,4 +1,4 @@
-"""Seeded faults per target, and who catches each: our own reading, or a validator we did not write.
+"""Seeded faults per target, and the check that catches each: our own reading, or a third-party validator.
 
 A fault is one substitution in a correct text, of the kind people and generators make. Our check is: parse the text and
 compare it with what the policy means. A row nobody catches is a hole; run as a program, this prints the table:
@@ -249,7 +249,7 @@ FAULTS: Mapping[str, tuple[Fault, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One fault's fate. ``caught_by`` maps each judge that ran to whether it objected."""
+    """One fault's fate. ``caught_by`` maps each check that ran to whether it objected."""
 
     target: str
     what: str

@@ -1,4 +1,4 @@
-"""Telemetry in its forms, and what is said about it: each class against what the policy means."""
+"""Telemetry in its forms, and the check of each class's counters against the policy."""
 
 from __future__ import annotations
 

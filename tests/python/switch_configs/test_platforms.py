@@ -1,4 +1,4 @@
-"""Platform and release are part of a target: sourced facts, refusals with a way out, rounding as the device does."""
+"""Platform and release are part of a target: sourced facts, errors with a fix, rounding as the device does."""
 
 from __future__ import annotations
 

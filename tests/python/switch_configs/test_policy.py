@@ -1,4 +1,4 @@
-"""The policy file: what is refused, with which words, and what the transport reads from it."""
+"""The policy file: errors and their facts, and the values that the transport reads from it."""
 
 from __future__ import annotations
 

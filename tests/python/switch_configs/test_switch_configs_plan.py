@@ -1,4 +1,4 @@
-"""What a target cannot express is refused by name, with a way out, unless the policy accepts it."""
+"""A feature that a target lacks is rejected with its name and a fix, unless the policy accepts it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_validators__accept_what_we_write_and_object_to_some_faults(validator: o
     for name in validator.targets:
         generated = generate(example_for(name), name, ports=("1", "2"))
         assert validator.problems_of(generated, generated.apply) == []
-    # Structure and undo do not see these faults; the others must, or they judge nothing.
+    # Structure and undo do not see these faults; the others must, or they check nothing.
     if validator.name in ("netutils", "hier-config", "ocbindings"):
         return
     rows = [

@@ -1,4 +1,4 @@
-"""What the thresholds' model predicts, in the network simulator: cards, cables and a switch port of src/sim."""
+"""The thresholds model's predictions against the network simulator: NICs, cables and a switch port of src/sim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NX-OS and Junos through NAPALM, against servers of our own that keep a configuration and judge what they are sent.
+"""NX-OS and Junos through NAPALM, against servers of the tests that keep a configuration and validate requests.
 
 No vendor's device took part.
 """
@@ -16,7 +16,7 @@ from push_servers_cli import Junos, Nxapi, netconf
 
 pytest.importorskip("napalm")
 QFX = ROOT / "examples" / "switch" / "qfx5120.yaml"
-OTHERS = {  # what somebody had on the port before
+OTHERS = {  # earlier configuration of the port
     "policy-map type qos theirs": {},
     "policy-map type queuing their-out": {},
     "interface Ethernet1/2": {"mtu 9216": {}, "service-policy type queuing output their-out": {}},
@@ -32,7 +32,7 @@ def policy(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Undo of this machine, not the developer's own."""
+    """Undo files of the test, not the developer's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state"
 
@@ -115,7 +115,7 @@ def test_apply__a_device_that_cannot_be_reached(system: str, host: str, way_out:
 
 @pytest.mark.parametrize("system", ["nxos", "eos"])
 def test_https__an_unsigned_certificate_is_rejected(system: str, policy: Path, tmp_path: Path) -> None:
-    """The drivers take any certificate unless told; then a password goes to whoever answers."""
+    """The drivers take any certificate unless told; then they send the password to any server."""
     certificate = tmp_path / "device.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
     subprocess.run([*command, "-keyout", certificate, "-out", tmp_path / "crt"], check=True, capture_output=True)

@@ -32,7 +32,7 @@ def policy(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo of this machine, not the developer's own."""
+    """Undo files of the test, not the developer's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
@@ -205,7 +205,7 @@ def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> N
         undone = mlt("apply", *words, "--undo")
         assert undone.returncode == 0, undone.stderr
         assert device.applied == {**before, "system": {"hostname": "leaf9"}}
-        # A port that nobody had configured is not left behind as an empty one.
+        # A port without earlier configuration leaves no empty entry.
         fresh = (*words, "--ports", "3")
         assert mlt("apply", *fresh).returncode == 0
         assert mlt("apply", *fresh, "--undo").returncode == 0

@@ -1,4 +1,4 @@
-"""The order of a push, logins, and the watchdog of devices with a shell; the last with real shells of this machine."""
+"""The order of a push, logins, and the watchdog of devices with a shell; the last with real shells of this host."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_shell_device__a_failed_apply_is_taken_back(switch: FileSwitch, tmp_path
 
 
 def test_shell_device__the_watchdog_restores_when_we_are_gone(switch: FileSwitch) -> None:
-    switch.apply(generate(small(), "linux"), 1.0)  # and nobody confirms: as if this process had died
+    switch.apply(generate(small(), "linux"), 1.0)  # without a confirmation: as if this process had died
     assert switch.state.exists()
     until(lambda: not switch.state.exists(), 15, every=0.1)
 
@@ -216,7 +216,7 @@ def test_shell_device__the_watchdog_is_gone_once_confirmed(switch: FileSwitch) -
 
 
 class Switchdev(Shell):
-    """A machine whose ports belong to a switch ASIC; no such machine is at hand."""
+    """A host whose ports belong to a switch ASIC: emulated."""
 
     title = "leaf1"
 

@@ -1,4 +1,4 @@
-"""Ranks in a bad network, in short: `make chaos` is the long form. And does its judge bite?"""
+"""The short form of `make chaos`: ranks in a faulty network, and faults planted to test the judge."""
 
 from __future__ import annotations
 

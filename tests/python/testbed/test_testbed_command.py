@@ -1,4 +1,4 @@
-"""``mlt testbed`` refuses bad input before it touches anything, in one line that says what to do."""
+"""``mlt testbed`` rejects bad input before it changes anything, in one line that names the fix."""
 
 from __future__ import annotations
 

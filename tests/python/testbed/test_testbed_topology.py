@@ -1,4 +1,4 @@
-"""Units, topologies and the layout they come to: what is refused, and in which words. Touches nothing."""
+"""Units, topologies and their layout, and errors for bad input. Changes nothing on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alternatives: cards and links both count."""
+"""Alternatives: both NICs and links limit them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from mlt.planners.show.explain import explain_plan
 
 
 def psnet_module() -> Cluster:
-    """One SuperNode: two ToRs of two downlinks, four workers on a circuit switch, one server with a card per ToR."""
+    """One SuperNode: two ToRs of two downlinks, four workers on a circuit switch, one server with a NIC per ToR."""
     hosts = [Host(name=f"w{i}", bandwidth=10e9) for i in range(4)] + [Host(name="ps", bandwidth=20e9)]
     switches = (
         Switch(name="ecs", kind="circuit", module=1),
@@ -56,13 +56,13 @@ def test_plan_auto__on_a_psnet_plans_circuits_and_times_the_rest_on_them() -> No
     assert not has_circuit_switches(ground.cluster)
     result = plan_auto(cluster, cluster.jobs[0])
     times = {alternative.name: alternative.time for alternative in result.ranked}
-    # Two workers per ToR, each ToR one 10 Gbit/s card of the server: 2 GB over 10 Gbit/s.
+    # Two workers per ToR, each ToR one 10 Gbit/s NIC of the server: 2 GB over 10 Gbit/s.
     assert times["parameter server over psnet routes"] == pytest.approx(1.6, rel=1e-3)
     assert times["parameter server"] == pytest.approx(1.6, rel=1e-3)
     assert len(result.plan.circuits) == 4
     assert result.plan.job("j").placement is not None
     assert parse_plan(dump_plan(result.plan)) == result.plan
-    # A ring needs no server card: 2 * 3/4 GB at 10 Gbit/s.
+    # A ring needs no NIC of a server: 2 * 3/4 GB at 10 Gbit/s.
     assert result.plan.job("j").strategy == "all-reduce"
     text = explain_plan(cluster, result.plan)
     assert "Strategy: all-reduce" in text

@@ -29,7 +29,7 @@ def test_plan_auto__equal_bandwidth_prefers_byteps() -> None:
 
 
 def test_plan_auto__unequal_bandwidth_prefers_aleph() -> None:
-    # Table 1's machines with more workers: cards of the strong are free, the server's is not.
+    # Table 1's hosts with more workers: NICs of the fast ones are free, the server's is not.
     result = plan_auto(*hosts_only([10e9] * 30 + [90e9] * 5, [100e9]))
     assert result.ranked[0].name.startswith(("aleph", "byteps"))
     assert result.ranked[0].time < min(a.time for a in result.ranked if a.name in ("all-reduce", "parameter server"))

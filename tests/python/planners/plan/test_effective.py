@@ -72,7 +72,7 @@ def test_explain__loads_need_circuits(cluster: Cluster) -> None:
 
 
 def test_plan_auto__without_circuits_links_are_left_out_and_it_is_reported(cluster: Cluster) -> None:
-    # Not a PSNet (one server card per ToR is missing its SuperNode), or no topology planner: either way a reason.
+    # Not a PSNet (one server NIC per ToR is missing its SuperNode), or no topology planner: either way a reason.
     result = plan_auto(cluster, cluster.jobs[0])
     reasons = [skipped.reason for skipped in result.skipped if "psnet" in skipped.name]
     assert len(reasons) == 1

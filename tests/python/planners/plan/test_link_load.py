@@ -140,7 +140,7 @@ def test_most_loaded__by_utilisation() -> None:
 @given(seed=st.integers(0, 2**32 - 1), leaves=st.integers(1, 4), double_homed=st.booleans())
 def test_all_to_all__equals_its_streams_one_by_one(seed: int, leaves: int, double_homed: bool) -> None:
     cluster = leaf_spine(leaves=leaves, per_leaf=3)
-    if double_homed and leaves > 1:  # like a PSNet server: a card on two leaves
+    if double_homed and leaves > 1:  # like a PSNet server: a NIC on two leaves
         extra = (Link(a="h0", b="leaf1", bandwidth=10e9), Link(a="h4", b="leaf0", bandwidth=10e9))
         cluster = Cluster(hosts=cluster.hosts, switches=cluster.switches, links=(*cluster.links, *extra))
     rng = np.random.default_rng(seed)

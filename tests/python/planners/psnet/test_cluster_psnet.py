@@ -63,7 +63,7 @@ def test_read_psnet__gives_back_what_was_written_under_any_names(modules: int, s
 
 def test_psnet_cluster__ports_of_the_circuit_switch_are_used_once() -> None:
     network = build_psnet(MODULE, modules=2)
-    cluster = psnet_cluster(network)  # Cluster itself refuses a port that is used twice
+    cluster = psnet_cluster(network)  # Cluster itself rejects a port that is used twice
     read = read_psnet(cluster)
     ports = [read.worker_ports[1, w] for w in range(10)] + [
         read.tor_ports[1, (t, n)] for t in range(3) for n in range(4)

@@ -86,7 +86,7 @@ def test_plan_topology__rejects_a_cluster_without_jobs_and_jobs_without_servers(
 
 
 def test_plan_topology__names_the_fullest_link_as_the_file_does() -> None:
-    cluster = cluster_of((9, 1))  # three workers share each of the server's cards, their own links are a third full
+    cluster = cluster_of((9, 1))  # three workers share each of the server's NICs, their own links are a third full
     tor, server = plan_topology(cluster).fullest
     assert server == cluster.jobs[0].servers[0]
     assert cluster.tier(tor) == 1

@@ -29,7 +29,7 @@ def test_module__figure_2_and_the_two_examples_of_the_paper() -> None:
     figure = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=4)
     assert (figure.tors, figure.worker_count) == (3, 12)
     assert Module(ecs_ports=192, tor_downlinks=64, tor_uplinks=8).tors == 3
-    # A 384-port ECS is 192 x 192: 4 ToRs, 192 machines of 8 processors = 1536 workers, 28 server cards of 8 = 224.
+    # A 384-port ECS is 192 x 192: 4 ToRs, 192 hosts of 8 processors = 1536 workers, 28 server NICs of 8 = 224.
     large = Module(ecs_ports=192, tor_downlinks=48, tor_uplinks=8)
     assert (large.tors, large.worker_count * 8, large.server_count * large.tors * 8) == (4, 1536, 224)
 

@@ -1,4 +1,4 @@
-"""A refused file names its line and what was expected."""
+"""Errors of a rejected file name its line and the expected value."""
 
 from __future__ import annotations
 
