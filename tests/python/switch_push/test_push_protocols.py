@@ -264,7 +264,7 @@ def test_gnmi__set_and_put_back(policy: Path, tmp_path: Path) -> None:
         store["qos"]["queues"]["queue"].append({"name": "new", "config": {"name": "new"}})
         changed = mlt("apply", *words, "--undo")
         assert changed.returncode == 1
-        assert_names(changed.stderr, "1 places", "/qos/queues/queue/new")
+        assert_names(changed.stderr, "1 parts", "/qos/queues/queue/new")
         store["qos"] = after
         undone = mlt("apply", *words, "--undo")
         assert undone.returncode == 0, undone.stderr
