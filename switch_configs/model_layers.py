@@ -55,7 +55,7 @@ def load_layers(path: str | Path) -> tuple[Layer, ...]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise PolicyError(str(path), [f"cannot be read as JSON: {error}"]) from error
     except ValidationError as error:
-        problems = [f"{'.'.join(('layer', *map(str, p['loc'])))}: {expectation(p)}" for p in error.errors()]
+        problems = [f"layer {'.'.join(map(str, p['loc']))}: {expectation(p)}" for p in error.errors()]
         raise PolicyError(str(path), problems) from error
     half = [
         layer.name
