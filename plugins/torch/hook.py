@@ -9,7 +9,7 @@ section 4.1 and appendix A).
 This module has no ``from __future__ import annotations``: DDP compares the hook's annotations with the real types.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 DEFAULT_HISTORY = 100_000
 # The buckets' all-reduces are a stream of their own: they need no common order with other collectives of the group.
 STREAM_BIT = 1 << 31
+_BY_SERVICES = (torch.float32,)
+_AMONG_WORKERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class BoundedLossState:
@@ -59,7 +61,8 @@ class BoundedLossState:
         if history < 1:
             raise ValueError(f"history is {history}; keep at least one step")
         self.loss_bound = loss_bound
-        self._post: Callable[..., Operation] = _averaging(transport if transport is not None else current_context())
+        self._post: partial[Any] = _averaging(transport if transport is not None else current_context())
+        self._types = _AMONG_WORKERS if self._post.func is _all_reduce else _BY_SERVICES
         self._next_key = first_key
         self._keys: dict[Hashable, int] = {}
         self._bucket_count = 0
@@ -78,14 +81,16 @@ class BoundedLossState:
     def synchronise(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start averaging one bucket; returns a future of its average over the workers (in the bucket's own buffer).
 
-        Raises TypeError for a bucket that is not float32 on the CPU; a failed transfer raises from the backward pass.
+        Raises TypeError for a bucket on another device or of a type that cannot be averaged; a failed transfer raises
+        from the backward pass.
         """
         buffer = bucket.buffer()
         index = bucket.index()
-        if buffer.dtype != torch.float32 or buffer.device.type != "cpu":
+        if buffer.dtype not in self._types or buffer.device.type != "cpu":
+            known = ", ".join(str(one).removeprefix("torch.") for one in self._types)
             raise TypeError(
-                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages float32 in host "
-                "memory: keep these parameters in float32 on the CPU, or synchronise them without this hook"
+                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages {known} in host "
+                "memory: keep these parameters in such a type on the CPU, or synchronise them without this hook"
             )
         key = self._key(bucket)
         layer, layers = self._layer(index, bucket.is_last())
@@ -163,7 +168,7 @@ def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futu
     return state.synchronise(bucket)
 
 
-def _averaging(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> "Callable[..., Operation]":
+def _averaging(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> "partial[Any]":
     """A function that starts averaging a tensor over the workers of ``transport``, and takes a push-pull's options."""
     from mlt import Context, PushPull
 

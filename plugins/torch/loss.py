@@ -28,7 +28,7 @@ def current_bound() -> float:
 
 @contextmanager
 def lossy(bound: float) -> Iterator[None]:
-    """Let the float32 sums and means of ``all_reduce`` called inside lose up to ``bound`` on each hop of the sum.
+    """Let floating-point sums and means of ``all_reduce`` called inside lose up to ``bound`` on each hop of the sum.
 
     Everything else remains exact: other element types and operations, other collectives, the distribution of results.
     All ranks end with the same bits. Every rank must use the same bound. Raises ValueError unless it is in [0, 1).

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from mlt.errors import MltError
 
 if TYPE_CHECKING:
-    from mlt import Context
+    from mlt import Context, Operation
 
 BACKEND: Final = "mlt"
 
@@ -56,6 +56,21 @@ _COMBINE: Final[dict[Any, collectives.Combine]] = {
     dist.ReduceOp.BOR: torch.bitwise_or,
     dist.ReduceOp.BXOR: torch.bitwise_xor,
 }
+_REDUCTIONS: Final[dict[Any, str]] = {  # names of mlt.Reduction
+    dist.ReduceOp.SUM: "SUM",
+    dist.ReduceOp.AVG: "MEAN",
+    dist.ReduceOp.PRODUCT: "PRODUCT",
+    dist.ReduceOp.MIN: "MIN",
+    dist.ReduceOp.MAX: "MAX",
+    dist.ReduceOp.BAND: "AND",
+    dist.ReduceOp.BOR: "OR",
+    dist.ReduceOp.BXOR: "XOR",
+}
+_LOSSY: Final = ("SUM", "MEAN")
+_NATIVE_TYPES: Final = frozenset(
+    {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool}
+    | {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
+)
 _BITWISE: Final = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
 
 _group_names: dict[int, str] = {}
@@ -102,7 +117,7 @@ class MltProcessGroup(dist.ProcessGroup):
         self._closed = False
         self._queue = CallQueue(f"mlt-group-{group_id}")
         self._publisher = CallQueue(f"mlt-futures-{group_id}")
-        self._reductions = InProgress()  # all-reduces of the transport
+        self._native = InProgress()  # collectives of the transport
         tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag
         self._transfers = Transfers(context, ranks, own=rank, tag=tag, name=group_id, publisher=self._publisher)
         # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.
@@ -183,8 +198,8 @@ class MltProcessGroup(dist.ProcessGroup):
             return self._sparse_all_reduce(tensors, opts)
         _check(tensors, "allreduce")
         combine, divide = self._reduction(opts, tensors, "allreduce")
-        if combine is torch.Tensor.add_ and all(_is_native(tensor) for tensor in tensors):
-            return self._post_all_reduces(tensors, opts, average=divide)
+        if all(_is_native(tensor) for tensor in tensors):
+            return self._post_all_reduces(tensors, opts)
 
         def program(exchange: Exchange) -> None:
             for tensor in tensors:
@@ -327,12 +342,12 @@ class MltProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None, *_: Any) -> Any:
         """Complete when every rank of the group has called it."""
-        token = torch.zeros(1, dtype=torch.uint8)
+        seconds = self._seconds(opts)
 
-        def program(exchange: Exchange) -> None:
-            collectives.all_reduce(exchange, token, rank=self._rank, size=self.size(), combine=torch.maximum)
+        def post() -> list[Operation]:
+            return [self._context.post_barrier(ranks=self._ranks, stream=self.stream, timeout=seconds)]
 
-        return self._submit("barrier", program, [], opts)
+        return self._start("barrier", post, [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose failure names who did not come: group rank 0 waits for each, the others for its answer.
@@ -394,7 +409,7 @@ class MltProcessGroup(dist.ProcessGroup):
             return
         self._closed = True
         self._queue.close()
-        self._reductions.finish()
+        self._native.finish()
         self._transfers.finish()
         self._publisher.close()
         if self._owns_context:
@@ -441,8 +456,8 @@ class MltProcessGroup(dist.ProcessGroup):
                     f"an earlier collective of this group failed ({self._failure}); destroy the process group and "
                     "make a new one under another context"
                 )
-            # This call may use what an all-reduce of the transport has not written yet.
-            self._reductions.finish()
+            # This call may use what a collective of the transport has not written yet.
+            self._native.finish()
             tag = _TAG_SPACE | self._group_tag
             exchange = Exchange(self._context, self._ranks, tag=tag, timeout=seconds, first=first, ring=_RING)
             try:
@@ -501,34 +516,48 @@ class MltProcessGroup(dist.ProcessGroup):
 
         return self._submit("allreduce", program, tensors, opts, calls=len(tensors))
 
-    def _post_all_reduces(self, tensors: Sequence[torch.Tensor], opts: Any, *, average: bool) -> Any:
-        """Start the transport's own all-reduces, or queue that behind the calls in the queue."""
-        self._refuse_closed("allreduce")
+    def _post_all_reduces(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
+        """Start the transport's own all-reduces."""
         from mlt import Reduction  # loads the native library, which importing torch must not
 
-        number = self._calls
-        self._calls += max(len(tensors), 1)
-        description = f"mlt allreduce (call {number} of group {self._group_id!r}, rank {self._rank})"
+        operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+        name = next(name for known, name in _REDUCTIONS.items() if operation == known)
         seconds, bound = self._seconds(opts), current_bound()
 
-        def post() -> TransferWork:
-            operations = [
+        def post() -> list[Operation]:
+            return [
                 self._context.post_all_reduce(
                     tensor.detach(),
-                    op=Reduction.MEAN if average else Reduction.SUM,
-                    loss_bound=bound,
+                    op=Reduction[name],
+                    loss_bound=bound if name in _LOSSY and tensor.is_floating_point() else 0.0,
                     ranks=self._ranks,
                     stream=self.stream,
                     timeout=seconds,
                 )
                 for tensor in tensors
             ]
-            return self._reductions.add(TransferWork(operations, description, list(tensors), self._publisher))
 
-        if self._queue.is_idle:
-            return post()
+        return self._start("allreduce", post, list(tensors))
+
+    def _start(self, name: str, post: Callable[[], list[Operation]], result: list[torch.Tensor]) -> Any:
+        """Post collectives of the transport: now, unless calls in the queue or others in progress use these tensors."""
+        self._refuse_closed(name)
+        number = self._calls
+        self._calls += max(len(result), 1)
+        description = f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})"
+
+        def start() -> TransferWork:
+            return self._native.add(TransferWork(post(), description, result, self._publisher))
+
+        if self._queue.is_idle and not self._native.uses(result):
+            return start()
+
+        def follow() -> None:
+            self._native.finish()
+            start().wait()
+
         queued = MltWork(description)
-        self._queue.submit(queued, lambda: _end(post()), tensors)
+        self._queue.submit(queued, follow, result)
         return queued
 
     def _parts(self, tensor: torch.Tensor, splits: Sequence[int], which: str) -> list[torch.Tensor]:
@@ -570,11 +599,7 @@ def _root(opts: Any) -> int:
 
 def _is_native(tensor: torch.Tensor) -> bool:
     """Whether the transport's own all-reduce takes this tensor."""
-    return tensor.dtype == torch.float32 and tensor.is_contiguous() and tensor.numel() > 0
-
-
-def _end(work: dist.Work) -> None:
-    work.wait()
+    return tensor.dtype in _NATIVE_TYPES and tensor.is_contiguous() and tensor.numel() > 0
 
 
 def _check(tensors: Sequence[torch.Tensor], name: str) -> None:

@@ -17,7 +17,7 @@ from mlt.torch.work import CallQueue, future_pair, publish
 
 import torch
 import torch.distributed as dist
-from mlt.errors import MltError, UnknownOperationError, WaitTimeoutError
+from mlt.errors import MltError, OperationTimeoutError, UnknownOperationError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from mlt import Context, Operation
@@ -49,6 +49,11 @@ class TransferWork(dist.Work):
         self._landed = landed
         self._lock = threading.Lock()
         self._error: Exception | None = None
+
+    @property
+    def memory(self) -> set[int]:
+        """Addresses of the storages that the operations use."""
+        return _memory(self._result)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         self.settle(timeout.total_seconds() if timeout > timedelta(0) else None)
@@ -93,7 +98,9 @@ class TransferWork(dist.Work):
                 except MltError as error:
                     # The first cause counts; the others are waited for, since their memory is in use until they end.
                     if self._error is None:
-                        self._error = RuntimeError(f"{self._description}: {error}")
+                        # c10d's users, its own tests among them, look for the word "timeout".
+                        late = "its timeout passed: " if isinstance(error, OperationTimeoutError) else ""
+                        self._error = RuntimeError(f"{self._description}: {late}{error}")
                         self._error.__cause__ = error
                 del self._operations[0]
             if self._landed is not None and self._error is None:
@@ -102,6 +109,10 @@ class TransferWork(dist.Work):
 
     def _settle(self) -> None:
         self.settle(None)
+
+
+def _memory(tensors: Sequence[torch.Tensor]) -> set[int]:
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
 
 
 class _Countdown:
@@ -157,6 +168,12 @@ class InProgress:
                     self._works.popleft().wait()
             self._works.append(work)
         return work
+
+    def uses(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether a work that has not ended uses memory of one of these tensors."""
+        memory = _memory(tensors)
+        with self._lock:
+            return any(not work.is_completed() and not memory.isdisjoint(work.memory) for work in self._works)
 
     def finish(self) -> None:
         """Wait until all have ended; their waiters see their errors."""

@@ -223,9 +223,12 @@ def callbacks(size: int) -> None:
     chained = earlier.get_future().then(lambda _: dist.all_reduce(second))
     chained.wait()
     assert first[0].item() == second[0].item() == size
-    # On one tensor, without a wait between them: float32 sums are the transport's, maxima the plugin's.
+    # On one tensor, without a wait between them: all-reduces are the transport's, the broadcast is the plugin's.
     x = torch.ones(50_000)
-    works = [dist.all_reduce(x, op=op, async_op=True) for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX) * 3]
+    works = []
+    for _ in range(3):
+        works += [dist.all_reduce(x, async_op=True), dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)]
+        works += [dist.broadcast(x, src=0, async_op=True)]
     for work in works:
         work.wait()
     assert x.unique().tolist() == [float(size**3)]
@@ -350,7 +353,8 @@ def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
             calls.append({"elements": tensor.numel(), **seen})
             return super().push_pull(tensor, **arguments)
 
-    model = network(seed=0)
+    dtype = getattr(torch, options.get("dtype", "float32"))
+    model = network(seed=0).to(dtype)
     replica = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
     transport = Recording(context) if SERVICES else torch.distributed.group.WORLD
     bound = mlt.torch.phases(*options["phases"]) if "phases" in options else options["bound"]
@@ -366,9 +370,10 @@ def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
                 time.sleep(60)  # killed before that
             return failing_step(replica)
         optimizer.zero_grad()
-        replica(torch.randn(16, 64)).square().mean().backward()
+        replica(torch.randn(16, 64).to(dtype)).square().mean().backward()
         optimizer.step()
-    digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    parameters = b"".join(p.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for p in model.parameters())
+    digest = hashlib.sha256(parameters).hexdigest()
     return {
         "sha256": digest,
         "gradient_bytes": 4 * sum(p.numel() for p in model.parameters()),

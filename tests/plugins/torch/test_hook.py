@@ -41,6 +41,12 @@ def test_hook__without_services_the_workers_average_among_themselves(lossless: l
         assert all(0 <= step["loss_fraction"] <= 0.2 for step in answer["steps"])  # two hops
 
 
+def test_hook__averages_half_precision_among_the_workers() -> None:
+    told = answers(run_job("ddp", workers=3, steps=3, bound=0.0, drop=0.02, dtype="bfloat16"), workers=3)
+    assert len({answer["sha256"] for answer in told}) == 1
+    assert [step["missing_bytes"] for step in told[0]["steps"]] == [0, 0, 0]
+
+
 def test_hook__schedule_decides_the_bound_of_each_step() -> None:
     told = answers(run_job("ddp", workers=2, steps=STEPS, phases=[[0, 0.0], [4, 0.5]], drop=0.05, seed=11))
     assert told[0]["sha256"] == told[1]["sha256"]
