@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from mlt._shared.json_lines import shown
-from mlt.cli.style import CONTEXT, Command, is_stdout, status_of, write_json
+from mlt.cli.style import Command, is_stdout, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.diagnosis.doctor import Finding, examine
 from mlt.diagnosis.messages import DEFAULT_PORT
@@ -21,7 +21,7 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 INTERRUPTED = 130
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
+@click.command(cls=Command)
 @click.argument("target", metavar="[HOST[:PORT]]", required=False)
 @click.option("--serve", is_flag=True, help="Serve 'mlt doctor HOST' of other hosts, until Ctrl-C.")
 @click.option("--once", is_flag=True, help="End after one examination, with --serve.")

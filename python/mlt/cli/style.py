@@ -30,8 +30,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
+def _with_short_help(more: dict[str, Any]) -> dict[str, Any]:
+    return {**more, "context_settings": {**CONTEXT, **(more.get("context_settings") or {})}}
+
+
 class Command(HelpMixin, click.Command):
-    """A command of click's."""
+    """A command of click's, with ``-h`` wherever it is called from."""
+
+    def __init__(self, name: str | None = None, **more: Any) -> None:
+        super().__init__(name, **_with_short_help(more))
 
 
 class Group(HelpMixin, click.Group):
@@ -39,6 +46,9 @@ class Group(HelpMixin, click.Group):
 
     command_class = Command
     group_class = type
+
+    def __init__(self, name: str | None = None, **more: Any) -> None:
+        super().__init__(name, **_with_short_help(more))
 
 
 class AppCommand(HelpMixin, TyperCommand):

@@ -13,7 +13,7 @@ import click
 from rich.table import Table
 
 from mlt.cli import switch_apply, switch_policy, switch_verify
-from mlt.cli.style import CONTEXT, Group, Output, status_of
+from mlt.cli.style import Group, Output, status_of
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import by_port, condensed, differences
@@ -26,7 +26,7 @@ from mlt.switch_configs.registry import target as find_target
 from mlt.switch_configs.registry import targets as all_targets
 
 
-@click.group(cls=Group, context_settings=CONTEXT)
+@click.group(cls=Group)
 def app() -> None:
     """Switch QoS for bounded-loss traffic: one policy file, every switch.
 

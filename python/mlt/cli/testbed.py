@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from mlt.cli.style import CONTEXT, Group, Output, is_stdout, status_of, write_json
+from mlt.cli.style import Group, Output, is_stdout, status_of, write_json
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, UnitOption
 from mlt.testbed import bed as beds
 from mlt.testbed import cleanup, report, requirements, runner, state, topology
@@ -32,7 +32,7 @@ _LOSS = UnitOption(LOSS, most=1)
 _DELAY = UnitOption(TIME, most=10)
 
 
-@click.group(cls=Group, context_settings=CONTEXT)
+@click.group(cls=Group)
 def app() -> None:
     """Emulated hosts on a software switch, each in its own network namespace, with real queues and injected loss.
 

@@ -9,10 +9,12 @@ import sys
 
 import pytest
 from checks import assert_names
+from click.testing import CliRunner
 from command_tree import all_commands
 
 from mlt.cli.help_text import help_text, short_help
 from mlt.cli.main import COMMANDS
+from mlt.cli.switch_apply import apply
 
 
 def test_short_help__of_every_command() -> None:
@@ -21,6 +23,11 @@ def test_short_help__of_every_command() -> None:
     for command, ctx in found:
         names = [name for one in command.get_params(ctx) if one.param_type_name == "option" for name in one.opts]
         assert {"-h", "--help"} <= set(names), ctx.command_path
+
+
+def test_short_help__of_a_command_that_is_called_without_its_group() -> None:
+    # click keeps the help option of the first call: here that is one without a parent.
+    assert CliRunner().invoke(apply, ["-h"]).exit_code == 0
 
 
 @pytest.mark.parametrize("words", [[], ["perf"], ["switch", "policy"], ["plan", "topology", "build", "psnet"]])
