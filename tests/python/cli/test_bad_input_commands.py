@@ -164,7 +164,7 @@ def nobody(request: pytest.FixtureRequest) -> tuple[str, ...]:
     [
         (("testbed", "up", "--hosts", "2"), "CAP_NET_ADMIN"),
         (("testbed", "down"), "CAP_NET_ADMIN"),
-        (("testbed", "exec", "host0", "--", "true"), "no testbed named 'bed'"),
+        (("testbed", "exec", "--name", "nosuchbed", "host0", "--", "true"), "no testbed named 'nosuchbed'"),
         (("doctor", "--serve", "--port", "80"), "--port above 1023"),
     ],
 )
