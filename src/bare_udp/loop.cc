@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "collective/reduce.h"
+#include "collective/reduction.h"
 #include "io/os/os_error.h"
 #include "mlt.h"
 
@@ -176,14 +176,14 @@ std::size_t all_reduce(int fd, std::span<float> data, bool is_first, std::uint32
   std::array<std::size_t, 2> sent{}, arrived{};
   RunSender sender(fd, payload_bytes);
   std::array<std::byte, 65'536> buffer;
+  const collective::Kernel& sum = *collective::kernel_of(wire::ElementType::kFloat32, collective::Reduction::kSum);
   const auto take = [&](std::uint64_t number, std::span<const std::byte> payload) {
     const std::uint64_t phase = (number >> 32) - std::uint64_t{2} * round;
     const std::size_t at = static_cast<std::uint32_t>(number) * payload_bytes;
     if (phase > 1 || at >= in[phase].size()) return;  // not of this tensor
     const std::size_t here = std::min(payload.size(), in[phase].size() - at);
     if (phase == 0) {
-      auto* sums = reinterpret_cast<float*>(in[0].data() + at);
-      collective::add_float32({sums, here / sizeof(float)}, payload.data());
+      sum.combine(in[0].data() + at, payload.data(), here / sizeof(float));
     } else {
       std::memcpy(in[1].data() + at, payload.data(), here);
     }

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "collective/reduce.h"
+#include "collective/reduction.h"
 
 namespace mlt::collective {
 
@@ -20,6 +20,11 @@ bool may_retry(core::PostStatus status) {
 std::size_t segments_of(const Register& shape) {
   const std::uint64_t bytes = std::uint64_t{shape.elements} * sizeof(float);
   return std::max<std::uint64_t>(1, (bytes + shape.segment_bytes - 1) / shape.segment_bytes);
+}
+
+const Kernel& mean_kernel() {
+  static const Kernel& kernel = *kernel_of(wire::ElementType::kFloat32, Reduction::kMean);
+  return kernel;
 }
 
 // The partition itself, its map entry and the allocator's overhead of its vectors.
@@ -160,14 +165,15 @@ void Summation::add_cell(Partition& partition, std::size_t cell, std::span<const
   const std::uint16_t before = partition.contributors[cell]++;
   if (terms.empty()) return;
   const std::size_t first = cell * partition.shape.segment_bytes / sizeof(float);
-  const std::span<float> sum = std::span(partition.sum).subspan(first, terms.size() / sizeof(float));
+  const std::size_t elements = terms.size() / sizeof(float);
+  const std::span<std::byte> sum = std::as_writable_bytes(std::span(partition.sum).subspan(first, elements));
   const std::size_t workers = partition.pushes.size();
   if (before == 0) {
     std::memcpy(sum.data(), terms.data(), terms.size());
   } else if (partition.shape.average && before + std::size_t{1} == workers) {
-    add_and_scale_float32(sum, terms.data(), 1.0F / static_cast<float>(workers));
+    mean_kernel().combine_last(sum.data(), terms.data(), elements, static_cast<std::uint32_t>(workers));
   } else {
-    add_float32(sum, terms.data());
+    mean_kernel().combine(sum.data(), terms.data(), elements);
   }
 }
 
@@ -281,7 +287,7 @@ void Summation::finish_round(TimeNs now, Partition& partition) {
     if (contributors == 0) {
       std::ranges::fill(values, 0.0F);
     } else if (partition.shape.average) {
-      scale_float32(values, 1.0F / static_cast<float>(contributors));
+      mean_kernel().scale(std::as_writable_bytes(values).data(), values.size(), contributors);
     }
   }
   // No push is posted now, and every result of the round before has left: neither buffer is in use.
