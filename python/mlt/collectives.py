@@ -6,9 +6,11 @@ progress at once.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 from mlt import _core
 from mlt._core import Reduction
@@ -18,6 +20,24 @@ from mlt.operation import Completion, Kind, Operation
 if TYPE_CHECKING:
     from mlt.context import Context
     from mlt.job.configuration import JobConfig
+
+
+_P = ParamSpec("_P")
+
+
+def _then_wait(post: Callable[_P, Operation]) -> Callable[_P, Completion]:
+    """The method that starts a collective by ``post`` and waits for it: the same arguments, another name and result."""
+    name = post.__name__.removeprefix("post_")
+
+    @functools.wraps(post)
+    def wait(*args: _P.args, **kwargs: _P.kwargs) -> Completion:
+        return post(*args, **kwargs).wait()
+
+    wait.__name__, wait.__qualname__ = name, f"GroupCollectives.{name}"
+    wait.__doc__ = f"``{post.__name__}``, then wait; raises the TransferError of a failed collective."
+    wait.__annotations__ = {**post.__annotations__, "return": "Completion"}
+    wait.__signature__ = inspect.signature(post).replace(return_annotation="Completion")  # type: ignore[attr-defined]
+    return wait
 
 
 class GroupCollectives:
@@ -79,31 +99,7 @@ class GroupCollectives:
         )
         return self._operation(operation, "all_reduce")
 
-    def all_reduce(
-        self,
-        tensor: Any,
-        *,
-        op: Reduction = Reduction.MEAN,
-        loss_bound: float = 0.0,
-        ranks: Sequence[int] | None = None,
-        stream: int = 0,
-        layer: int = 0,
-        layers: int = 1,
-        timeout: float | None = None,
-        dtype: str | None = None,
-    ) -> Completion:
-        """``post_all_reduce``, then wait; raises the TransferError of a failed collective."""
-        return self.post_all_reduce(
-            tensor,
-            op=op,
-            loss_bound=loss_bound,
-            ranks=ranks,
-            stream=stream,
-            layer=layer,
-            layers=layers,
-            timeout=timeout,
-            dtype=dtype,
-        ).wait()
+    all_reduce = _then_wait(post_all_reduce)
 
     def post_all_to_all(
         self,
@@ -151,35 +147,7 @@ class GroupCollectives:
         )
         return self._operation(operation, "all_to_all")
 
-    def all_to_all(
-        self,
-        output: Any,
-        input: Any,
-        *,
-        output_splits: Sequence[int] | None = None,
-        input_splits: Sequence[int] | None = None,
-        loss_bound: float = 0.0,
-        ranks: Sequence[int] | None = None,
-        stream: int = 0,
-        layer: int = 0,
-        layers: int = 1,
-        timeout: float | None = None,
-        dtype: str | None = None,
-    ) -> Completion:
-        """``post_all_to_all``, then wait; raises the TransferError of a failed collective."""
-        return self.post_all_to_all(
-            output,
-            input,
-            output_splits=output_splits,
-            input_splits=input_splits,
-            loss_bound=loss_bound,
-            ranks=ranks,
-            stream=stream,
-            layer=layer,
-            layers=layers,
-            timeout=timeout,
-            dtype=dtype,
-        ).wait()
+    all_to_all = _then_wait(post_all_to_all)
 
     def post_gather(
         self,
@@ -222,33 +190,7 @@ class GroupCollectives:
         )
         return self._operation(operation, "gather")
 
-    def gather(
-        self,
-        input: Any,
-        output: Any | None = None,
-        *,
-        root: int = 0,
-        loss_bound: float = 0.0,
-        ranks: Sequence[int] | None = None,
-        stream: int = 0,
-        layer: int = 0,
-        layers: int = 1,
-        timeout: float | None = None,
-        dtype: str | None = None,
-    ) -> Completion:
-        """``post_gather``, then wait; raises the TransferError of a failed collective."""
-        return self.post_gather(
-            input,
-            output,
-            root=root,
-            loss_bound=loss_bound,
-            ranks=ranks,
-            stream=stream,
-            layer=layer,
-            layers=layers,
-            timeout=timeout,
-            dtype=dtype,
-        ).wait()
+    gather = _then_wait(post_gather)
 
     def post_all_gather(
         self,
@@ -282,31 +224,7 @@ class GroupCollectives:
         )
         return self._operation(operation, "all_gather")
 
-    def all_gather(
-        self,
-        output: Any,
-        input: Any,
-        *,
-        loss_bound: float = 0.0,
-        ranks: Sequence[int] | None = None,
-        stream: int = 0,
-        layer: int = 0,
-        layers: int = 1,
-        timeout: float | None = None,
-        dtype: str | None = None,
-    ) -> Completion:
-        """``post_all_gather``, then wait; raises the TransferError of a failed collective."""
-        return self.post_all_gather(
-            output,
-            input,
-            loss_bound=loss_bound,
-            ranks=ranks,
-            stream=stream,
-            layer=layer,
-            layers=layers,
-            timeout=timeout,
-            dtype=dtype,
-        ).wait()
+    all_gather = _then_wait(post_all_gather)
 
     def post_reduce_scatter(
         self,
@@ -343,33 +261,7 @@ class GroupCollectives:
         )
         return self._operation(operation, "reduce_scatter")
 
-    def reduce_scatter(
-        self,
-        output: Any,
-        input: Any,
-        *,
-        op: Reduction = Reduction.MEAN,
-        loss_bound: float = 0.0,
-        ranks: Sequence[int] | None = None,
-        stream: int = 0,
-        layer: int = 0,
-        layers: int = 1,
-        timeout: float | None = None,
-        dtype: str | None = None,
-    ) -> Completion:
-        """``post_reduce_scatter``, then wait; raises the TransferError of a failed collective."""
-        return self.post_reduce_scatter(
-            output,
-            input,
-            op=op,
-            loss_bound=loss_bound,
-            ranks=ranks,
-            stream=stream,
-            layer=layer,
-            layers=layers,
-            timeout=timeout,
-            dtype=dtype,
-        ).wait()
+    reduce_scatter = _then_wait(post_reduce_scatter)
 
     def post_broadcast(
         self,
@@ -401,29 +293,7 @@ class GroupCollectives:
         )
         return self._operation(operation, "broadcast")
 
-    def broadcast(
-        self,
-        tensor: Any,
-        *,
-        root: int = 0,
-        ranks: Sequence[int] | None = None,
-        stream: int = 0,
-        layer: int = 0,
-        layers: int = 1,
-        timeout: float | None = None,
-        dtype: str | None = None,
-    ) -> Completion:
-        """``post_broadcast``, then wait; raises the TransferError of a failed collective."""
-        return self.post_broadcast(
-            tensor,
-            root=root,
-            ranks=ranks,
-            stream=stream,
-            layer=layer,
-            layers=layers,
-            timeout=timeout,
-            dtype=dtype,
-        ).wait()
+    broadcast = _then_wait(post_broadcast)
 
     def post_reduce(
         self,
@@ -462,35 +332,7 @@ class GroupCollectives:
         )
         return self._operation(operation, "reduce")
 
-    def reduce(
-        self,
-        input: Any,
-        output: Any | None = None,
-        *,
-        op: Reduction = Reduction.MEAN,
-        root: int = 0,
-        loss_bound: float = 0.0,
-        ranks: Sequence[int] | None = None,
-        stream: int = 0,
-        layer: int = 0,
-        layers: int = 1,
-        timeout: float | None = None,
-        dtype: str | None = None,
-    ) -> Completion:
-        """``post_reduce``, then wait; raises the TransferError of a failed collective."""
-        return self.post_reduce(
-            input,
-            output,
-            op=op,
-            root=root,
-            loss_bound=loss_bound,
-            ranks=ranks,
-            stream=stream,
-            layer=layer,
-            layers=layers,
-            timeout=timeout,
-            dtype=dtype,
-        ).wait()
+    reduce = _then_wait(post_reduce)
 
     def post_scatter(
         self,
@@ -526,33 +368,7 @@ class GroupCollectives:
         )
         return self._operation(operation, "scatter")
 
-    def scatter(
-        self,
-        output: Any,
-        input: Any | None = None,
-        *,
-        root: int = 0,
-        loss_bound: float = 0.0,
-        ranks: Sequence[int] | None = None,
-        stream: int = 0,
-        layer: int = 0,
-        layers: int = 1,
-        timeout: float | None = None,
-        dtype: str | None = None,
-    ) -> Completion:
-        """``post_scatter``, then wait; raises the TransferError of a failed collective."""
-        return self.post_scatter(
-            output,
-            input,
-            root=root,
-            loss_bound=loss_bound,
-            ranks=ranks,
-            stream=stream,
-            layer=layer,
-            layers=layers,
-            timeout=timeout,
-            dtype=dtype,
-        ).wait()
+    scatter = _then_wait(post_scatter)
 
     def post_barrier(
         self,
@@ -572,17 +388,7 @@ class GroupCollectives:
         )
         return self._operation(operation, "barrier")
 
-    def barrier(
-        self,
-        *,
-        ranks: Sequence[int] | None = None,
-        stream: int = 0,
-        layer: int = 0,
-        layers: int = 1,
-        timeout: float | None = None,
-    ) -> Completion:
-        """``post_barrier``, then wait; raises the TransferError of a failed collective."""
-        return self.post_barrier(ranks=ranks, stream=stream, layer=layer, layers=layers, timeout=timeout).wait()
+    barrier = _then_wait(post_barrier)
 
     def _group(self, ranks: Sequence[int] | None) -> Sequence[int]:
         if ranks is None:
