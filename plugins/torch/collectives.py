@@ -1,32 +1,12 @@
-"""Exact collectives over point-to-point transfers, for tensors in host memory.
-
-One owner combines the ranks' values in rank order, so all ranks end with the same bits.
-"""
+"""Exact collectives of lists of tensors in host memory, as sends and receives; sums of sparse tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mlt.torch.exchange import Exchange
 
 import torch
-
-Combine = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-# Below this size, all ranks exchange everything in one round trip. Above it, each rank sums a share in two round trips
-# (fewer bytes).
-ONE_ROUND_BYTES = 32 * 1024
-
-
-def broadcast(exchange: Exchange, tensor: torch.Tensor, *, rank: int, size: int, root: int) -> None:
-    """Copy group rank ``root``'s tensor to all others."""
-    if rank == root:
-        for peer in range(size):
-            if peer != root:
-                exchange.send(tensor, peer)
-    else:
-        exchange.recv(tensor, root)
-    exchange.finish()
 
 
 def all_gather(exchange: Exchange, outputs: Sequence[torch.Tensor], tensor: torch.Tensor, *, rank: int) -> None:
@@ -70,27 +50,6 @@ def scatter(exchange: Exchange, output: torch.Tensor, inputs: Sequence[torch.Ten
         output.copy_(inputs[rank])
 
 
-def reduce(exchange: Exchange, tensor: torch.Tensor, *, rank: int, size: int, root: int, combine: Combine) -> None:
-    """Replace group rank ``root``'s tensor by the combination of all ranks' tensors, in rank order."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    parts = [flat if peer == rank else torch.empty_like(flat) for peer in range(size)] if rank == root else []
-    gather(exchange, parts, flat, rank=rank, root=root)
-    if rank == root:
-        tensor.copy_(_combine(parts, combine).reshape(tensor.shape))
-
-
-def all_reduce(exchange: Exchange, tensor: torch.Tensor, *, rank: int, size: int, combine: Combine) -> None:
-    """Replace ``tensor`` by the combination of all ranks' tensors, element by element, in rank order."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    if flat.numel() * flat.element_size() <= ONE_ROUND_BYTES:
-        parts = [torch.empty_like(flat) for _ in range(size)]
-        all_gather(exchange, parts, flat, rank=rank)
-        total = _combine(parts, combine)
-    else:
-        total = _reduce_scatter_all_gather(exchange, flat, rank=rank, size=size, combine=combine)
-    tensor.copy_(total.reshape(tensor.shape))
-
-
 def sparse_all_reduce(exchange: Exchange, tensor: torch.Tensor, *, rank: int, size: int) -> None:
     """Replace a sparse tensor (COO layout) by the sum of all ranks'; each rank may hold other elements.
 
@@ -113,35 +72,3 @@ def sparse_all_reduce(exchange: Exchange, tensor: torch.Tensor, *, rank: int, si
     all_gather(exchange, values, own.values().contiguous(), rank=rank)
     total = torch.sparse_coo_tensor(torch.cat(indices, dim=1), torch.cat(values), own.shape)
     tensor.copy_(total.coalesce())
-
-
-def reduce_scatter(
-    exchange: Exchange, output: torch.Tensor, inputs: Sequence[torch.Tensor], *, rank: int, combine: Combine
-) -> None:
-    """Set ``output`` to the combination of every rank's ``inputs[rank]``, in rank order."""
-    mine = inputs[rank].detach().contiguous()
-    parts = [mine if peer == rank else torch.empty_like(mine) for peer in range(len(inputs))]
-    for peer, part in enumerate(parts):
-        if peer != rank:
-            exchange.recv(part, peer)
-            exchange.send(inputs[peer], peer)
-    exchange.finish()
-    output.copy_(_combine(parts, combine).reshape(output.shape))
-
-
-def _reduce_scatter_all_gather(
-    exchange: Exchange, flat: torch.Tensor, *, rank: int, size: int, combine: Combine
-) -> torch.Tensor:
-    shares = torch.tensor_split(flat, size)
-    total = torch.empty_like(flat)
-    totals = torch.tensor_split(total, size)
-    reduce_scatter(exchange, totals[rank], shares, rank=rank, combine=combine)
-    all_gather(exchange, totals, totals[rank].clone(), rank=rank)
-    return total
-
-
-def _combine(parts: Sequence[torch.Tensor], combine: Combine) -> torch.Tensor:
-    total = parts[0].clone()
-    for part in parts[1:]:
-        total = combine(total, part)
-    return total

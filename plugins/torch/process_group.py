@@ -4,30 +4,30 @@ torch's store serves only the rendezvous of ``init_process_group`` and the distr
 (``mlt.torch.contexts``). All tensor data goes over the transport, with loss bound 0. Gradients use the communication
 hook (``mlt.torch.hook``), which may allow loss.
 
-Collectives of one group run one after another, in call order, on a thread of the group (``CallQueue``). Sends and
-receives need no thread: whoever waits for one drives the transport.
+``all_reduce``, ``reduce``, ``reduce_scatter``, ``broadcast`` and ``barrier`` are the transport's own collectives; they,
+sends and receives need no thread: whoever waits for one drives the transport. The others run one after another, in call
+order, on a thread of the group (``CallQueue``), as rounds of sends and receives (``mlt.torch.collectives``).
 """
 
 from __future__ import annotations
 
 import atexit
 import hashlib
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import collectives, contexts
-from mlt.torch.exchange import Exchange
+from mlt.torch.exchange import Exchange, as_bytes
 from mlt.torch.loss import current_bound
+from mlt.torch.monitored_barrier import MonitoredBarrier
+from mlt.torch.reductions import LOSSY, Landing, reduction_of
 from mlt.torch.transfers import USER_TAGS, InProgress, Transfers, TransferWork
 from mlt.torch.work import CallQueue, MltWork
 
 import torch
 import torch.distributed as dist
-from mlt.errors import MltError
 
 if TYPE_CHECKING:
     from mlt import Context, Operation
@@ -45,33 +45,6 @@ _HASHED_GROUP: Final = 1 << 28
 _GROUP_STREAMS: Final = 1 << 30  # of native collectives; the program's own streams are small numbers
 _ROUNDS_PER_CALL: Final = 4
 _RING: Final = 64 * _ROUNDS_PER_CALL
-
-_COMBINE: Final[dict[Any, collectives.Combine]] = {
-    dist.ReduceOp.SUM: torch.Tensor.add_,
-    dist.ReduceOp.AVG: torch.Tensor.add_,
-    dist.ReduceOp.PRODUCT: torch.Tensor.mul_,
-    dist.ReduceOp.MIN: torch.minimum,
-    dist.ReduceOp.MAX: torch.maximum,
-    dist.ReduceOp.BAND: torch.bitwise_and,
-    dist.ReduceOp.BOR: torch.bitwise_or,
-    dist.ReduceOp.BXOR: torch.bitwise_xor,
-}
-_REDUCTIONS: Final[dict[Any, str]] = {  # names of mlt.Reduction
-    dist.ReduceOp.SUM: "SUM",
-    dist.ReduceOp.AVG: "MEAN",
-    dist.ReduceOp.PRODUCT: "PRODUCT",
-    dist.ReduceOp.MIN: "MIN",
-    dist.ReduceOp.MAX: "MAX",
-    dist.ReduceOp.BAND: "AND",
-    dist.ReduceOp.BOR: "OR",
-    dist.ReduceOp.BXOR: "XOR",
-}
-_LOSSY: Final = ("SUM", "MEAN")
-_NATIVE_TYPES: Final = frozenset(
-    {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool}
-    | {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
-)
-_BITWISE: Final = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
 
 _group_names: dict[int, str] = {}
 
@@ -112,7 +85,6 @@ class MltProcessGroup(dist.ProcessGroup):
         self._owns_context = owns_context
         self._group_tag = _group_number(group_id) << _GROUP_SHIFT
         self._calls = 0
-        self._barriers = 0
         self._failure: Exception | None = None
         self._closed = False
         self._queue = CallQueue(f"mlt-group-{group_id}")
@@ -120,6 +92,8 @@ class MltProcessGroup(dist.ProcessGroup):
         self._native = InProgress()  # collectives of the transport
         tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag
         self._transfers = Transfers(context, ranks, own=rank, tag=tag, name=group_id, publisher=self._publisher)
+        barriers = _TAG_SPACE | _TAG_BARRIER | self._group_tag
+        self._monitored_barrier = MonitoredBarrier(context, ranks, own=rank, tag=barriers)
         # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.
         atexit.register(_end_at_exit, weakref.ref(self))
 
@@ -184,30 +158,37 @@ class MltProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Copy each tensor from ``opts.rootRank`` (a group rank) to the others."""
         _check(tensors, "broadcast")
-        root = _root(opts)
+        root, seconds = self._ranks[_root(opts)], self._seconds(opts)
 
-        def program(exchange: Exchange) -> None:
-            for tensor in tensors:
-                collectives.broadcast(exchange, tensor, rank=self._rank, size=self.size(), root=root)
+        def post(landings: Sequence[Landing]) -> list[Operation]:
+            return [
+                self._context.post_broadcast(
+                    as_bytes(landing.data), root=root, ranks=self._ranks, stream=self.stream, timeout=seconds
+                )
+                for landing in landings
+                if landing.data.numel()
+            ]
 
-        return self._submit("broadcast", program, tensors, opts, calls=len(tensors))
+        return self._start("broadcast", post, tensors)
 
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Combine each tensor over the group, in place; exact, the same bits on every rank. Sparse: the sum only."""
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
             return self._sparse_all_reduce(tensors, opts)
         _check(tensors, "allreduce")
-        combine, divide = self._reduction(opts, tensors, "allreduce")
-        if all(_is_native(tensor) for tensor in tensors):
-            return self._post_all_reduces(tensors, opts)
+        name = reduction_of(opts, tensors, "allreduce")
+        options, bound = self._options(opts, name), current_bound() if name in LOSSY else 0.0
 
-        def program(exchange: Exchange) -> None:
-            for tensor in tensors:
-                collectives.all_reduce(exchange, tensor, rank=self._rank, size=self.size(), combine=combine)
-                if divide:
-                    tensor.div_(self.size())
+        def post(landings: Sequence[Landing]) -> list[Operation]:
+            return [
+                self._context.post_all_reduce(
+                    landing.data, loss_bound=bound if landing.data.is_floating_point() else 0.0, **options()
+                )
+                for landing in landings
+                if landing.data.numel()
+            ]
 
-        return self._submit("allreduce", program, tensors, opts, calls=len(tensors))
+        return self._start("allreduce", post, tensors)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
@@ -216,15 +197,21 @@ class MltProcessGroup(dist.ProcessGroup):
         """Combine each tensor over the group, into that of ``opts.rootRank``; the others' are unchanged."""
         _check(tensors, "reduce")
         root = _root(opts)
-        combine, divide = self._reduction(opts, tensors, "reduce")
+        options = self._options(opts, reduction_of(opts, tensors, "reduce"))
 
-        def program(exchange: Exchange) -> None:
-            for tensor in tensors:
-                collectives.reduce(exchange, tensor, rank=self._rank, size=self.size(), root=root, combine=combine)
-                if divide and root == self._rank:
-                    tensor.div_(self.size())
+        def post(landings: Sequence[Landing]) -> list[Operation]:
+            return [
+                self._context.post_reduce(
+                    landing.data,
+                    landing.data if root == self._rank else None,
+                    root=self._ranks[root],
+                    **options(),
+                )
+                for landing in landings
+                if landing.data.numel()
+            ]
 
-        return self._submit("reduce", program, tensors, opts, calls=len(tensors))
+        return self._start("reduce", post, tensors)
 
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[k]`` into ``output_lists[k][i]``."""
@@ -265,15 +252,29 @@ class MltProcessGroup(dist.ProcessGroup):
         for output, inputs in zip(outputs, input_lists, strict=True):
             _check([output, *inputs], "reduce_scatter")
             self._check_count(inputs, "reduce_scatter", "input")
-        combine, divide = self._reduction(opts, outputs, "reduce_scatter")
+        if any(len({part.numel() for part in inputs}) > 1 for inputs in input_lists):
+            return self._reduce_to_each(outputs, input_lists, opts)
+        joined = [torch.cat([part.detach().reshape(-1) for part in inputs]) for inputs in input_lists]
+        return self.reduce_scatter_tensor_coalesced(outputs, joined, opts)
 
-        def program(exchange: Exchange) -> None:
-            for output, inputs in zip(outputs, input_lists, strict=True):
-                collectives.reduce_scatter(exchange, output, inputs, rank=self._rank, combine=combine)
-                if divide:
-                    output.div_(self.size())
+    def _reduce_to_each(self, outputs: Any, input_lists: Any, opts: Any) -> Any:
+        """The reduce-scatter of parts that differ in size: one reduction for each rank."""
+        options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"))
 
-        return self._submit("reduce_scatter", program, outputs, opts, calls=len(outputs))
+        def post(landings: Sequence[Landing]) -> list[Operation]:
+            return [
+                self._context.post_reduce(
+                    Landing(part).data,
+                    landing.data if owner == self._rank else None,
+                    root=self._ranks[owner],
+                    **options(),
+                )
+                for landing, inputs in zip(landings, input_lists, strict=True)
+                for owner, part in enumerate(inputs)
+                if part.numel()
+            ]
+
+        return self._start("reduce_scatter", post, outputs)
 
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Set ``output`` to the combination of every rank's own share of ``tensor``."""
@@ -286,7 +287,17 @@ class MltProcessGroup(dist.ProcessGroup):
                     f"mlt reduce_scatter: the input must hold {output.numel()} x {self.size()} elements; "
                     f"it holds {tensor.numel()}"
                 )
-        return self.reduce_scatter(outputs, [list(tensor.reshape(self.size(), -1)) for tensor in inputs], opts)
+        _check([*outputs, *inputs], "reduce_scatter")
+        options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"))
+
+        def post(landings: Sequence[Landing]) -> list[Operation]:
+            return [
+                self._context.post_reduce_scatter(landing.data, Landing(tensor).data, **options())
+                for landing, tensor in zip(landings, inputs, strict=True)
+                if landing.data.numel()
+            ]
+
+        return self._start("reduce_scatter", post, outputs, also_uses=inputs)
 
     def gather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[0]`` into ``output_lists[0][i]`` of ``opts.rootRank``."""
@@ -344,7 +355,7 @@ class MltProcessGroup(dist.ProcessGroup):
         """Complete when every rank of the group has called it."""
         seconds = self._seconds(opts)
 
-        def post() -> list[Operation]:
+        def post(_: Sequence[Landing]) -> list[Operation]:
             return [self._context.post_barrier(ranks=self._ranks, stream=self.stream, timeout=seconds)]
 
         return self._start("barrier", post, [])
@@ -358,24 +369,7 @@ class MltProcessGroup(dist.ProcessGroup):
         """
         self._refuse_closed("monitored_barrier")
         limit = timeout if timeout is not None else self._timeout
-        tag = _TAG_SPACE | _TAG_BARRIER | self._group_tag | self._barriers % _RING
-        self._barriers += 1
-        deadline = time.monotonic() + limit.total_seconds()
-        milliseconds = round(limit.total_seconds() * 1e3)
-        if self._rank != 0:
-            if self._missing_at_barrier([0], tag, deadline, first_only=True, send_first=True):
-                raise RuntimeError(
-                    f"Rank {self._rank} timed out in monitoredBarrier after {milliseconds} ms: rank 0 did not answer; "
-                    "its error names the rank that did not come"
-                )
-            return
-        if limit <= timedelta(0) and self.size() > 1:
-            raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms")
-        others = list(range(1, self.size()))
-        missing = self._missing_at_barrier(others, tag, deadline, first_only=not wait_all_ranks, send_first=False)
-        if missing:
-            which = f"Rank {missing[0]}" if len(missing) == 1 else "Ranks " + ", ".join(map(str, missing))
-            raise RuntimeError(f"[Rank 0]: {which} failed to pass monitoredBarrier in {milliseconds} ms")
+        self._monitored_barrier.wait(limit, name_all=wait_all_ranks)
 
     # -- point to point ----------------------------------------------------------------------------------------------
 
@@ -428,18 +422,16 @@ class MltProcessGroup(dist.ProcessGroup):
         timeout = getattr(opts, "timeout", None)
         return (timeout if timeout is not None and timeout > timedelta(0) else self._timeout).total_seconds()
 
-    def _reduction(self, opts: Any, tensors: Sequence[torch.Tensor], name: str) -> tuple[collectives.Combine, bool]:
-        operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        for known, combine in _COMBINE.items():
-            if operation == known:
-                average = known == dist.ReduceOp.AVG
-                if average and not all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
-                    raise TypeError(f"mlt {name}: AVG needs floating-point tensors; use SUM for integers")
-                if known in _BITWISE and any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
-                    raise TypeError(f"mlt {name}: {operation} needs integer or bool tensors")
-                return combine, average
-        names = "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR"
-        raise ValueError(f"mlt {name}: unknown reduce operation {operation}; use {names}")
+    def _options(self, opts: Any, reduction: str) -> Callable[[], dict[str, Any]]:
+        """Arguments of a reduction of the transport, made when it is posted."""
+        seconds = self._seconds(opts)
+
+        def options() -> dict[str, Any]:
+            from mlt import Reduction  # loads the native library, which importing torch must not
+
+            return {"op": Reduction[reduction], "ranks": self._ranks, "stream": self.stream, "timeout": seconds}
+
+        return options
 
     def _submit(self, name: str, program: Callable[[Exchange], None], result: Any, opts: Any, *, calls: int = 1) -> Any:
         """Queue a collective's program; returns the Work that completes with it."""
@@ -472,38 +464,6 @@ class MltProcessGroup(dist.ProcessGroup):
         self._queue.submit(work, run, result)
         return work
 
-    def _missing_at_barrier(
-        self, peers: Sequence[int], tag: int, deadline: float, *, first_only: bool, send_first: bool
-    ) -> list[int]:
-        """Exchange a byte with each peer; who sent none in time. Peers get theirs first, or once none is missing."""
-        tokens = {peer: torch.zeros(1, dtype=torch.uint8) for peer in peers}
-        seconds = max(deadline - time.monotonic(), 1e-3)
-
-        def send(peer: int) -> Any:
-            return self._context.post_send(tokens[peer], to=self._ranks[peer], tag=tag, timeout=seconds)
-
-        sends = [send(peer) for peer in peers] if send_first else []
-        receives = {
-            peer: self._context.post_recv(
-                torch.zeros(1, dtype=torch.uint8), 0.0, from_=self._ranks[peer], tag=tag, timeout=seconds
-            )
-            for peer in peers
-        }
-        missing: list[int] = []
-        for peer, receive in receives.items():
-            if missing and first_only:
-                receive.cancel()
-            try:
-                receive.wait()
-            except MltError:
-                missing.append(peer)
-        if not missing and not send_first:
-            sends = [send(peer) for peer in peers]
-        for operation in sends:
-            with suppress(MltError):
-                operation.wait()
-        return missing[:1] if first_only else missing
-
     def _sparse_all_reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
         if any(tensor.layout != torch.sparse_coo or tensor.device.type != "cpu" for tensor in tensors):
             raise TypeError("mlt allreduce: sparse tensors need layout sparse_coo, in host memory, all of one call")
@@ -516,40 +476,34 @@ class MltProcessGroup(dist.ProcessGroup):
 
         return self._submit("allreduce", program, tensors, opts, calls=len(tensors))
 
-    def _post_all_reduces(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
-        """Start the transport's own all-reduces."""
-        from mlt import Reduction  # loads the native library, which importing torch must not
+    def _start(
+        self,
+        name: str,
+        post: Callable[[Sequence[Landing]], list[Operation]],
+        tensors: Sequence[torch.Tensor],
+        *,
+        also_uses: Sequence[torch.Tensor] = (),
+    ) -> Any:
+        """Post collectives of the transport on these tensors.
 
-        operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        name = next(name for known, name in _REDUCTIONS.items() if operation == known)
-        seconds, bound = self._seconds(opts), current_bound()
-
-        def post() -> list[Operation]:
-            return [
-                self._context.post_all_reduce(
-                    tensor.detach(),
-                    op=Reduction[name],
-                    loss_bound=bound if name in _LOSSY and tensor.is_floating_point() else 0.0,
-                    ranks=self._ranks,
-                    stream=self.stream,
-                    timeout=seconds,
-                )
-                for tensor in tensors
-            ]
-
-        return self._start("allreduce", post, list(tensors))
-
-    def _start(self, name: str, post: Callable[[], list[Operation]], result: list[torch.Tensor]) -> Any:
-        """Post collectives of the transport: now, unless calls in the queue or others in progress use these tensors."""
+        Now, unless calls in the queue, or others in progress, may use the same memory: then after them.
+        """
         self._refuse_closed(name)
         number = self._calls
-        self._calls += max(len(result), 1)
+        self._calls += max(len(tensors), 1)
         description = f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})"
+        result = list(tensors)
 
         def start() -> TransferWork:
-            return self._native.add(TransferWork(post(), description, result, self._publisher))
+            landings = [Landing(tensor) for tensor in result]
 
-        if self._queue.is_idle and not self._native.uses(result):
+            def landed() -> None:
+                for landing in landings:
+                    landing.land()
+
+            return self._native.add(TransferWork(post(landings), description, result, self._publisher, landed))
+
+        if self._queue.is_idle and not self._native.uses([*result, *also_uses]):
             return start()
 
         def follow() -> None:
@@ -595,11 +549,6 @@ class MltProcessGroup(dist.ProcessGroup):
 
 def _root(opts: Any) -> int:
     return int(opts.rootRank) if opts is not None else 0
-
-
-def _is_native(tensor: torch.Tensor) -> bool:
-    """Whether the transport's own all-reduce takes this tensor."""
-    return tensor.dtype in _NATIVE_TYPES and tensor.is_contiguous() and tensor.numel() > 0
 
 
 def _check(tensors: Sequence[torch.Tensor], name: str) -> None:

@@ -1,0 +1,57 @@
+"""Reduce operations of c10d as reductions of the transport, and tensors in the form that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+# Names of mlt.Reduction, whose import would load the native library: importing torch must not.
+_NAMES: Final[dict[Any, str]] = {
+    dist.ReduceOp.SUM: "SUM",
+    dist.ReduceOp.AVG: "MEAN",
+    dist.ReduceOp.PRODUCT: "PRODUCT",
+    dist.ReduceOp.MIN: "MIN",
+    dist.ReduceOp.MAX: "MAX",
+    dist.ReduceOp.BAND: "AND",
+    dist.ReduceOp.BOR: "OR",
+    dist.ReduceOp.BXOR: "XOR",
+}
+LOSSY: Final = ("SUM", "MEAN")
+_BITWISE: Final = ("AND", "OR", "XOR")
+
+
+def reduction_of(opts: Any, tensors: Sequence[torch.Tensor], call: str) -> str:
+    """The name of a call's ``mlt.Reduction``; raises ValueError or TypeError for what these tensors do not have."""
+    operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+    name = next((name for known, name in _NAMES.items() if operation == known), None)
+    if name is None:
+        names = "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR"
+        raise ValueError(f"mlt {call}: unknown reduce operation {operation}; use {names}")
+    for tensor in tensors:
+        is_real = tensor.is_floating_point()
+        if name == "MEAN" and not (is_real or tensor.is_complex()):
+            raise TypeError(f"mlt {call}: AVG needs floating-point tensors; use SUM for integers")
+        if name in _BITWISE and (is_real or tensor.is_complex()):
+            raise TypeError(f"mlt {call}: {operation} needs integer or bool tensors")
+        if tensor.is_complex() and name not in LOSSY:
+            raise TypeError(f"mlt {call}: complex tensors have SUM and AVG only, not {operation}")
+    return name
+
+
+class Landing:
+    """A tensor as the transport takes it: real and contiguous. ``data`` shares its memory where it can, else a copy."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor.detach()
+        real = torch.view_as_real(self._tensor.resolve_conj()) if tensor.is_complex() else self._tensor
+        self.data = real.contiguous()
+        self._is_copy = self.data.data_ptr() != self._tensor.data_ptr() or self._tensor.is_conj()
+
+    def land(self) -> None:
+        """Copy ``data`` back if it is a copy."""
+        if self._is_copy:
+            with torch.no_grad():
+                self._tensor.copy_(torch.view_as_complex(self.data) if self._tensor.is_complex() else self.data)
