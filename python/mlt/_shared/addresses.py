@@ -26,11 +26,13 @@ def parse_target(target: str, default_port: int) -> tuple[str, int]:
     """ "host", "host:port", "::1", "[::1]:port". Raises ConfigError."""
     host, port = target, str(default_port)
     if target.startswith("["):
-        host, _, rest = target[1:].partition("]")
-        if rest:
+        host, closed, rest = target[1:].partition("]")
+        if rest or not closed:
             port = rest.removeprefix(":") if rest.startswith(":") else ""
     elif target.count(":") == 1:
         host, _, port = target.partition(":")
+    elif ":" in target and not is_address(target):
+        host = ""
     if not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
         raise ConfigError(f"{target!r} is not HOST or HOST:PORT; write 10.0.0.2, node2:29600 or [fd00::2]:29600")
     return host, int(port)

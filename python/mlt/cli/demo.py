@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from mlt._shared.processes import interruptible
-from mlt.cli.style import FAILED, INTERRUPTED, USAGE, App, Output
+from mlt.cli.style import FAILED, INTERRUPTED, USAGE, App, Output, show_error
 from mlt.cli.unit_option import LOSS, TIME, UnitOption
 from mlt.demo.problem import BadSettingError, DemoError
 
@@ -84,14 +84,14 @@ def demo(
             _check_interface()
             _run(console, settings)
     except DemoError as error:
-        Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        show_error(error)
         raise SystemExit(USAGE if isinstance(error, BadSettingError) else FAILED) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted: all processes of the demo were ended", markup=False)
         raise SystemExit(INTERRUPTED) from None
 
 
-def _run(console: Console, settings: DemoSettings) -> None:
+def _run(console: Output, settings: DemoSettings) -> None:
     from mlt.demo import data, plot, report, table
     from mlt.demo.display import make_display
     from mlt.demo.runner import execute
@@ -118,9 +118,9 @@ def _run(console: Console, settings: DemoSettings) -> None:
             logs = settings.output / "logs" / f"{run.name}-seed-{run.seed}"
             records.append(execute(settings, run, logs=logs, observe=display.observe))
     result = report.build(settings, images, records, seconds=time.monotonic() - began)
-    console.print(table.comparison(result))
+    console.print_table(table.comparison(result))
     if settings.seeds > 1:
-        console.print(table.accuracy_by_seed(result))
+        console.print_table(table.accuracy_by_seed(result))
     written = [report.write_json(result, settings.output), plot.write_png(result, settings.output)]
     console.print(f"{result.seconds:.0f} s in all; written: {', '.join(map(str, written))}", markup=False)
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from mlt._shared.json_lines import shown
-from mlt.cli.style import Command, is_stdout, status_of, write_json
+from mlt.cli.style import Command, is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.diagnosis.doctor import Finding, examine
 from mlt.diagnosis.messages import DEFAULT_PORT
@@ -100,7 +100,7 @@ def app(
             assert target is not None
             _finish(_shown(command.examine_host(target, settings), json, fix=fix))
     except MltError as error:
-        click.echo(f"error: {shown(str(error))}", err=True)
+        show_error(error)
         raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

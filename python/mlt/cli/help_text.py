@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextvars import ContextVar
 from enum import Enum
 from textwrap import TextWrapper
 from typing import Any
@@ -17,6 +18,10 @@ MAX_WIDTH, MIN_WIDTH = 100, 40
 _INDENT = 2
 _MIN_TEXT = 24
 _KINDS = {"integer": "N", "integer range": "N", "int": "N", "float": "X", "float range": "X", "path": "FILE"}
+
+
+# The context of the command that runs.
+running: ContextVar[Any] = ContextVar("running")
 
 
 class HelpMixin:
@@ -30,6 +35,14 @@ class HelpMixin:
             if getattr(error, "ctx", ctx) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """As the library runs it; ``running`` is its context meanwhile."""
+        token = running.set(ctx)
+        try:
+            return super().invoke(ctx)  # type: ignore[misc]
+        finally:
+            running.reset(token)
 
     def get_usage(self, ctx: Any) -> str:
         """The usage line, for errors."""
@@ -52,7 +65,7 @@ def usage(command: Any, ctx: Any) -> str:
 def help_text(command: Any, ctx: Any) -> str:
     """Usage, description, arguments, options and commands."""
     parts = [usage(command, ctx)]
-    parts += [_paragraph(text) for text in (command.help or "").strip().split("\n\n")]
+    parts += [paragraph(text) for text in (command.help or "").strip().split("\n\n")]
     # The context's: it has help for options that a parent gives a meaning (-h).
     params = command.get_params(ctx)
     arguments = [form(one) for one in params if _is_argument(one) and _help_of(one)]
@@ -63,7 +76,7 @@ def help_text(command: Any, ctx: Any) -> str:
         members = [(name, short_help(one)) for name, one in found if one is not None and not one.hidden]
         parts.append(rows("Commands", members))
     if command.epilog:
-        parts += [_paragraph(text) for text in command.epilog.strip().split("\n\n")]
+        parts += [paragraph(text) for text in command.epilog.strip().split("\n\n")]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -194,10 +207,10 @@ def _wrapped(text: str, first: str, rest: str) -> str:
     return wrapper.fill(text)
 
 
-def _paragraph(text: str) -> str:
+def paragraph(text: str, indent: int = _INDENT) -> str:
     """A paragraph that begins with a backspace keeps its lines; each is wrapped alone."""
     if not text.lstrip().startswith("\b"):
-        return _wrapped(" ".join(text.split()), " " * _INDENT, " " * _INDENT)
+        return _wrapped(" ".join(text.split()), " " * indent, " " * indent)
     lines = [line for line in text.replace("\b", "").splitlines() if line.strip()]
     margin = min(len(line) - len(line.lstrip()) for line in lines)
     return "\n".join(_kept_line(line[margin:].rstrip()) for line in lines)

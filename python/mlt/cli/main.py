@@ -12,7 +12,7 @@ from typer.main import get_command
 from mlt import __version__
 from mlt.cli import completion
 from mlt.cli.delegate import Delegate
-from mlt.cli.help_text import rows
+from mlt.cli.help_text import paragraph, rows
 from mlt.cli.style import App, AppGroup, run
 
 # Command -> (module with an ``app: typer.Typer``, one-line help)
@@ -77,7 +77,8 @@ def _mlt(
     """
     if ctx.invoked_subcommand is None:
         typer.echo(rows("What to try first", FIRST_STEPS))
-        typer.echo("\nAll commands: mlt -h. Their options: mlt COMMAND -h. Completion of both: mlt completion -h.")
+        more = "All commands: mlt -h. Their options: mlt COMMAND -h. Completion of both: mlt completion -h."
+        typer.echo(f"\n{paragraph(more, indent=0)}")
 
 
 def main() -> None:

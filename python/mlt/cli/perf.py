@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mlt._shared.addresses import parse_target
 from mlt._shared.json_lines import shown
 from mlt._shared.processes import interruptible
-from mlt.cli.style import INTERRUPTED, App, Output, is_stdout, status_of
+from mlt.cli.style import INTERRUPTED, App, Output, is_stdout, show_error, status_of
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import MltError
 from mlt.job.interfaces import VARIABLE
 from mlt.perf import report, session
 from mlt.perf.options import DEFAULT_SIZES, Options
-from mlt.perf.problem import BadOptionError
+from mlt.perf.problem import BadOptionError, PerfError
 
 app = App()
 
@@ -127,7 +128,8 @@ def perf(
 
     \b
     mlt perf --local --compare all
-    mlt perf --serve           and on another machine: mlt perf HOST
+    mlt perf --serve
+    mlt perf node1             on another host, if the first is node1
     mlt testbed run --hosts 4 --rate 200mbit --loss 1% -- mlt perf --pattern allreduce --compare gloo
     mlt testbed run --hosts 2 --rate 100mbit --delay 25ms --jitter 2ms -- mlt perf --compare tcp --loss-bound 0,0.1
 
@@ -165,8 +167,10 @@ def perf(
         with interruptible():
             _run(mode, options, host or "", port, interface, once=once, json=json, plot=plot)
     except MltError as error:
-        text = f"mlt perf: {shown(str(error))}"
-        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        if isinstance(error, BadOptionError):
+            show_error(error)
+        else:  # beside the output of other ranks
+            Console(stderr=True).print(f"mlt perf: {shown(str(error))}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("mlt perf: interrupted; every process was ended", markup=False)
@@ -226,6 +230,8 @@ def _run(
     if mode == "--serve":
         session.serve(port, interface, once=once, say=say)
         return
+    if plot is not None and find_spec("matplotlib") is None:  # before a long measurement
+        raise PerfError("--plot needs matplotlib: pip install matplotlib")
     with _Display(notes) as display:
         if mode == "--local":
             result = session.run_local(options, interface, display.observe)
@@ -242,7 +248,7 @@ def _run(
     stream = sys.stderr if is_stdout(json) else sys.stdout
     console = Output(file=stream, width=None if stream.isatty() else WIDTH, highlight=False)
     for table in report.tables(result):
-        console.print(table)
+        console.print_table(table)
     for skipped in result.skipped:
         console.print(f"not compared with {skipped.peer}: {skipped.why}", markup=False, soft_wrap=True)
     if is_stdout(json):

@@ -124,6 +124,14 @@ def _is_there(name: str) -> bool:
     return find_spec(_ELSEWHERE[name][0]) is not None
 
 
+def _is_plan(file: Path) -> bool:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and "cluster_digest" in found
+
+
 def _one_of(value: str, known: Sequence[str], what: str) -> None:
     if value not in known:
         message = f"no {what} is named {value!r}; {suggest(value, known)}"
@@ -204,6 +212,9 @@ def check(
 ) -> None:
     """Check a cluster file, or a plan file (.json with --against)."""
     if against is None:
+        if _is_plan(file):
+            message = "is a plan file, which only its cluster file can check; give --against CLUSTER"
+            raise InputError([Problem(where=(), message=message)], source=str(file))
         cluster = read_cluster(file)
         counts = ((len(cluster.hosts), "hosts"), (len(cluster.switches), "switches"), (len(cluster.links), "links"))
         typer.echo(f"{file}: {', '.join(f'{count} {what}' for count, what in counts)}, {len(cluster.jobs)} jobs: fine")
@@ -239,7 +250,7 @@ def _print_ranking(result: AutoResult, simulated: SimulationReport | None) -> No
             ratio = "" if time is None or alternative.time <= 0 else f"{time / alternative.time:.2f}"
             cells = ["-" if time is None else format_time(time), ratio]
         table.add_row(str(place), alternative.name, format_time(alternative.time), *cells, behind, alternative.reason)
-    Output().print(table)
+    Output().print_table(table)
     for note in simulation_notes(simulated) if simulated else ():
         typer.echo(note)
     for skipped in result.skipped:

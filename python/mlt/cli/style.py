@@ -13,19 +13,25 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 import typer
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from typer.core import TyperCommand, TyperGroup
 
-from mlt.cli.help_text import HelpMixin, form, rows
+from mlt._shared.field_errors import expectation
+from mlt._shared.json_lines import shown as printable
+from mlt.cli.help_text import HelpMixin, argument_name, form, rows, running, short_help
 from mlt.errors import ErrorCode, MltError
 from mlt.switch_configs.errors import PolicyError, TargetError
 
 FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
+_UNBOUNDED = 10_000
 F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
@@ -85,6 +91,16 @@ class Output(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def print_table(self, table: Any) -> None:
+        """Print a table, or a group of them, with whole words: wider than a terminal that is too narrow for them."""
+        for one in getattr(table, "renderables", [table]):
+            for column in one.columns:
+                words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
+                column.min_width = max(map(cell_len, words), default=0)
+            needed = Measurement.get(self, self.options.update(width=_UNBOUNDED), one).minimum
+            self.width = max(self.width, needed)
+        self.print(table, crop=False)
 
 
 def run(command: Any, args: list[str], path: str) -> NoReturn:
@@ -173,10 +189,51 @@ def _show(error: Any) -> None:
         return
     if ctx is not None:
         print(f"{ctx.get_usage()}\nTry '{ctx.command_path} -h' for help.\n", file=sys.stderr)
-    message = error.format_message()
+    if (text := _own_words(error)) is not None:
+        error.message = text
+    param = getattr(error, "param", None)
+    # The choices of an argument are in its right form.
+    message = error.format_message().partition(" Choose from:")[0]
+    if param is not None and getattr(param, "param_type_name", "") == "argument":
+        message = message.replace(f"'{param.name}'", f"'{argument_name(param).strip('[].')}'")
     print(f"error: {message}", file=sys.stderr)
-    if ctx is not None and (forms := forms_of(message, ctx.command, getattr(error, "param", None))):
+    _show_forms(message, ctx, param)
+
+
+def show_error(error: Exception) -> None:
+    """An error that a command finds itself, with the right form of the options that a wrong command line names."""
+    text = printable(str(error))
+    print(f"error: {text}", file=sys.stderr)
+    if status_of(error) == USAGE:
+        _show_forms(text, running.get(None))
+
+
+def _show_forms(message: str, ctx: Any, param: Any = None) -> None:
+    """Print how to write what an error is about, to standard error."""
+    if ctx is None:
+        return
+    forms = forms_of(message, ctx.command, param)
+    if not forms and message.startswith("No such command ") and hasattr(ctx.command, "list_commands"):
+        forms = rows("Right form", _members_like(message.split("'")[1], ctx))
+    if forms:
         print(f"\n{forms}", file=sys.stderr)
+
+
+def _members_like(name: str, ctx: Any) -> list[tuple[str, str]]:
+    """The commands of a group that ``name`` may mean; all of them if it is like none."""
+    members = list(ctx.command.list_commands(ctx))
+    found = ((one, ctx.command.get_command(ctx, one)) for one in get_close_matches(name, members) or members)
+    return [(one, short_help(command)) for one, command in found if command is not None and not command.hidden]
+
+
+def _own_words(error: Any) -> str | None:
+    """What a value should have been, where a validating library says so in words of its own."""
+    problems = getattr(error.__cause__, "errors", None)
+    if problems is None:
+        return None
+    (problem, *_) = problems()
+    text = expectation(problem)
+    return text if problem["type"] == "value_error" else f"{problem['input']!r}: {text}"
 
 
 def forms_of(message: str, command: Any, param: Any = None) -> str:

@@ -13,7 +13,7 @@ import click
 from rich.table import Table
 
 from mlt.cli import switch_apply, switch_policy, switch_verify
-from mlt.cli.style import Group, Output, status_of
+from mlt.cli.style import Group, Output, show_error, status_of
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import by_port, condensed, differences
@@ -75,7 +75,7 @@ def _common(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _fail(error: Exception) -> NoReturn:
-    click.echo(f"error: {error}", err=True)
+    show_error(error)
     raise SystemExit(status_of(error)) from error
 
 
@@ -313,4 +313,4 @@ def schema() -> None:
 
 
 def _print(table: Any) -> None:
-    Output(width=None if sys.stdout.isatty() else 160).print(table)
+    Output(width=None if sys.stdout.isatty() else 160).print_table(table)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mlt.cli.style import Command, status_of
+from mlt.cli.style import Command, show_error, status_of
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
@@ -76,7 +76,7 @@ def apply(
     except BrokenPipeError:
         raise
     except (PushError, SwitchConfigError, ValueError, OSError) as error:
-        click.echo(f"error: {error}", err=True)
+        show_error(error)
         raise SystemExit(status_of(error)) from error
     except KeyboardInterrupt:
         click.echo("interrupted: taken back", err=True)

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from mlt.cli.style import Command, is_stdout, status_of
+from mlt.cli.style import Command, Output, is_stdout, show_error, status_of
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.simulation.switch_port import simulate
 from mlt.switch_configs.derive import Derived, policy_of, problem_of
@@ -104,7 +103,7 @@ def policy(
         if not is_stdout(output):
             output.write_text(dump(derived.policy), encoding="utf-8")
     except (SwitchConfigError, ValueError, OSError) as error:
-        click.echo(f"error: {error}", err=True)
+        show_error(error)
         raise SystemExit(status_of(error)) from error
     _show_predictions(problem, derived)
     click.echo(
@@ -134,7 +133,7 @@ def _show_predictions(problem: Problem, derived: Derived) -> None:
             losses[1:3] = f"{check.simulated.small:.2e}", f"{seen.small:.2e}"
             losses[4:] = f"{check.simulated.large:.2e}", f"{seen.large:.2e}", f"{check.error:.3f}"
         table.add_row(data.name, str(row.threshold_bytes), str(row.limit_bytes), f"{row.load:.3g}", *losses)
-    Console(stderr=True, width=None if sys.stderr.isatty() else 150).print(table)
+    Output(stderr=True, width=None if sys.stderr.isatty() else 150).print_table(table)
 
 
 def _one_step(problem: Problem, derived: Derived) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from mlt.cli.style import Command, Output, is_stdout, status_of, write_json
+from mlt.cli.style import Command, Output, is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs import counter_check, generator, telemetry
 from mlt.switch_configs.counters import COUNTS, QueueCounters
@@ -97,7 +97,7 @@ def verify(
     except BrokenPipeError:
         raise
     except (PushError, SwitchConfigError, ValueError, OSError) as error:
-        click.echo(f"error: {error}", err=True)
+        show_error(error)
         raise SystemExit(status_of(error)) from error
     _show({queue.number: queue.name for queue in generated.plan.queues}, rows, err=is_stdout(json_file))
     raise SystemExit(_conclude(generated, rows, partial=partial))
@@ -180,4 +180,4 @@ def _show(names: dict[int, str], rows: list[QueueCounters], *, err: bool) -> Non
             shown[3] = f"{row.dropped_at_limit_bytes} B"
         table.add_row(row.port, str(row.queue), names.get(row.queue, "?"), *shown)
     stream = sys.stderr if err else sys.stdout
-    Output(file=stream, width=None if stream.isatty() else 160).print(table)
+    Output(file=stream, width=None if stream.isatty() else 160).print_table(table)

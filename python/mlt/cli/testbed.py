@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from mlt.cli.style import Group, Output, is_stdout, status_of, write_json
+from mlt.cli.style import Group, Output, is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, UnitOption
 from mlt.testbed import bed as beds
 from mlt.testbed import cleanup, report, requirements, runner, state, topology
@@ -46,9 +46,11 @@ def app() -> None:
 
 
 def _fail(error: Exception) -> NoReturn:
-    problems = error.problems if isinstance(error, MissingError) else [str(error)]
-    for problem in problems:
-        click.echo(f"error: {problem}", err=True)
+    if isinstance(error, MissingError):
+        for problem in error.problems:
+            click.echo(f"error: {problem}", err=True)
+    else:
+        show_error(error)
     raise SystemExit(status_of(error)) from error
 
 
@@ -100,7 +102,7 @@ def _topology(file: Path | None, options: dict[str, Any]) -> Topology:
     if file is not None:
         return topology.load(file, **given)
     if "hosts" not in given:
-        raise BadTopologyError("say how many --hosts, or give a --topology file")
+        raise BadTopologyError("the number of hosts is missing: give --hosts, or a --topology file")
     return topology.make(given)
 
 
@@ -160,7 +162,7 @@ def _report(bed: Testbed, outcome: runner.Outcome, counters: bool) -> None:
             click.echo(f"testbed: {ending.name} (rank {rank}) {ending}", err=True)
     click.echo(f"testbed: {outcome.seconds:.2f} s; {report.summary(bed)}", err=True)
     if counters:
-        _console(err=True).print(report.tables(bed))
+        _console(err=True).print_table(report.tables(bed))
 
 
 def _enter_user_namespace() -> None:
@@ -253,7 +255,7 @@ def status(name: str, json: Path | None, everything: bool, watch: bool) -> None:
                 raise click.BadParameter(f"{json} cannot be written: {error.strerror}", param_hint="--json") from None
         console = _console(err=is_stdout(json))
         if not watch:
-            console.print(report.tables(bed, everything=everything))
+            console.print_table(report.tables(bed, everything=everything))
             return
         with Live(report.tables(bed, everything=everything), console=console, auto_refresh=False) as live:
             while name in (found.name for found in state.all_states()):

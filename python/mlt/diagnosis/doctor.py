@@ -46,6 +46,8 @@ _USES = {
     "switch": "mlt switch check --validators",
     "switch-push": "mlt switch apply to devices",
 }
+# Extras of those who change mlt itself.
+_FOR_DEVELOPERS = ("dev", "docs")
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ def _library() -> Iterator[Finding]:
     try:
         import_module("mlt._core")
     except ImportError as error:
-        yield Finding("problem", f"the native library does not load: {error}", "pip install --force-reinstall mlt")
+        yield Finding(
+            "problem", f"the native library does not load: {error}", "install mlt again, from its wheel or its checkout"
+        )
     else:
         yield Finding("ok", f"native library loads (Python {platform.python_version()})")
 
@@ -144,17 +148,17 @@ def _limits() -> Iterator[Finding]:
         yield Finding("optional", f"{files:,} open files per process: too few for jobs of hundreds of ranks",
                       "ulimit -n 65536")  # fmt: skip
     else:
-        yield Finding("ok", "open files per process: " + _limit_text(files))
+        yield Finding("ok", "open files per process: " + _limit_text(files, f"{files:,}"))
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if locked != resource.RLIM_INFINITY and locked < XDP_MEMORY_BYTES and not _has_capability(_CAP_IPC_LOCK):
         wanted = f"MLT_DATAPATH=xdp locks {format_size(XDP_MEMORY_BYTES)} per socket"
         yield Finding("optional", f"locked memory is limited to {format_size(locked)}; {wanted}", "ulimit -l unlimited")
     else:
-        yield Finding("ok", "locked memory: " + _limit_text(locked))
+        yield Finding("ok", "locked memory: " + _limit_text(locked, format_size(locked)))
 
 
-def _limit_text(limit: int) -> str:
-    return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}"
+def _limit_text(limit: int, text: str) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else text
 
 
 def _kernel_features() -> Iterator[Finding]:
@@ -188,7 +192,7 @@ def _extras() -> Iterator[Finding]:
     for text in wanted:
         match = _EXTRA.search(text)
         name = re.split(r"[^A-Za-z0-9_.-]", text, maxsplit=1)[0]
-        if match is not None and match[1] != "dev":
+        if match is not None and match[1] not in _FOR_DEVELOPERS:
             lacking.setdefault(match[1], []).extend([] if _is_installed(name) else [name])
     complete = [extra for extra, packages in lacking.items() if not packages]
     if complete:

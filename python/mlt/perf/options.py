@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mlt._shared.json_lines import quoted
+from mlt._shared.units import format_loss, format_rate
 from mlt.errors import ConfigError
 from mlt.options.faults import Faults
 from mlt.options.io_threads import ADVICE
@@ -91,40 +92,42 @@ class Options:
     def _check_numbers(self) -> None:
         least = 2
         if not least <= self.ranks <= MAX_RANKS:
-            raise BadOptionError(f"{self.ranks} ranks: {least} to {MAX_RANKS}")
+            raise BadOptionError(f"--ranks {self.ranks}: expected {least} to {MAX_RANKS}")
         if self.pattern == "p2p" and self.ranks != least:
-            raise BadOptionError(f"pattern p2p has 2 ranks, not {self.ranks}; incast has one receiver and many senders")
+            raise BadOptionError(
+                f"--ranks {self.ranks}: pattern p2p has 2 ranks; incast has one receiver and many senders"
+            )
         if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUNDS:
-            raise BadOptionError(f"{self.rounds} rounds: 1 to {MAX_ROUNDS:,}")
+            raise BadOptionError(f"--rounds {self.rounds}: expected 1 to {MAX_ROUNDS:,}")
         if not 1 <= self.turns <= 1_000:
-            raise BadOptionError(f"{self.turns} turns: 1 to 1,000")
+            raise BadOptionError(f"--turns {self.turns}: expected 1 to 1,000")
         for bound in self.loss_bounds:
             if not (math.isfinite(bound) and 0 <= bound < 1):
-                raise BadOptionError(f"loss bound {bound!r}: a fraction from 0 up to, not including, 1")
+                raise BadOptionError(f"--loss-bound {format_loss(bound)}: expected 0 or more, and less than 100%")
         if not self.loss_bounds or len(set(self.loss_bounds)) != len(self.loss_bounds):
-            raise BadOptionError("loss bounds: each one once, and one at least")
+            raise BadOptionError("--loss-bound: expected one or more bounds, which differ")
         if not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise BadOptionError(f"timeout {self.timeout!r}: seconds, above 0")
-        for name, rate in (("rate", self.rate), ("line rate", self.line_rate)):
+            raise BadOptionError(f"--timeout {self.timeout!r}: expected more than 0")
+        for name, rate in (("--rate", self.rate), ("--line-rate", self.line_rate)):
             if rate is not None and rate < MIN_RATE:
-                raise BadOptionError(f"{name} {rate} bit/s: 1mbit at least")
+                raise BadOptionError(f"{name} {format_rate(rate)}: expected 1mbit or more")
         if self.segment_bytes is not None and (self.segment_bytes < 8 or self.segment_bytes % 8):
-            raise BadOptionError(f"segment of {self.segment_bytes} bytes: a multiple of 8")
+            raise BadOptionError(f"--segment-bytes {self.segment_bytes}: expected a multiple of 8")
         if not 1 <= self.paths <= MAX_PATHS:
-            raise BadOptionError(f"{self.paths} paths: 1 to {MAX_PATHS}")
+            raise BadOptionError(f"--paths {self.paths}: expected 1 to {MAX_PATHS}")
         if self.io_threads:
             raise BadOptionError(f"{self.io_threads} I/O threads: {ADVICE}")
 
     def _check_sizes(self) -> None:
         if not self.sizes:
-            raise BadOptionError("no size; give --size, for example --size 1MiB")
+            raise BadOptionError("--size: expected one or more sizes")
         for size in self.sizes:
             if not MIN_BYTES <= size <= MAX_BYTES or size % 4:
-                raise BadOptionError(f"size {size} bytes: a multiple of 4 from {MIN_BYTES} B to 4 GiB")
+                raise BadOptionError(f"--size {size}: expected a multiple of 4 from {MIN_BYTES} B to 4 GiB")
             if self.pattern == "alltoall" and size % (4 * self.ranks):
                 raise BadOptionError(
-                    f"size {size} bytes cannot be dealt out to {self.ranks} ranks in whole elements of 4 bytes; give a "
-                    f"multiple of {4 * self.ranks}"
+                    f"--size {size}: cannot be divided among {self.ranks} ranks in whole elements of 4 bytes; expected "
+                    f"a multiple of {4 * self.ranks}"
                 )
 
     @property
@@ -193,4 +196,4 @@ def _fits(value: object, kind: Any) -> bool:
 
 def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise BadOptionError(f"{name} {value!r}: one of {', '.join(allowed)}")
+        raise BadOptionError(f"--{name} {value!r}: expected one of {', '.join(allowed)}")

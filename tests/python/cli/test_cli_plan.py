@@ -180,6 +180,41 @@ def test_base_install__aggregates_and_explains_without_extras() -> None:
     assert "3 aggregators take in 4 workers" in done.stdout
 
 
+@pytest.mark.parametrize("words", [["plan", "route"], ["plan", "topology"], ["plan", "auto"], ["plan", "show"]])
+def test_base_install__shows_the_help_of_every_command(words: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "for name in ('scipy', 'scipy.optimize', 'scipy.sparse', 'networkx', 'matplotlib', 'highspy', 'ortools'):\n"
+        "    sys.modules[name] = None\n"
+        f"sys.argv = ['mlt', *{words!r}, '-h']\n"
+        "from mlt.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"Usage: mlt {' '.join(words)}" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["auto", str(TESTBED), "vgg19"], ["route", str(TESTBED)]])
+def test_output__has_the_plan_and_no_words_of_the_solvers(words: list[str]) -> None:
+    # In a process of its own: HiGHS prints a banner to the file descriptor when it is used first.
+    done = subprocess.run(
+        [sys.executable, "-m", "mlt", "plan", *words, "-o", "-"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "jobs" in json.loads(done.stdout)
+    assert "HiGHS 1" not in done.stderr
+
+
+def test_check__of_a_plan_file_asks_for_its_cluster(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert mlt_plan("aggregate", TESTBED, "-o", plan).exit_code == 0
+    result = mlt_plan("check", plan)
+    assert result.exit_code == 2
+    assert "--against CLUSTER" in result.output
+    assert "unknown key" not in result.output
+
+
 @pytest.mark.parametrize("arguments", [("aggregate", TESTBED, "--method", "bset"), ("schema", "plann")])
 def test_choices__an_unknown_one_gets_a_suggestion(arguments: tuple[object, ...]) -> None:
     result = mlt_plan(*arguments)

@@ -82,3 +82,10 @@ def test_mlt__alone_says_what_to_try_first() -> None:
     assert_names(done.stdout, "mlt doctor", "mlt perf --local", "mlt launch", "mlt testbed run", "mlt demo", "mlt -h")
     tried = re.findall(r"^  mlt (\w+)", done.stdout, re.MULTILINE)
     assert set(tried) <= set(COMMANDS)
+    for columns in (50, 80):
+        narrow = subprocess.run(
+            [sys.executable, "-m", "mlt"], env={**os.environ, "COLUMNS": str(columns)},
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert max(map(len, narrow.stdout.splitlines())) <= columns
+        assert set(narrow.stdout.split()) == set(done.stdout.split())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +18,24 @@ import pytest
 import typer
 from checks import assert_names
 from command_tree import all_commands
+from rich.console import Group
+from rich.table import Table
 from typer.main import get_command
 
-from mlt.cli.help_text import option_names, takes_value
+from mlt.cli.help_text import choices_of, form, option_names, takes_value, value_name
 from mlt.cli.main import main
-from mlt.cli.style import App, Command, run
+from mlt.cli.style import App, Command, Output, run
 
 ROOT = Path(__file__).resolve().parents[3]
 MLT = [sys.executable, "-m", "mlt"]
 CLUSTER = str(ROOT / "examples" / "planners" / "testbed.yaml")
 POLICY = str(ROOT / "examples" / "switch" / "paper-testbed.yaml")
+
+
+# What commands of mlt plan need beyond a base install.
+PLANNERS = pytest.mark.skipif(
+    any(find_spec(one) is None for one in ("scipy", "networkx")), reason="mlt[plan] is not installed"
+)
 
 
 def ended(command: Any, *args: str) -> int | str | None:
@@ -101,7 +112,7 @@ def test_main__is_a_module_too() -> None:
         ("switch", "verify", POLICY, "-t", "linux"),
         ("plan", "schema", "cluster"),
         ("plan", "check", CLUSTER),
-        ("plan", "assign", CLUSTER),
+        pytest.param(("plan", "assign", CLUSTER), marks=PLANNERS),
         ("testbed", "schema"),
         ("completion", "bash"),
     ],
@@ -126,8 +137,8 @@ def test_output__that_nobody_reads_ends_quietly(words: tuple[str, ...]) -> None:
         (("switch", "generate", "/no/file", "-t", "sonic"), 2),
         (("switch", "check", "/no/file"), 2),
         (("plan", "check", "/no/file"), 2),
-        (("plan", "assign", CLUSTER, "-o", "/no/folder/plan.json"), 2),
-        (("plan", "topology", "build", "fat-tree", "3"), 2),
+        pytest.param(("plan", "assign", CLUSTER, "-o", "/no/folder/plan.json"), 2, marks=PLANNERS),
+        pytest.param(("plan", "topology", "build", "fat-tree", "3"), 2, marks=PLANNERS),
         (("testbed", "run", "--hosts", "2", "--rate", "fast", "--", "true"), 2),
         (("testbed", "run", "--hosts", "2"), 2),
         (("testbed", "set", "--rate", "1bit"), 2),
@@ -153,7 +164,7 @@ def mlt(*words: str) -> subprocess.CompletedProcess[str]:
     [
         (("doctor", "--json", "-"), "level"),
         (("perf", "--local", "--size", "1KiB", "--rounds", "2", "--turns", "1", "--json", "-"), "results"),
-        (("plan", "assign", CLUSTER, "-o", "-"), "jobs"),
+        pytest.param(("plan", "assign", CLUSTER, "-o", "-"), "jobs", marks=PLANNERS),
     ],
 )
 def test_json__dash_is_standard_output_and_has_nothing_else(words: tuple[str, ...], key: str) -> None:
@@ -163,6 +174,7 @@ def test_json__dash_is_standard_output_and_has_nothing_else(words: tuple[str, ..
     assert done.stderr.strip()
 
 
+@PLANNERS
 def test_output__dash_is_standard_output(tmp_path: Path) -> None:
     built = mlt("plan", "topology", "build", "fat-tree", "4", "-o", "-")
     assert "16 hosts" in built.stderr
@@ -210,3 +222,59 @@ def test_usage_errors__show_the_right_form_of_arguments_and_values() -> None:
     assert_names(mlt("plan", "auto").stderr, "Missing argument 'CLUSTER'", "Right form:", "CLUSTER  The cluster file")
     assert_names(mlt("perf", "--stop", "never").stderr, "Right form:", "--stop patient|eager")
     assert_names(mlt("testbed", "run", "--loss", "all").stderr, "'all'", "1%", "Right form:", "--loss LOSS")
+
+
+def values_that_are_wrong(param: Any) -> list[str]:
+    """Values that a parameter rejects before anything runs: of another type, no choice, below its range."""
+    if choices_of(param):
+        return ["@"]
+    if value_name(param) not in ("N", "X", "MILLIONS"):
+        return []
+    least = re.search(r"(?:\[|; )(?:min: )?(\d[\d.]*)(?: to [\d.]+)?\]", form(param)[1])
+    return ["@"] if least is None else ["@", str(float(least[1]) - 1).removesuffix(".0")]
+
+
+def test_usage_errors__have_no_words_of_a_library(capsys: pytest.CaptureFixture[str]) -> None:
+    tried = 0
+    for command, ctx in all_commands():
+        for param in command.params:
+            if param.param_type_name != "option" or not takes_value(param):
+                continue
+            for value in values_that_are_wrong(param):
+                tried += 1
+                with pytest.raises(SystemExit) as ended_with:
+                    run(command, [param.opts[0], value], ctx.command_path)
+                text = capsys.readouterr().err
+                assert ended_with.value.code == 2, text
+                assert_names(text, f"error: Invalid value for '{param.opts[0]}'", value)
+                assert not re.search(r"Value error|Input should|unable to parse|validation error", text), text
+    assert tried > 30
+
+
+def test_usage_errors__offer_commands_that_exist() -> None:
+    done = mlt("pref")
+    assert_names(done.stderr, "'pref'", "Right form:", "perf  Measure")
+    assert "demo" not in done.stderr  # not like it
+    assert_names(mlt("plan", "nosuch").stderr, "'nosuch'", "aggregate", "assign", "topology")
+
+
+def test_usage_errors__of_values_together_show_the_right_form_too() -> None:
+    assert_names(mlt("perf", "--local", "--loss-bound", "100%").stderr, "100%", "Right form:", "such as 10% or 0.1")
+    assert_names(mlt("perf", "--local", "--size", "64Kb").stderr, "'64Kb'", "Right form:", "--size")
+    assert_names(mlt("perf", "--local", "--size", "10").stderr, "--size 10", "multiple of 4", "Right form:")
+    assert_names(mlt("testbed", "run", "--", "true").stderr, "Right form:", "--hosts N", "--topology FILE")
+    assert_names(mlt("plan", "check", "/no/file").stderr, "/no/file")
+    assert "Right form" not in mlt("perf", "no.such.host.invalid").stderr  # the command line is fine
+
+
+def test_tables__cut_no_word_in_a_narrow_terminal() -> None:
+    found = {}
+    for columns in (50, 150):
+        stream = io.StringIO()
+        output = Output(file=stream, width=columns)
+        table = Table("the alternative", "iteration", "bound by", title="communication")
+        table.add_row("all-reduce", "438.4 ms", "the parameter servers' bandwidth, shared by everybody")
+        output.print_table(Group(table))
+        found[columns] = set(re.sub("[┏┓┗┛┡┩└┘┳┻╇┴━─│┃]", " ", stream.getvalue()).split())
+    assert found[50] == found[150]
+    assert "servers'" in found[50]

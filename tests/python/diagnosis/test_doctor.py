@@ -120,11 +120,13 @@ def test_limits__too_few_files_and_too_little_locked_memory(monkeypatch: pytest.
     assert_names(locked.what, "64 KiB", "MLT_DATAPATH=xdp")
     limits.update({resource.RLIMIT_NOFILE: 65_536, resource.RLIMIT_MEMLOCK: resource.RLIM_INFINITY})
     assert [one.level for one in only(doctor._limits)] == ["ok", "ok"]
+    limits[resource.RLIMIT_MEMLOCK] = 64 << 20
+    assert [one.what for one in only(doctor._limits)] == ["open files per process: 65,536", "locked memory: 64 MiB"]
 
 
 def test_extras__names_what_each_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ["numpy>=1", 'networkx>=3; extra == "plan"', 'scipy; extra == "plan"', 'pyroute2; extra == "testbed"',
-              'ruff; extra == "dev"']  # fmt: skip
+              'ruff; extra == "dev"', 'mkdocs; extra == "docs"']  # fmt: skip
     monkeypatch.setattr(metadata, "requires", lambda _: wanted)
     monkeypatch.setattr(doctor, "_is_installed", lambda package: package in ("numpy", "networkx", "pyroute2"))
     complete, lacking = only(doctor._extras)

@@ -335,7 +335,9 @@ def test_parse_target__reads_hosts_and_ports(target: str, expected: tuple[str, i
     assert parse_target(target, 7) == expected
 
 
-@pytest.mark.parametrize("target", ["", ":5", "host:", "host:0", "host:65536", "host:x", "[fd00::2]5", "[]:5"])
+@pytest.mark.parametrize(
+    "target", ["", ":5", "host:", "host:0", "host:65536", "host:x", "[fd00::2]5", "[]:5", "[::1", "::1:29600"]
+)
 def test_parse_target__rejects_the_rest(target: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_target(target, 7)

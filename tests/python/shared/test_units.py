@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import click
 import pytest
@@ -128,7 +128,9 @@ def unit_options(app: Any, name: str) -> Iterator[tuple[str, UnitOption]]:
                 else (f"{name} {command.name or function.__name__}")
             )
             for word, hint in get_type_hints(function, include_extras=True).items():
-                for info in getattr(hint, "__metadata__", ()):
+                # Before Python 3.11 a default of None makes an Optional of it.
+                annotated = (one for one in (hint, *get_args(hint)) if hasattr(one, "__metadata__"))
+                for info in next((one.__metadata__ for one in annotated), ()):
                     if isinstance(getattr(info, "parser", None), UnitOption):
                         yield f"{where} --{word.replace('_', '-')}", info.parser
     elif isinstance(app, click.Group):

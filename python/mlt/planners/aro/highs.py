@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
@@ -18,6 +21,25 @@ from mlt.planners.aro.graph import FloatArray, IntArray
 def _highspy() -> Any:
     """Loaded on first use: its wheel and OR-Tools' have HiGHS libraries of one name, which cannot share a process."""
     return import_module("highspy")
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without standard output of C code: since release 1.16 the first solver of a process prints a banner there.
+
+    No option of HiGHS prevents it, because options belong to a solver that exists.
+    """
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        libc.fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 class Verdict(Enum):
@@ -79,7 +101,8 @@ def solve(
     if (other := OTHER.get()) is not None:
         return other(cost, lower, upper, integer, rows, seconds=seconds, gap=gap, start=start)
     highspy = _highspy()
-    solver = highspy.Highs()
+    with _silence():
+        solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("time_limit", float(seconds))
     solver.setOptionValue("mip_rel_gap", float(gap))

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 
-# scipy has no types; importing it by name keeps the package strictly typed with or without stubs for it.
-_sparse: Any = import_module("scipy.sparse")
-_csgraph: Any = import_module("scipy.sparse.csgraph")
-
 
 def maximum_flow(
     tails: IntArray, heads: IntArray, capacity: IntArray, *, nodes: int, source: int, sink: int
 ) -> tuple[int, IntArray]:
     """Value and flow per arc. Arcs must be distinct pairs; capacities are below 2^31."""
-    network = _sparse.csr_array((capacity.astype(np.int32), (tails, heads)), shape=(nodes, nodes))
-    result = _csgraph.maximum_flow(network, source, sink)
+    # scipy has no types; importing it by name keeps the package strictly typed with or without stubs for it. It is an
+    # extra, without which commands still show their help.
+    sparse: Any = import_module("scipy.sparse")
+    csgraph: Any = import_module("scipy.sparse.csgraph")
+    network = sparse.csr_array((capacity.astype(np.int32), (tails, heads)), shape=(nodes, nodes))
+    result = csgraph.maximum_flow(network, source, sink)
     flow = result.flow.tocsr()
     return int(result.flow_value), np.asarray(flow[tails, heads], dtype=np.int64).ravel()
