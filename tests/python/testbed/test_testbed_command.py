@@ -18,7 +18,7 @@ from testbed_lab import MLT, POLICY, command, needs_testbed
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["run", "--", "true"], "say how many --hosts"),
+        (["run", "--", "true"], "--hosts"),
         (["run", "--hosts", "2"], "no command"),
         (["run", "--hosts", "0", "--", "true"], "hosts: "),
         (["run", "--hosts", "2", "--loss", "200%", "--", "true"], "between 0% and 100%"),
