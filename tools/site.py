@@ -99,9 +99,9 @@ def main() -> int:
         return 1
     file = ROOT / "build" / "mkdocs.yml"
     file.write_text(configuration(pages, options.out), encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-f", file], check=False
-    ).returncode
+    words = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-f", file]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an announcement about the theme
+    return subprocess.run(words, env=quiet, check=False).returncode
 
 
 if __name__ == "__main__":

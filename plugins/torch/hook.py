@@ -46,6 +46,10 @@ class BoundedLossState:
     Services divide by the contributions that arrived, per element; workers among themselves by the number of workers.
 
     Used from the thread that runs the backward pass; ``steps`` and ``latest`` may be read from any thread.
+
+    >>> state = BoundedLossState(loss_bound=warm_up(0.1, steps=100))  # doctest: +SKIP
+    >>> model.register_comm_hook(state, bounded_loss_hook)  # doctest: +SKIP
+    >>> state.latest.loss_fraction  # doctest: +SKIP
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def _then_wait(post: Callable[_P, Operation]) -> Callable[_P, Completion]:
         return post(*args, **kwargs).wait()
 
     wait.__name__, wait.__qualname__ = name, f"GroupCollectives.{name}"
-    wait.__doc__ = f"``{post.__name__}``, then wait; raises the TransferError of a failed collective."
+    wait.__doc__ = f"``{post.__name__}``, which has an example, then wait; raises the TransferError of a failed one."
     wait.__annotations__ = {**post.__annotations__, "return": "Completion"}
     wait.__signature__ = inspect.signature(post).replace(return_annotation="Completion")  # type: ignore[attr-defined]
     return wait
@@ -210,6 +210,13 @@ class GroupCollectives:
         ``input`` has the same size on every rank, ``output`` space for one per rank of the group. The own part of
         ``output`` may be the ``input``. ``loss_bound`` applies to each input at each rank, for floating point only;
         missing elements become zero, so that ranks may differ. Otherwise as ``post_all_reduce``.
+
+        >>> outputs, inputs = (np.zeros(2, int), np.zeros(2, int)), (np.array([1]), np.array([2]))
+        >>> started = [rank.post_all_gather(outputs[i], inputs[i]) for i, rank in enumerate((rank_0, rank_1))]
+        >>> [operation.wait().status for operation in started]
+        ['complete', 'complete']
+        >>> [output.tolist() for output in outputs]
+        [[1, 2], [1, 2]]
         """
         operation = self._engine.post_all_gather(
             output,
@@ -246,6 +253,15 @@ class GroupCollectives:
         ``input``. Terms are combined in group order, once all have arrived, in memory of the size of ``input``; float16
         and bfloat16 are rounded once. ``loss_bound`` applies to each part, for a SUM or MEAN of floating point only; a
         missing term counts as zero. Otherwise as ``post_all_reduce``.
+
+        >>> sums = np.zeros(1, int), np.zeros(1, int)
+        >>> inputs = np.array([1, 2]), np.array([10, 20])
+        >>> started = [rank.post_reduce_scatter(sums[i], inputs[i], op=Reduction.SUM)
+        ...            for i, rank in enumerate((rank_0, rank_1))]
+        >>> [operation.wait().status for operation in started]
+        ['complete', 'complete']
+        >>> [output.tolist() for output in sums]
+        [[11], [22]]
         """
         operation = self._engine.post_reduce_scatter(
             output,
@@ -279,6 +295,13 @@ class GroupCollectives:
 
         The root sends its tensor to each rank of the group. ``tensor`` has the same size and type on every rank; the
         root's may be read-only. Otherwise as ``post_all_reduce``.
+
+        >>> weights = np.arange(3), np.zeros(3, int)
+        >>> started = rank_0.post_broadcast(weights[0], root=0), rank_1.post_broadcast(weights[1], root=0)
+        >>> [operation.wait().status for operation in started]
+        ['complete', 'complete']
+        >>> weights[1].tolist()
+        [0, 1, 2]
         """
         operation = self._engine.post_broadcast(
             tensor,
@@ -316,6 +339,14 @@ class GroupCollectives:
         Terms are combined in group order, once all have arrived, in memory of ``n - 1`` times the tensor; float16 and
         bfloat16 are rounded once. ``loss_bound`` applies to each input, for a SUM or MEAN of floating point only; a
         missing term counts as zero. Otherwise as ``post_all_reduce``.
+
+        >>> largest = np.zeros(2, int)
+        >>> started = (rank_0.post_reduce(np.array([1, 5]), largest, op=Reduction.MAX),
+        ...            rank_1.post_reduce(np.array([4, 2]), op=Reduction.MAX))
+        >>> [operation.wait().status for operation in started]
+        ['complete', 'complete']
+        >>> largest.tolist()
+        [4, 5]
         """
         operation = self._engine.post_reduce(
             input,
@@ -353,6 +384,13 @@ class GroupCollectives:
         ``output`` has the same size on every rank. ``input``: on the root only, one part per rank of the group. The
         root's ``output`` may be its own part of ``input``. ``loss_bound`` applies to each part, for floating point
         only; missing elements become zero. Otherwise as ``post_all_reduce``.
+
+        >>> parts = np.zeros(1, int), np.zeros(1, int)
+        >>> started = rank_0.post_scatter(parts[0], np.array([10, 20])), rank_1.post_scatter(parts[1])
+        >>> [operation.wait().status for operation in started]
+        ['complete', 'complete']
+        >>> [part.tolist() for part in parts]
+        [[10], [20]]
         """
         operation = self._engine.post_scatter(
             output,
@@ -382,6 +420,12 @@ class GroupCollectives:
         """Start a barrier, which completes at no rank of the group before all have called it.
 
         Otherwise as ``post_all_reduce``.
+
+        >>> first = rank_0.post_barrier()
+        >>> first.done()
+        False
+        >>> rank_1.barrier().status, first.wait().status
+        ('complete', 'complete')
         """
         operation = self._engine.post_barrier(
             self._group(ranks), _stream(stream), layer, _layers(layer, layers), _timeout_ns(timeout)

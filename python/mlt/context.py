@@ -77,6 +77,10 @@ class Context(GroupCollectives):
 
     Warns once per process (RuntimeWarning) if the kernel grants a smaller socket buffer than requested. Raises
     ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
+
+    >>> with mlt.Context(rank=0, world_size=1, operation_timeout=60) as alone:
+    ...     alone
+    <mlt.Context rank 0 of 1, job 'default'>
     """
 
     def __init__(
@@ -185,6 +189,11 @@ class Context(GroupCollectives):
         (``mlt.priority``; None: the paper's policy by magnitude for floating point, all important otherwise). ``layer``
         of ``layers``: position of the tensor in the model, 0 in front; front layers are sent first. ``timeout`` in
         seconds limits the operation. Raises InvalidBufferError, UnknownPeerError, PeerFailedError, LimitError.
+
+        >>> send = rank_0.post_send(np.arange(4), mlt.priority.all_important, to=1, tag=8, timeout=10)
+        >>> received = np.empty(4, int)
+        >>> rank_1.wait(rank_1.post_recv(received, from_=0, tag=8)).bytes, received.tolist()
+        (32, [0, 1, 2, 3])
         """
         if layers < 1 or not 0 <= layer < layers:
             raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers (tensor to rank {to}, tag {tag})")

@@ -98,7 +98,11 @@ class Magnitude:
 
 
 def all_important(tensor: Any, grid: SegmentGrid) -> SegmentTags:
-    """Every segment important: for tensors whose parts matter equally, such as parameters."""
+    """Every segment important: for tensors whose parts matter equally, such as parameters.
+
+    >>> all_important(None, SegmentGrid(segment_count=2, segment_elements=8, elements=16, dtype="int64")).important
+    array([ True,  True])
+    """
     return SegmentTags(important=np.ones(grid.segment_count, np.bool_))
 
 

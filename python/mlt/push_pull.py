@@ -28,6 +28,9 @@ class PushPullResult:
     """Result of a push-pull. ``missing_bytes`` of this worker's push did not arrive; the pulled tensor is complete.
 
     ``repairs`` counts segments sent again in both directions; ``elapsed_ns`` runs from the call to the completion.
+
+    >>> PushPullResult(key=1, name="conv1", bytes=400, missing_bytes=4, repairs=0, elapsed_ns=2_000_000).loss_fraction
+    0.01
     """
 
     key: int
@@ -48,6 +51,10 @@ class PushPullHandle(Operation):
 
     It counts towards the context's ``max_operations`` until its completion is taken: call ``wait`` or
     ``Context.poll_cq``, or add a callback.
+
+    >>> handles = [PushPull(rank).push_pull(np.zeros(2, np.float32), key=9) for rank in (rank_0, rank_1)]
+    >>> [handle.wait(timeout=10).missing_bytes for handle in handles]
+    [0, 0]
     """
 
     __slots__ = ("__weakref__", "_native", "_waiting", "name")
@@ -141,6 +148,12 @@ class PushPull:
     """The worker side of push-pull over all summation services of the job.
 
     Raises ConfigError in a job without services or on a service's rank. Several may share one context. Thread-safe.
+
+    >>> workers = PushPull(rank_0), PushPull(rank_1)
+    >>> gradients = np.full(2, 4, np.float32), np.full(2, 8, np.float32)
+    >>> pulls = [worker.push_pull(gradients[i], key=8) for i, worker in enumerate(workers)]
+    >>> [pull.wait().bytes for pull in pulls], gradients[1].tolist()
+    ([8, 8], [6.0, 6.0])
     """
 
     def __init__(self, context: Context) -> None:
@@ -216,6 +229,9 @@ class SummationService:
     """Makes this rank, which follows the workers, a summation service until the context is closed.
 
     ``run`` waits for the end of the job. Raises ConfigError on a worker's rank.
+
+    >>> with mlt.Context(rank=2, world_size=2, services=1) as context:  # doctest: +SKIP
+    ...     SummationService(context).run()
     """
 
     def __init__(self, context: Context) -> None:

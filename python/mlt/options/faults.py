@@ -21,6 +21,9 @@ class Faults:
     ``drop``, ``duplicate``, ``reorder`` and ``corrupt`` are probabilities per datagram in [0, 1]. Each datagram is
     delayed by ``delay_us`` plus a uniform random time up to ``jitter_us``. The same ``seed`` makes the same decisions.
     ``control``: apply faults to datagrams of the control class too. Raises ConfigError for values out of range.
+
+    >>> Faults.parse("drop=1%,delay_us=2ms") == Faults(drop=0.01, delay_us=2_000)
+    True
     """
 
     drop: float = 0.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import enum
+import inspect
 import threading
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,7 +15,7 @@ import pytest
 import mlt
 from mlt._shared.ports import free_port
 
-MODULES = ("mlt.collectives", "mlt.context", "mlt.operation", "mlt.priority", "mlt.push_pull")
+MODULES = ("mlt.collectives", "mlt.context", "mlt.operation", "mlt.options.faults", "mlt.priority", "mlt.push_pull")
 
 
 @pytest.fixture
@@ -42,6 +44,24 @@ def ranks() -> Iterator[dict[str, mlt.Context]]:
 @pytest.mark.parametrize("name", MODULES)
 def test_examples__do_what_they_show(name: str, ranks: dict[str, mlt.Context]) -> None:
     module = import_module(name)
-    result = doctest.testmod(module, extraglobs={"np": np, **ranks}, optionflags=doctest.NORMALIZE_WHITESPACE)
+    result = doctest.testmod(
+        module, extraglobs={"mlt": mlt, "np": np, **ranks}, optionflags=doctest.NORMALIZE_WHITESPACE
+    )
     assert result.failed == 0
-    assert result.attempted > 3
+    assert result.attempted > 0
+
+
+def public() -> Iterator[tuple[str, object]]:
+    """What a user calls: the classes and functions of ``mlt``, and the verbs of a context."""
+    for name in mlt.__all__:
+        value = getattr(mlt, name)
+        if inspect.isclass(value) and not issubclass(value, (BaseException, enum.Enum)):
+            yield name, value
+    yield from ((name, getattr(mlt.priority, name)) for name in ("magnitude", "all_important", "random"))
+    yield from ((name, getattr(mlt.Context, name)) for name in dir(mlt.Context) if name.startswith("post_"))
+
+
+@pytest.mark.parametrize(("name", "value"), [pytest.param(*one, id=one[0]) for one in public()])
+def test_examples__every_public_name_has_one(name: str, value: object) -> None:
+    own = [member for member in vars(value).values() if inspect.isfunction(member)] if inspect.isclass(value) else []
+    assert any(">>> " in (inspect.getdoc(one) or "") for one in (value, *own)), name
