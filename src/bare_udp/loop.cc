@@ -17,6 +17,10 @@
 #include "io/os/os_error.h"
 #include "mlt.h"
 
+#ifndef UDP_GRO  // newer than glibc 2.28 (manylinux_2_28)
+#define UDP_GRO 104
+#endif
+
 namespace mlt::bare_udp {
 
 namespace {

@@ -68,10 +68,15 @@ OsErrorCode classify_errno(int number) {
 }
 
 std::string errno_text(int number) {
+#if __GLIBC_PREREQ(2, 32)
   const char* name = strerrorname_np(number);
   const char* meaning = strerrordesc_np(number);
   if (name == nullptr || meaning == nullptr) return "error " + std::to_string(number);
   return std::string(name) + " (" + meaning + ")";
+#else  // manylinux_2_28
+  char meaning[128] = "";
+  return "error " + std::to_string(number) + " (" + strerror_r(number, meaning, sizeof(meaning)) + ")";
+#endif
 }
 
 OsError os_error(int number, std::string_view action, std::string_view object) {

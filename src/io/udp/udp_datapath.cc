@@ -13,6 +13,10 @@
 #include "io/net/interface.h"
 #include "io/os/clock.h"
 
+#ifndef UDP_GRO  // newer than glibc 2.28 (manylinux_2_28)
+#define UDP_GRO 104
+#endif
+
 namespace mlt::io {
 
 namespace {

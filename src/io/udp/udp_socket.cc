@@ -13,6 +13,14 @@
 #include <limits>
 #include <vector>
 
+// Newer than the headers of manylinux_2_28.
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+#ifndef SO_PREFER_BUSY_POLL
+#define SO_PREFER_BUSY_POLL 69
+#endif
+
 namespace mlt::io {
 
 namespace {
