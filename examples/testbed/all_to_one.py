@@ -110,12 +110,17 @@ def _read(connection: socket.socket, size: int) -> None:
         size -= got
 
 
+def fraction(text: str) -> float:
+    """A loss as mlt's own options take it: 10% or 0.1."""
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transport", choices=("mlt", "tcp"), default="mlt")
     parser.add_argument("--bytes", type=int, default=262_144, help="bytes per tensor (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--loss-bound", type=float, default=0.1, help="loss bound of mlt: fraction that may be missing")
+    parser.add_argument("--loss-bound", type=fraction, default=0.1, help="loss bound of mlt, as 10%% or 0.1")
     parser.add_argument("--congestion", help="congestion control of TCP, for example cubic; default: the host's")
     options = parser.parse_args()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

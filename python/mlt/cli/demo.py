@@ -48,9 +48,9 @@ def demo(
     seeds: Annotated[
         int, typer.Option(help="Number of seeds; all three runs are repeated with each, to show the noise.")
     ] = 1,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for report.json, report.png and logs.")] = Path(
-        "demo-report"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for report.json, report.png and logs.")
+    ] = Path("demo-report"),
     live: Annotated[bool, typer.Option(help="Redraw a live table (on a terminal only).")] = True,
     workers: Annotated[int, typer.Option(help="Number of worker processes.")] = 2,
     data: Annotated[DataChoice, typer.Option(help="Data set.")] = DataChoice.auto,

@@ -54,7 +54,11 @@ _PORTS = click.option(
     "--ports", help="Ports: comma-separated numbers, ranges or the device's names. Default: the policy's."
 )
 _OUTPUT = click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Folder for the files; without it they are printed."
+    "--output",
+    "-o",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Folder for the files; without it they are printed.",
 )
 
 

@@ -199,6 +199,7 @@ def test_options__outputs_are_named_alike() -> None:
             assert "--out" not in param.opts, ctx.command_path
             if "-o" in param.opts or "--output" in param.opts:
                 assert sorted(param.opts) == ["--output", "-o"], ctx.command_path
+                assert param.metavar == ("FOLDER" if "Folder" in param.help else "FILE|-"), ctx.command_path
             if "--json" in param.opts:
                 assert param.metavar == "FILE|-", ctx.command_path
 
