@@ -7,12 +7,15 @@ switch in order (down ports first), so that down and up ports sit in different p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from mlt.planners.aro.instance import Instance, InstanceError, Job, Link, Port, Switch, Task
+from mlt.planners.psnet import clos
+from mlt.planners.psnet.checks import TopologyError
+from mlt.planners.psnet.graph import Graph, hosts, switches
 
 Mapping = Literal["class", "interleaved", "whole"]
 MAPPINGS: tuple[Mapping, ...] = ("class", "interleaved", "whole")
@@ -79,38 +82,46 @@ def leaf_spine(
     seed: int = 0,
 ) -> Instance:
     """The paper's cluster by default: 24 leaves, 24 spines, 576 servers, 100 Gbit/s everywhere."""
-    leaf_names = [f"leaf{i}" for i in range(leaves)]
-    spine_names = [f"spine{i}" for i in range(spines)]
-    hosts = [f"host{i}" for i in range(leaves * hosts_per_leaf)]
-    table: dict[str, tuple[int, list[str], list[str]]] = {}
-    for i, name in enumerate(leaf_names):
-        table[name] = (0, hosts[i * hosts_per_leaf : (i + 1) * hosts_per_leaf], spine_names)
-    for name in spine_names:
-        table[name] = (1, leaf_names, [])
-    return _draw(_Fabric(table, hosts, leaf_names), hardware or Hardware(), workload or Workload(), seed)
+    graph = clos.leaf_spine(leaves, spines, hosts_per_leaf=hosts_per_leaf)
+    return _draw(_fabric(graph, _plain_name), hardware or Hardware(), workload or Workload(), seed)
 
 
 def fat_tree(
     *, k: int = 8, hardware: Hardware | None = None, workload: Workload | None = None, seed: int = 0
 ) -> Instance:
     """A k-ary fat-tree: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 cores, k^3/4 hosts."""
-    if k < 2 or k % 2:
-        raise InstanceError(f"fat-tree arity {k}: it must be even and at least 2")
     half = k // 2
-    hosts = [f"host{i}" for i in range(k * half * half)]
-    edges = [f"edge{pod}_{i}" for pod in range(k) for i in range(half)]
-    table: dict[str, tuple[int, list[str], list[str]]] = {}
-    for index, name in enumerate(edges):
-        pod = index // half
-        table[name] = (0, hosts[index * half : (index + 1) * half], [f"agg{pod}_{j}" for j in range(half)])
-    for pod in range(k):
-        for j in range(half):
-            below = [f"edge{pod}_{i}" for i in range(half)]
-            table[f"agg{pod}_{j}"] = (1, below, [f"core{j}_{c}" for c in range(half)])
-    for j in range(half):
-        for c in range(half):
-            table[f"core{j}_{c}"] = (2, [f"agg{pod}_{j}" for pod in range(k)], [])
-    return _draw(_Fabric(table, hosts, edges), hardware or Hardware(), workload or Workload(workers=32), seed)
+
+    def name_of(node: dict[str, Any]) -> str:
+        if node["role"] == "core":
+            return f"core{node['index'] // half}_{node['index'] % half}"
+        return f"{'agg' if node['role'] == 'aggregation' else 'edge'}{node['group']}_{node['index']}"
+
+    try:
+        graph = clos.fat_tree(k)
+    except TopologyError as error:
+        raise InstanceError(str(error)) from None
+    return _draw(_fabric(graph, name_of), hardware or Hardware(), workload or Workload(workers=32), seed)
+
+
+def _plain_name(node: dict[str, Any]) -> str:
+    return f"{node['role']}{node['index']}"
+
+
+def _fabric(graph: Graph, name_of: Callable[[dict[str, Any]], str]) -> _Fabric:
+    """The switches of a folded Clos network by level, which is the order that seeds draw from; hosts in build order."""
+    nodes = dict(graph.nodes(data=True))
+    found = hosts(graph)
+    names = {one: f"host{i}" for i, one in enumerate(found)}
+    names |= {one: name_of(node) for one, node in nodes.items() if node["kind"] == "switch"}
+    order = sorted(switches(graph), key=lambda one: (nodes[one]["level"], nodes[one]["group"], nodes[one]["index"]))
+    table = {}
+    for one in order:
+        level = nodes[one]["level"]
+        down, up = ([names[n] for n in graph.neighbors(one) if (nodes[n]["level"] < level) == below]
+                    for below in (True, False))  # fmt: skip
+        table[names[one]] = (level - 1, down, up)
+    return _Fabric(table, [names[one] for one in found], [names[one] for one in order if nodes[one]["level"] == 1])
 
 
 def _draw(fabric: _Fabric, hardware: Hardware, workload: Workload, seed: int) -> Instance:
