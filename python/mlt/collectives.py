@@ -89,13 +89,7 @@ class GroupCollectives:
         operation = self._engine.post_all_reduce(
             tensor,
             op,
-            self._group(ranks),
-            _stream(stream),
-            loss_bound,
-            layer,
-            _layers(layer, layers),
-            _timeout_ns(timeout),
-            dtype or "",
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
         )
         return self._operation(operation, "all_reduce")
 
@@ -137,13 +131,7 @@ class GroupCollectives:
             input,
             _parts(output, output_splits, "output_splits", len(group), dtype),
             _parts(input, input_splits, "input_splits", len(group), dtype),
-            group,
-            _stream(stream),
-            loss_bound,
-            layer,
-            _layers(layer, layers),
-            _timeout_ns(timeout),
-            dtype or "",
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
         )
         return self._operation(operation, "all_to_all")
 
@@ -180,13 +168,7 @@ class GroupCollectives:
             input,
             output,
             root,
-            self._group(ranks),
-            _stream(stream),
-            loss_bound,
-            layer,
-            _layers(layer, layers),
-            _timeout_ns(timeout),
-            dtype or "",
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
         )
         return self._operation(operation, "gather")
 
@@ -221,13 +203,7 @@ class GroupCollectives:
         operation = self._engine.post_all_gather(
             output,
             input,
-            self._group(ranks),
-            _stream(stream),
-            loss_bound,
-            layer,
-            _layers(layer, layers),
-            _timeout_ns(timeout),
-            dtype or "",
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
         )
         return self._operation(operation, "all_gather")
 
@@ -267,13 +243,7 @@ class GroupCollectives:
             output,
             input,
             op,
-            self._group(ranks),
-            _stream(stream),
-            loss_bound,
-            layer,
-            _layers(layer, layers),
-            _timeout_ns(timeout),
-            dtype or "",
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
         )
         return self._operation(operation, "reduce_scatter")
 
@@ -306,13 +276,7 @@ class GroupCollectives:
         operation = self._engine.post_broadcast(
             tensor,
             root,
-            self._group(ranks),
-            _stream(stream),
-            0.0,
-            layer,
-            _layers(layer, layers),
-            _timeout_ns(timeout),
-            dtype or "",
+            *self._how(ranks, stream, 0.0, layer, layers, timeout, dtype),
         )
         return self._operation(operation, "broadcast")
 
@@ -353,13 +317,7 @@ class GroupCollectives:
             output,
             root,
             op,
-            self._group(ranks),
-            _stream(stream),
-            loss_bound,
-            layer,
-            _layers(layer, layers),
-            _timeout_ns(timeout),
-            dtype or "",
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
         )
         return self._operation(operation, "reduce")
 
@@ -396,13 +354,7 @@ class GroupCollectives:
             output,
             input,
             root,
-            self._group(ranks),
-            _stream(stream),
-            loss_bound,
-            layer,
-            _layers(layer, layers),
-            _timeout_ns(timeout),
-            dtype or "",
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
         )
         return self._operation(operation, "scatter")
 
@@ -440,6 +392,14 @@ class GroupCollectives:
         if not ranks:
             raise ConfigError("ranks is empty; a group has at least this rank, and None means all workers")
         return list(ranks)
+
+    def _how(
+        self, ranks: Sequence[int] | None, stream: int, loss_bound: float, layer: int, layers: int,
+        timeout: float | None, dtype: str | None,
+    ) -> tuple[Sequence[int], int, float, int, int, int, str]:  # fmt: skip
+        """The last arguments of every collective of the native engine, checked."""
+        group, layers = self._group(ranks), _layers(layer, layers)
+        return group, _stream(stream), loss_bound, layer, layers, _timeout_ns(timeout), dtype or ""
 
     def _operation(self, operation: int, kind: Kind) -> Operation:
         return Operation(operation, kind, -1, 0, cast("Context", self))

@@ -110,7 +110,7 @@ def _plain_name(node: dict[str, Any]) -> str:
 
 def _fabric(graph: Graph, name_of: Callable[[dict[str, Any]], str]) -> _Fabric:
     """The switches of a folded Clos network by level, which is the order that seeds draw from; hosts in build order."""
-    nodes = dict(graph.nodes(data=True))
+    nodes = graph.nodes
     found = hosts(graph)
     names = {one: f"host{i}" for i, one in enumerate(found)}
     names |= {one: name_of(node) for one, node in nodes.items() if node["kind"] == "switch"}
