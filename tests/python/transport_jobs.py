@@ -64,6 +64,12 @@ def local_job(world_size: int = 2, *, services: int = 0, **options: Any) -> Iter
             context.close()
 
 
+def open_rank(rank: int, port: int, *, workers: int, services: int = 0, **options: Any) -> mlt.Context:
+    """The context of one rank in a process of its own."""
+    place = {"master_addr": "127.0.0.1", "rendezvous_port": port, "connect_timeout": START_SECONDS}
+    return mlt.Context(rank, workers, services, **{**place, **options})
+
+
 class RankProcess:
     """One rank in a process of its own. ``say`` and ``hear`` exchange objects with its function."""
 

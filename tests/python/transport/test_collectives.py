@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_names, names, until
-from transport_jobs import ETHERNET_SEGMENT, START_SECONDS, local_job, process_job
+from transport_jobs import ETHERNET_SEGMENT, local_job, open_rank, process_job
 
 import mlt
 from mlt import Reduction
@@ -518,15 +518,7 @@ def test_poll_cq__has_collectives_among_the_rest(job: list[mlt.Context]) -> None
 
 
 def member(pipe: Connection, rank: int, port: int) -> None:
-    context = mlt.Context(
-        rank,
-        3,
-        master_addr="127.0.0.1",
-        rendezvous_port=port,
-        peer_timeout=PEER_TIMEOUT,
-        connect_timeout=START_SECONDS,
-    )
-    with context:
+    with open_rank(rank, port, workers=3, peer_timeout=PEER_TIMEOUT) as context:
         tensor = np.ones(4 << 20, np.float32)
         context.all_reduce(tensor)
         pipe.send("ready")

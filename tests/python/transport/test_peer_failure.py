@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from transport_jobs import START_SECONDS, process_job, takes
+from transport_jobs import START_SECONDS, open_rank, process_job, takes
 
 import mlt
 
@@ -24,16 +24,7 @@ MANY = 16_000_000
 
 def worker(pipe: Connection, rank: int, port: int) -> None:
     """Ranks 0 and 1 each send to and receive from rank 2, and to and from each other, until rank 2 has failed."""
-    context = mlt.Context(
-        rank,
-        3,
-        master_addr="127.0.0.1",
-        rendezvous_port=port,
-        peer_timeout=PEER_TIMEOUT,
-        line_rate_gbps=LINE_RATE_GBPS,
-        connect_timeout=START_SECONDS,
-    )
-    with context:
+    with open_rank(rank, port, workers=3, peer_timeout=PEER_TIMEOUT, line_rate_gbps=LINE_RATE_GBPS) as context:
         if rank == 2:
             for peer in (0, 1):
                 context.post_send(np.ones(MANY, np.float32), to=peer, tag=7)
@@ -93,16 +84,7 @@ def test_transfer__with_a_rank_that_dies_or_hangs_fails_in_time(blow: signal.Sig
 
 def member(pipe: Connection, rank: int, port: int) -> None:
     """Two workers and a service; every worker's push-pull is under way when the blow falls."""
-    context = mlt.Context(
-        rank,
-        2,
-        1,
-        master_addr="127.0.0.1",
-        rendezvous_port=port,
-        peer_timeout=PEER_TIMEOUT,
-        connect_timeout=START_SECONDS,
-    )
-    with context:
+    with open_rank(rank, port, workers=2, services=1, peer_timeout=PEER_TIMEOUT) as context:
         if rank == 2:
             service = mlt.SummationService(context)
             pipe.send("ready")
@@ -156,7 +138,7 @@ def test_push_pull__ends_in_time_when_another_worker_is_killed() -> None:
 
 def closer(pipe: Connection, rank: int, port: int) -> None:
     """Rank 1 ends without closing its context: the interpreter's exit says goodbye for it."""
-    context = mlt.Context(rank, 2, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=START_SECONDS)
+    context = open_rank(rank, port, workers=2)
     pipe.send("ready")
     pipe.recv()
     if rank == 0:
@@ -182,7 +164,7 @@ def test_exit__without_close_still_says_goodbye() -> None:
 
 def early_leaver(pipe: Connection, rank: int, port: int) -> None:
     """Ranks 1 and 2 leave as soon as they may; ranks 0 and 3 exchange a tensor."""
-    with mlt.Context(rank, 4, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=START_SECONDS) as context:
+    with open_rank(rank, port, workers=4) as context:
         if rank in (0, 3):
             landing = np.zeros(1000, np.float32)
             receive = context.post_recv(landing, from_=3 - rank, tag=1)
