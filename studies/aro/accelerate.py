@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import pvariance
 
@@ -89,6 +89,39 @@ def scores(graph: TaskGraph) -> dict[str, list[int]]:
     return found
 
 
+def prune(graph: TaskGraph, drop: Collection[int]) -> TaskGraph | None:
+    """``graph`` without nodes ``drop`` and without the dead ends that result; None if a worker is cut off."""
+    alive = np.ones(len(graph.nodes), dtype=bool)
+    alive[list(drop)] = False
+    while True:
+        keep = alive[graph.tail] & alive[graph.head]
+        onward = np.zeros(len(graph.nodes), dtype=bool)
+        onward[graph.tail[keep]] = True
+        inward = graph.supply > 0
+        inward[graph.head[keep]] = True
+        useful = alive & inward & onward
+        useful[graph.ps] = True
+        if np.array_equal(useful, alive):
+            break
+        alive = useful
+    if not alive[list(graph.entry.values())].all():
+        return None
+    number = np.cumsum(alive) - 1
+    return TaskGraph(
+        job=graph.job,
+        task=graph.task,
+        nodes=tuple(node for node, kept in zip(graph.nodes, alive, strict=True) if kept),
+        tail=number[graph.tail[keep]],
+        head=number[graph.head[keep]],
+        capacity=graph.capacity[keep],
+        link=graph.link[keep],
+        links=graph.links,
+        entry={worker: int(number[v]) for worker, v in graph.entry.items()},
+        ps=int(number[graph.ps]),
+        access_gbps=graph.access_gbps,
+    )
+
+
 def prune_aggregators(instance: Instance, graphs: Sequence[TaskGraph], share: float) -> list[TaskGraph]:
     """APP: each task keeps ``floor(share n)`` AAs of each group, evenly scored ones first, dealt out in turn."""
     taken: set[str] = set()
@@ -107,15 +140,15 @@ def prune_aggregators(instance: Instance, graphs: Sequence[TaskGraph], share: fl
                 keep.append(fresh[0])
                 taken.add(fresh[0])
             drop |= set(group) - set(keep)
-        kept = graph.prune([v for v, node in enumerate(graph.nodes) if node.name in drop])
+        kept = prune(graph, [v for v, node in enumerate(graph.nodes) if node.name in drop])
         pruned.append(graph if kept is None else kept)
     return pruned
 
 
 def only_programmable(instance: Instance, graph: TaskGraph) -> TaskGraph | None:
     """SRO's first stage: the graph without common switches above the leaves, None if that cuts a worker off."""
-    return graph.prune(
-        [v for v, node in enumerate(graph.nodes) if node.kind is Kind.CS and instance.switch[node.name].tier > 0]
+    return prune(
+        graph, [v for v, node in enumerate(graph.nodes) if node.kind is Kind.CS and instance.switch[node.name].tier > 0]
     )
 
 
@@ -128,7 +161,7 @@ def drop_unused(instance: Instance, graph: TaskGraph, stage: TaskGraph, y: IntAr
         for v, node in enumerate(graph.nodes)
         if node.kind is Kind.INP and node.name in names and node not in used and not graph.forced[v]
     ]
-    kept = graph.prune(idle)
+    kept = prune(graph, idle)
     return graph if kept is None else kept
 
 

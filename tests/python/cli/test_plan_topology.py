@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from checks import assert_names
+from network_documents import from_document, same_network
 from typer.testing import CliRunner
 
 from mlt.cli.plan_topology import app
@@ -13,7 +14,6 @@ from mlt.planners.cluster import read_cluster
 from mlt.planners.plan import read_plan
 from mlt.planners.psnet.clos import fat_tree
 from mlt.planners.psnet.cluster_psnet import read_psnet
-from mlt.planners.psnet.graph import from_document, same_network
 
 
 def run(*arguments: object, code: int = 0) -> str:

@@ -8,7 +8,7 @@ switch (CS). Workers are kept as a count at the node they enter, since their fir
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -97,38 +97,6 @@ class TaskGraph:
         for inp in np.flatnonzero(self.forced):
             found[self.op_of[int(inp)]] += 1
         return found
-
-    def prune(self, drop: Collection[int]) -> TaskGraph | None:
-        """The graph without nodes ``drop`` and without the dead ends that result; None if a worker is cut off."""
-        alive = np.ones(len(self.nodes), dtype=bool)
-        alive[list(drop)] = False
-        while True:
-            keep = alive[self.tail] & alive[self.head]
-            onward = np.zeros(len(self.nodes), dtype=bool)
-            onward[self.tail[keep]] = True
-            inward = self.supply > 0
-            inward[self.head[keep]] = True
-            useful = alive & inward & onward
-            useful[self.ps] = True
-            if np.array_equal(useful, alive):
-                break
-            alive = useful
-        if not alive[list(self.entry.values())].all():
-            return None
-        number = np.cumsum(alive) - 1
-        return TaskGraph(
-            job=self.job,
-            task=self.task,
-            nodes=tuple(node for node, kept in zip(self.nodes, alive, strict=True) if kept),
-            tail=number[self.tail[keep]],
-            head=number[self.head[keep]],
-            capacity=self.capacity[keep],
-            link=self.link[keep],
-            links=self.links,
-            entry={worker: int(number[v]) for worker, v in self.entry.items()},
-            ps=int(number[self.ps]),
-            access_gbps=self.access_gbps,
-        )
 
 
 def _group(keys: IntArray, size: int) -> tuple[IntArray, ...]:

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 
-from mlt.planners.psnet.checks import TopologyError, require_positive
+from mlt.planners.psnet.checks import TopologyError
 
 Graph: TypeAlias = "nx.Graph[str]"
 
@@ -85,35 +85,6 @@ def to_document(graph: Graph) -> dict[str, Any]:
     }
 
 
-def from_document(document: dict[str, Any]) -> Graph:
-    """The inverse of ``to_document``; rejects links to unknown nodes and links without a bandwidth."""
-    graph: Graph = nx.Graph(**document.get("graph", {}))
-    for node in document["nodes"]:
-        attributes = {key: value for key, value in node.items() if key != "name"}
-        missing = {"kind", "role", "level", "group", "index"} - attributes.keys()
-        if missing:
-            raise TopologyError(f"node {node['name']!r} lacks {', '.join(sorted(missing))}")
-        graph.add_node(node["name"], **attributes)
-    for link in document["links"]:
-        for end in (link["a"], link["b"]):
-            if end not in graph:
-                raise TopologyError(f"link {link['a']} - {link['b']}: {end!r} is not among the nodes")
-        require_positive(f"link {link['a']} - {link['b']}: bits_per_second", link.get("bits_per_second", 0))
-        attributes = {key: value for key, value in link.items() if key not in ("a", "b")}
-        graph.add_edge(link["a"], link["b"], **attributes)
-    return graph
-
-
 def dumps(graph: Graph) -> str:
     """The graph as JSON text, stable for equal graphs built in the same order."""
     return json.dumps(to_document(graph), indent=1)
-
-
-def same_network(a: Graph, b: Graph) -> bool:
-    """Whether two graphs have the same nodes, links and attributes, in any order."""
-
-    def key(graph: Graph) -> tuple[Any, Any]:
-        nodes = {name: data for name, data in graph.nodes(data=True)}  # noqa: C416
-        return nodes, {frozenset((u, v)): data for u, v, data in graph.edges(data=True)}
-
-    return key(a) == key(b)

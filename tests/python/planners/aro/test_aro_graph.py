@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 from checks import names
 from routing_cases import figure_1
@@ -68,18 +67,3 @@ def test_sources__count_one_flow_per_pipeline_with_workers() -> None:
     graph = _graph(instance)
     by_name = {graph.nodes[v].name: int(n) for v, n in enumerate(graph.sources) if n}
     assert by_name == {"L1": 1, "L2": 2, "L3": 1}
-
-
-def test_prune__drops_what_then_leads_nowhere() -> None:
-    graph = _graph(figure_1(["S1"]))
-    spine = next(v for v, node in enumerate(graph.nodes) if node.name == "S1" and node.kind is Kind.INP)
-    pruned = graph.prune([spine])
-    assert pruned is not None
-    assert all(node.name != "S1" for node in pruned.nodes)
-    assert pruned.supply.sum() == 5
-    assert np.isfinite(pruned.capacity).all()
-
-
-def test_prune__is_none_when_a_worker_is_cut_off() -> None:
-    graph = _graph(figure_1([]))
-    assert graph.prune([v for v, node in enumerate(graph.nodes) if node.name in ("S0", "S1")]) is None

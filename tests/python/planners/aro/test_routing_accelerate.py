@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from statistics import pvariance
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from routing_cases import QUICK, figure_1, instances
@@ -16,6 +17,7 @@ from studies.aro.accelerate import (
     alternatives,
     only_programmable,
     plan_accelerated,
+    prune,
     prune_aggregators,
     scores,
 )
@@ -106,3 +108,20 @@ def test_plan_routes__all_accelerations_lose_little_on_the_papers_cluster() -> N
 def test_accelerations__reject_bad_settings(share: float, levels: int) -> None:
     with pytest.raises(ValueError, match=r"APP keeps|QSR needs"):
         Accelerations(app_share=share, qsr_levels=levels)
+
+
+def test_prune__drops_what_then_leads_nowhere() -> None:
+    instance = figure_1(["S1"])
+    graph = unfold(instance, *instance.tasks[0])
+    spine = next(v for v, node in enumerate(graph.nodes) if node.name == "S1" and node.kind is Kind.INP)
+    pruned = prune(graph, [spine])
+    assert pruned is not None
+    assert all(node.name != "S1" for node in pruned.nodes)
+    assert pruned.supply.sum() == 5
+    assert np.isfinite(pruned.capacity).all()
+
+
+def test_prune__is_none_when_a_worker_is_cut_off() -> None:
+    instance = figure_1([])
+    graph = unfold(instance, *instance.tasks[0])
+    assert prune(graph, [v for v, node in enumerate(graph.nodes) if node.name in ("S0", "S1")]) is None

@@ -8,12 +8,13 @@ import pytest
 from checks import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from network_documents import same_network
 
 from mlt.planners._shared.documents import InputError
 from mlt.planners.psnet.cluster_growth import grow_cluster, trunk_bytes
 from mlt.planners.psnet.cluster_io import psnet_cluster
 from mlt.planners.psnet.cluster_psnet import read_psnet
-from mlt.planners.psnet.graph import Graph, TopologyError, same_network
+from mlt.planners.psnet.graph import Graph, TopologyError
 from mlt.planners.psnet.growth import grow_psnet
 from mlt.planners.psnet.jobs import JobRequest
 from mlt.planners.psnet.placement import place_jobs
