@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 from mlt import _core
 from mlt._core import Reduction
+from mlt._shared.argument_types import explains_types
 from mlt.errors import ConfigError, InvalidBufferError
 from mlt.operation import Completion, Kind, Operation
 
@@ -47,6 +48,7 @@ class GroupCollectives:
     _workers: tuple[int, ...]
     _engine: _core.Engine
 
+    @explains_types
     def post_all_reduce(
         self,
         tensor: Any,
@@ -95,6 +97,7 @@ class GroupCollectives:
 
     all_reduce = _then_wait(post_all_reduce)
 
+    @explains_types
     def post_all_to_all(
         self,
         output: Any,
@@ -137,6 +140,7 @@ class GroupCollectives:
 
     all_to_all = _then_wait(post_all_to_all)
 
+    @explains_types
     def post_gather(
         self,
         input: Any,
@@ -174,6 +178,7 @@ class GroupCollectives:
 
     gather = _then_wait(post_gather)
 
+    @explains_types
     def post_all_gather(
         self,
         output: Any,
@@ -209,6 +214,7 @@ class GroupCollectives:
 
     all_gather = _then_wait(post_all_gather)
 
+    @explains_types
     def post_reduce_scatter(
         self,
         output: Any,
@@ -249,6 +255,7 @@ class GroupCollectives:
 
     reduce_scatter = _then_wait(post_reduce_scatter)
 
+    @explains_types
     def post_broadcast(
         self,
         tensor: Any,
@@ -282,6 +289,7 @@ class GroupCollectives:
 
     broadcast = _then_wait(post_broadcast)
 
+    @explains_types
     def post_reduce(
         self,
         input: Any,
@@ -323,6 +331,7 @@ class GroupCollectives:
 
     reduce = _then_wait(post_reduce)
 
+    @explains_types
     def post_scatter(
         self,
         output: Any,
@@ -360,6 +369,7 @@ class GroupCollectives:
 
     scatter = _then_wait(post_scatter)
 
+    @explains_types
     def post_barrier(
         self,
         *,

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, priority
+from mlt._shared.argument_types import explained
 from mlt.collectives import GroupCollectives
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
 from mlt.job import address as own_address
@@ -38,6 +39,9 @@ _warned_of_small_buffer = False
 
 class ContextArguments(JobArguments, TransportArguments, total=False):
     """Keyword arguments of ``Context``."""
+
+
+_TYPES = {**ContextArguments.__annotations__, **dict.fromkeys(("rank", "world_size", "services"), "int | None")}
 
 
 class Context(GroupCollectives):
@@ -93,7 +97,11 @@ class Context(GroupCollectives):
         if unknown := options.keys() - ContextArguments.__annotations__:
             raise TypeError(f"Context() got an unexpected keyword argument {min(unknown)!r}")
         place: Any = {name: value for name, value in options.items() if name in JobArguments.__annotations__}
-        config = JobConfig.resolve(rank=rank, world_size=world_size, services=services, **place)
+        try:
+            config = JobConfig.resolve(rank=rank, world_size=world_size, services=services, **place)
+        except TypeError as error:
+            given = {"rank": rank, "world_size": world_size, "services": services, **place}
+            raise explained(error, "Context", _TYPES, given) from None
         self._config = config
         self._workers = tuple(range(config.world_size))
         self._rendezvous_counts: Counter[str] = Counter()
@@ -105,7 +113,10 @@ class Context(GroupCollectives):
         ways = paths_module.resolve(options.get("paths"), ranks=config.size, rank=config.rank)
         io_threads_module.refuse(options.get("io_threads"), options.get("io_cpus"))
         native = _core.Options(data_dscp=list(dscp.data), control_dscp=dscp.control)
-        arguments.apply(options, native)
+        try:
+            arguments.apply(options, native)
+        except TypeError as error:
+            raise explained(error, "Context", _TYPES, options) from None
         deadline = time.monotonic() + connect_timeout
         address = own_address.local_host(config)
         if config.size > 1:
@@ -202,18 +213,22 @@ class Context(GroupCollectives):
         if prio_func is not None and not by_magnitude and prio_func is not priority.all_important:
             grid = self._grid(_core.tensor_info(tensor, dtype or ""), to, layer, layers)
             tags = self._segment_tags(tensor, prio_func, grid, f"send of tag {tag} to rank {to}")
-        # Positional: keyword arguments would cost more than the post.
-        operation = self._engine.post_send(
-            tensor,
-            to,
-            _tag(tag),
-            layer,
-            layers,
-            tags,
-            by_magnitude,
-            0 if timeout is None else times.nanoseconds(timeout, "timeout"),
-            dtype or "",
-        )
+        try:
+            # Positional: keyword arguments would cost more than the post.
+            operation = self._engine.post_send(
+                tensor,
+                to,
+                _tag(tag),
+                layer,
+                layers,
+                tags,
+                by_magnitude,
+                0 if timeout is None else times.nanoseconds(timeout, "timeout"),
+                dtype or "",
+            )
+        except TypeError as error:
+            given = {"to": to, "tag": tag, "layer": layer, "layers": layers, "dtype": dtype}
+            raise explained(error, "post_send", Context.post_send.__annotations__, given) from None
         return Operation(operation, "send", to, tag, self)
 
     def post_recv(
@@ -247,17 +262,21 @@ class Context(GroupCollectives):
         >>> rank_0.wait(send).bytes
         400000
         """
-        operation = self._engine.post_recv(
-            tensor,
-            from_,
-            _tag(tag),
-            loss_bound,
-            fill != "zero" and _choice(fill, "fill", "zero", "keep"),
-            stop != "patient" and _choice(stop, "stop", "patient", "eager"),
-            0 if deadline is None else times.nanoseconds(deadline, "deadline"),
-            0 if timeout is None else times.nanoseconds(timeout, "timeout"),
-            dtype or "",
-        )
+        try:
+            operation = self._engine.post_recv(
+                tensor,
+                from_,
+                _tag(tag),
+                loss_bound,
+                fill != "zero" and _choice(fill, "fill", "zero", "keep"),
+                stop != "patient" and _choice(stop, "stop", "patient", "eager"),
+                0 if deadline is None else times.nanoseconds(deadline, "deadline"),
+                0 if timeout is None else times.nanoseconds(timeout, "timeout"),
+                dtype or "",
+            )
+        except TypeError as error:
+            given = {"loss_bound": loss_bound, "from_": from_, "tag": tag, "dtype": dtype}
+            raise explained(error, "post_recv", Context.post_recv.__annotations__, given) from None
         return Operation(operation, "recv", from_, tag, self)
 
     def poll_cq(self, max_completions: int = 64) -> list[Completion]:

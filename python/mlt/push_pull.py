@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlt._callbacks import Callbacks
+from mlt._shared.argument_types import explains_types
 from mlt.context import Context
 from mlt.errors import ConfigError, UnknownOperationError, WaitTimeoutError, from_status
 from mlt.operation import Operation
@@ -175,6 +176,7 @@ class PushPull:
         """The context that it uses."""
         return self._context
 
+    @explains_types
     def push_pull(
         self,
         tensor: Any,

@@ -1,0 +1,65 @@
+"""Names the argument whose type differs from its annotation; native functions list their whole signature instead."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) or hasattr(value, "__index__")
+
+
+def _are_integers(value: object) -> bool:
+    try:
+        return not isinstance(value, str | bytes) and all(map(_is_integer, value))  # type: ignore[call-overload]
+    except TypeError:
+        return False
+
+
+# Annotation -> check, expectation. Arguments with other annotations are not judged.
+_KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "int": (_is_integer, "an integer"),
+    "float": (lambda value: isinstance(value, Real) or hasattr(value, "__float__"), "a number"),
+    "str": (lambda value: isinstance(value, str), "text"),
+    "Sequence[int]": (_are_integers, "a list of integers"),
+    "Reduction": (lambda value: type(value).__name__ == "Reduction", "a mlt.Reduction"),
+}
+
+
+def explained(error: TypeError, name: str, annotations: Mapping[str, Any], given: Mapping[str, object]) -> TypeError:
+    """``error`` of the call ``name``, or one that names the first argument of a wrong type if there is one."""
+    for argument, value in given.items():
+        annotation = annotations.get(argument, "")
+        text = str(getattr(annotation, "__forward_arg__", annotation))
+        kind = text.removesuffix(" | None")
+        if kind not in _KINDS or (value is None and kind != text):
+            continue
+        fits, expected = _KINDS[kind]
+        if not fits(value):
+            hint = "; 1% is 0.01" if isinstance(value, str) and value.endswith("%") else ""
+            return TypeError(f"{name}: {argument} is {value!r}; it is {expected}{hint}")
+    return error
+
+
+def explains_types(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function whose TypeErrors name the argument."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            try:
+                given = inspect.signature(function).bind(*args, **kwargs).arguments
+            except TypeError:  # another number of arguments
+                raise error from None
+            raise explained(error, function.__name__, function.__annotations__, given) from None
+
+    return call
