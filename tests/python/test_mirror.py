@@ -21,6 +21,7 @@ TESTS = ROOT / "tests"
 TESTED_BY = {
     "mlt.__main__": "python/cli/test_style.py",
     "mlt._callbacks": "python/transport/test_push_pull.py",
+    "mlt._named.": "python/named/test_controller.py",
     "mlt._shared.addresses": "python/options/test_paths.py",
     "mlt._shared.json_lines": "python/shared/test_link.py",
     "mlt._shared.unit_fields": "python/shared/test_units.py",
@@ -95,6 +96,7 @@ TESTED_BY = {
     "mlt.testbed.requirements": "python/testbed/test_testbed_command.py",
     "mlt.testbed.switch_port": "python/testbed/test_testbed_proofs.py",
     "mlt.torch.collectives": "plugins/torch/test_process_group.py",
+    "mlt.torch.horovod.": "plugins/torch/test_horovod.py",
     "mlt.torch_autoload": "plugins/torch/test_contexts.py",
 }
 

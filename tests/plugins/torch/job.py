@@ -31,9 +31,15 @@ class Outcome:
 
 
 def run_job(
-    program: str, *, workers: int = 2, services: int = 0, kill: int | None = None, **options: Any
+    program: str,
+    *,
+    workers: int = 2,
+    services: int = 0,
+    kill: int | None = None,
+    programs: Path = PROGRAMS,
+    **options: Any,
 ) -> list[Outcome]:
-    """Run ``program`` of programs.py on every worker, the summation service on the ranks after them.
+    """Run ``program`` of the file ``programs`` on every worker, the summation service on the ranks after them.
 
     ``kill``: this rank gets SIGKILL as soon as it says so on a line of its own ("kill me").
     """
@@ -47,7 +53,7 @@ def run_job(
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAMS), program if rank < workers else "service", json.dumps(options)],
+            [sys.executable, str(programs), program if rank < workers else "service", json.dumps(options)],
             env={**environment, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,136 @@
+"""``init``, ``shutdown``, ranks and sizes, and what Horovod says about how it was built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from mlt.torch.horovod import job, operations
+from mlt.torch.horovod.process_sets import ProcessSet, add_process_set, global_process_set
+
+
+def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[int]] | None = None) -> None:
+    """Connect all ranks of the job, whose number and addresses come from the launcher's variables.
+
+    No-op in a job. ``process_sets``: to register, the same on all ranks, or "dynamic", which is always allowed.
+    ``comm`` may be None only: mlt uses no MPI communicators; put the ranks into a process set.
+    """
+    if comm is not None:
+        raise ValueError("init(comm=) is not supported: mlt uses no MPI; use process_sets= for a subset of the ranks")
+    if not job.start():
+        return
+    global_process_set.ranks = list(range(size()))
+    if process_sets is not None and not isinstance(process_sets, str):
+        for process_set in process_sets:
+            add_process_set(process_set)
+
+
+def shutdown() -> None:
+    """End the job on all ranks; operations in progress fail. ``init`` may be called again."""
+    job.stop()
+    operations.forget_handles()
+
+
+def is_initialized() -> bool:
+    """Whether ``init`` was called, and ``shutdown`` not."""
+    try:
+        job.current()
+    except ValueError:
+        return False
+    return True
+
+
+def rank() -> int:
+    """This process's number in the job."""
+    return job.controller().rank
+
+
+def size() -> int:
+    """Number of processes in the job."""
+    return job.controller().size
+
+
+def local_rank() -> int:
+    """This process's number on its host."""
+    return job.current().local_rank
+
+
+def local_size() -> int:
+    """Number of the job's processes on this host."""
+    return job.current().local_size
+
+
+def cross_rank() -> int:
+    """This host's number among those that have a process with this local rank."""
+    return job.current().cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts that have a process with this local rank."""
+    return job.current().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have the same number of processes."""
+    return job.current().is_homogeneous
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
+    """Not supported."""
+    raise NotImplementedError("mlt writes no Horovod timeline; use torch.profiler, and Context.counters() of mlt")
+
+
+def stop_timeline() -> NoReturn:
+    """Not supported."""
+    raise NotImplementedError("mlt writes no Horovod timeline; use torch.profiler, and Context.counters() of mlt")
+
+
+def mpi_threads_supported() -> bool:
+    """False: mlt uses no MPI."""
+    job.current()
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False: mlt uses no MPI."""
+    return False
+
+
+def mpi_built() -> bool:
+    """False: mlt uses no MPI."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False: mlt is the transport."""
+    return False
+
+
+def gloo_built() -> bool:
+    """False: mlt is the transport."""
+    return False
+
+
+def nccl_built() -> int:
+    """0: mlt is the transport."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """False."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False."""
+    return False
+
+
+def cuda_built() -> bool:
+    """False: tensors on a GPU travel by way of host memory."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False: tensors on a GPU travel by way of host memory."""
+    return False

@@ -1,0 +1,171 @@
+"""The job of this process: ``init``, ``shutdown``, and what they know of ranks and hosts."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from mlt._named.controller import Controller, Settings
+from mlt._named.elements import Bytes
+from mlt._named.requests import Request
+from mlt.job import launchers
+
+NOT_INITIALIZED: Final = "Horovod has not been initialized; use hvd.init()."
+
+
+@dataclass(frozen=True)
+class Job:
+    """An initialized job. ``hosts``: by rank, a text that is the same for all ranks of a host."""
+
+    controller: Controller
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    is_homogeneous: bool
+
+
+_job: Job | None = None
+_lock = threading.RLock()
+_pid = 0
+
+
+def current() -> Job:
+    """The job; raises ValueError before ``init`` and after ``shutdown``."""
+    if _job is None:
+        raise ValueError(NOT_INITIALIZED)
+    return _job
+
+
+def controller() -> Controller:
+    """The job's controller; raises ValueError before ``init``."""
+    return current().controller
+
+
+def start() -> bool:
+    """Connect all ranks, unless this process is in a job already; whether it was not."""
+    global _job, _pid
+    with _lock:
+        if _job is not None:
+            return False
+        place = launchers.place(os.environ)
+        context = None
+        if place.world_size > 1:
+            from mlt import Context  # the native library is loaded when a job starts
+
+            context = Context(
+                place.rank, place.world_size, master_addr=place.master_addr, rendezvous_port=place.rendezvous_port
+            )
+        own = Controller(context, settings(os.environ))
+        try:
+            _job = _describe(own, place)
+        except BaseException:
+            own.close("failed in init()")
+            raise
+        _pid = os.getpid()
+        # After the context's own, which the import above registered: so this runs first.
+        atexit.unregister(_stop_at_exit)
+        atexit.register(_stop_at_exit)
+        return True
+
+
+def stop(reason: str = "") -> None:
+    """Leave the job; the operations in progress of all ranks fail. No-op outside a job."""
+    global _job
+    with _lock:
+        job, _job = _job, None
+    if job is not None and _pid == os.getpid():
+        job.controller.close(reason)
+
+
+def settings(environ: Any) -> Settings:
+    """Horovod's variables that apply. Raises ValueError that names the one that is no number."""
+
+    def number(name: str, default: float) -> float:
+        text = environ.get(name)
+        try:
+            return default if text is None else float(text)
+        except ValueError:
+            raise ValueError(f"environment variable {name} is {text!r}; it must be a number") from None
+
+    standard = Settings()
+    checks = environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") in ("", "0")
+    return Settings(
+        fusion_bytes=int(number("HOROVOD_FUSION_THRESHOLD", standard.fusion_bytes)),
+        cache_capacity=int(number("HOROVOD_CACHE_CAPACITY", standard.cache_capacity)),
+        stall_seconds=number("HOROVOD_STALL_CHECK_TIME_SECONDS", standard.stall_seconds) if checks else 0.0,
+        stall_end_seconds=number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0) if checks else 0.0,
+    )
+
+
+class _Text:
+    """One row of bytes per character, for ``gather_texts``."""
+
+    def __init__(self, text: bytes) -> None:
+        self.source: Bytes = np.frombuffer(text, np.uint8)
+        self.output: Bytes = np.empty(0, np.uint8)
+
+    def input(self, index: int) -> Bytes:
+        return self.source
+
+    def allocate(self, index: int, shape: tuple[int, ...]) -> Bytes:
+        self.output = np.empty(shape, np.uint8)
+        return self.output
+
+
+def gather_bytes(own: Controller, text: bytes, name: str, *, set_id: int = 0, root: int = -1) -> list[bytes]:
+    """The texts of all ranks of a process set, in order. ``root``: the ranks agree on it, if it matters."""
+    tensors = _Text(text)
+    request = Request("allgather", name, (("uint8", (len(text),)),), set_id=set_id, root=root)
+    (rows,) = own.submit(request, tensors).wait().rows
+    ends = np.cumsum(rows)
+    return [tensors.output[end - length : end].tobytes() for end, length in zip(ends, rows, strict=True)]
+
+
+def _describe(own: Controller, place: launchers.Place) -> Job:
+    """Which ranks share hosts: from the hosts' names, and from the launcher what it says."""
+    hosts = gather_bytes(own, _host().encode(), "host names of init()")
+    sizes: dict[bytes, int] = {}
+    local_ranks = []
+    for host in hosts:
+        local_ranks.append(sizes.get(host, 0))
+        sizes[host] = local_ranks[-1] + 1
+    mine = hosts[own.rank]
+    local_rank = local_ranks[own.rank] if place.local_rank is None else place.local_rank
+    # The hosts that have a process of this local rank, in the order of their first ranks.
+    with_local_rank = [host for host, size in sizes.items() if size > local_rank]
+    return Job(
+        controller=own,
+        local_rank=local_rank,
+        local_size=sizes[mine] if place.local_size is None else place.local_size,
+        cross_rank=with_local_rank.index(mine) if mine in with_local_rank else 0,
+        cross_size=max(len(with_local_rank), 1),
+        is_homogeneous=len(set(sizes.values())) == 1,
+    )
+
+
+def _host() -> str:
+    """Differs between hosts even if all are called "localhost"."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{platform.node()} {boot.read_text().strip() if boot.exists() else ''}"
+
+
+def ranks_of(set_id: int | None) -> Sequence[int]:
+    """Ranks of a process set. Raises ValueError if it is not registered."""
+    ranks = None if set_id is None else controller().ranks(set_id)
+    if ranks is None:
+        raise ValueError("Process set does not exist or has not been registered.")
+    return ranks
+
+
+def _stop_at_exit() -> None:
+    """A process that ends must not leave the others waiting."""
+    stop("ended without hvd.shutdown()")

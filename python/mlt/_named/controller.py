@@ -1,0 +1,425 @@
+"""``Controller``: one rank's part of the collectives by name.
+
+Threads: the caller submits, which sends a message to rank 0 (or asks the coordinator, on rank 0) and returns. A thread
+of the controller carries out the answers in order; it sleeps until one arrives. On rank 0 the context's callback thread
+passes the other ranks' requests to the coordinator.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from mlt._named.channel import Inbox, Outbox
+from mlt._named.coordinator import UNNAMED, Batch, Coordinator
+from mlt._named.execution import Execution, Tensors
+from mlt._named.requests import GLOBAL_SET, Answer, Kind, Request
+from mlt.errors import MltError
+
+if TYPE_CHECKING:
+    from mlt.context import Context
+
+logger = logging.getLogger("mlt")
+
+# While so many messages with work for rank 0 are not carried out, further answers wait, and are fused.
+_AHEAD: Final = 2
+_END_SECONDS: Final = 10.0
+
+
+class HorovodInternalError(RuntimeError):
+    """An operation failed. The name is the one that Horovod's scripts catch, in every framework."""
+
+
+class RejectedError(HorovodInternalError, ValueError):
+    """The requests of a name do not agree, or cannot be carried out: an error on every rank, after which the next
+    operation works."""
+
+
+class EndedError(HorovodInternalError):
+    """The job has ended: a rank shut down or failed. Every operation fails until the controller is made anew."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``fusion_bytes``: limit of tensors reduced together. ``cache_capacity``: names. ``stall_seconds``: after which
+    rank 0 warns of a name that some ranks wait for; 0: never. ``stall_end_seconds``: after which that name fails; 0:
+    never."""
+
+    fusion_bytes: int = 64 << 20
+    cache_capacity: int = 16_384
+    stall_seconds: float = 60.0
+    stall_end_seconds: float = 0.0
+
+
+class Handle:
+    """One submitted request. ``answer`` is set once it has completed without error."""
+
+    def __init__(self, request: Request, tensors: Tensors | None) -> None:
+        self.request = request
+        self.tensors = tensors
+        self.answer: Answer | None = None
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+
+    def done(self) -> bool:
+        """Whether it completed or failed."""
+        return self._ended.is_set()
+
+    def wait(self) -> Answer:
+        """Block until it has completed. Raises HorovodInternalError."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        assert self.answer is not None
+        return self.answer
+
+    def end(self, answer: Answer | None, error: Exception | None = None) -> None:
+        """Set the outcome; called once."""
+        self.answer = answer
+        self._error = error
+        self.tensors = None
+        self._ended.set()
+
+
+class Controller:
+    """Safe to use from any thread. ``context``: of all ranks, used by the controller alone; None for a single rank."""
+
+    def __init__(self, context: Context | None, settings: Settings | None = None) -> None:
+        self._context = context
+        self._settings = settings or Settings()
+        self.rank = 0 if context is None else context.rank
+        self.size = 1 if context is None else context.world_size
+        self._sets: dict[int, tuple[int, ...]] = {GLOBAL_SET: tuple(range(self.size))}
+        self._lock = threading.Lock()  # of what submitters and the thread share
+        self._pending: dict[tuple[int, str], Handle] = {}
+        self._counters: dict[str, int] = {}
+        self._numbers: dict[tuple[int, str], tuple[int, Request]] = {}  # cache number and request, by name
+        self._answers: dict[int, Answer] = {}
+        self._ended: str | None = None
+        self._closing = False
+        self._execution = Execution(context, self.rank)
+        self._requests = _Requests(self._post_requests)
+        self._to_coordinator: Outbox | None = None
+        self._leader: _Leader | None = None
+        if self.rank == 0:
+            self._leader = _Leader(context, self.size, self._settings)
+        elif context is not None:
+            self._to_coordinator = Outbox(context, 0)
+        self._thread = threading.Thread(target=self._run, name="mlt-named", daemon=True)
+        self._thread.start()
+
+    def ranks(self, set_id: int) -> tuple[int, ...] | None:
+        """Ranks of a process set, in order; None if it does not exist."""
+        return self._sets.get(set_id)
+
+    @property
+    def sets(self) -> dict[int, tuple[int, ...]]:
+        """Ranks by process set."""
+        return dict(self._sets)
+
+    def name(self, kind: Kind, set_id: int) -> str:
+        """A name for an operation without one: the same on all ranks that call the same operations in the same order.
+
+        Join starts the count again, because a rank that joined called fewer.
+        """
+        with self._lock:
+            counter = f"{kind}.{set_id}"
+            self._counters[counter] = number = self._counters.get(counter, -1) + 1
+        return f"{kind}{UNNAMED}{number}"
+
+    def submit(self, request: Request, tensors: Tensors | None = None) -> Handle:
+        """Start an operation.
+
+        Raises ValueError if this rank is not in the process set, or if an operation of this name is in progress on this
+        rank; EndedError after the end of the job.
+        """
+        ranks = self._sets.get(request.set_id)
+        if ranks is None or self.rank not in ranks:
+            raise ValueError(
+                f"tensor {request.name!r}: rank {self.rank} is not in process set {request.set_id}"
+                + (f" of ranks {list(ranks)}" if ranks else ", which does not exist")
+            )
+        handle = Handle(request, tensors)
+        with self._lock:
+            if self._ended is not None:
+                raise EndedError(self._ended)
+            if request.key in self._pending:
+                raise ValueError(
+                    f"tensor {request.name!r}: an operation of this name is in progress on rank {self.rank}; wait for "
+                    "it, or give this one another name"
+                )
+            self._pending[request.key] = handle
+            number, known = self._numbers.get(request.key, (-1, None))
+        self._requests.add(number if known == request else request)
+        return handle
+
+    def add_set(self, ranks: Sequence[int]) -> int:
+        """Number of a new process set; all ranks call it. Raises HorovodInternalError."""
+        wanted = tuple(ranks)
+        name = f"process set {sorted(wanted)}"
+        return self.submit(Request("add_set", name, ranks=wanted)).wait().number
+
+    def remove_set(self, set_id: int) -> None:
+        """Remove a process set; all ranks call it. Raises HorovodInternalError."""
+        self.submit(Request("remove_set", f"removal of process set {set_id}", root=set_id)).wait()
+
+    def join(self) -> int:
+        """Contribute nothing to further operations until all ranks have joined; the last rank that did."""
+        return self.submit(Request("join", "join")).wait().number
+
+    def close(self, reason: str = "") -> None:
+        """End the job on all ranks: their operations in progress fail. Idempotent."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            ended = self._ended is not None
+        if not ended:
+            self._requests.add(f"rank {self.rank} {reason or 'shut down'}")
+            self._thread.join(_END_SECONDS + 1.0)
+        if self._context is not None:
+            self._context.close()
+        self._thread.join()
+
+    def _post_requests(self, requests: list[Request | int | str]) -> None:
+        """Pass requests to the coordinator; a text ends the job."""
+        try:
+            if self._leader is not None:
+                self._leader.submit(0, requests)
+            elif self._to_coordinator is not None:
+                self._to_coordinator.send([one.to_json() if isinstance(one, Request) else one for one in requests])
+        except MltError as error:
+            self._end(str(error))
+
+    def _run(self) -> None:
+        next_message = self._leader.next_message if self._leader is not None else self._inbox().receive
+        text = ""
+        try:
+            while True:
+                message = next_message()
+                if not isinstance(message, list):
+                    text = str(message)
+                    break
+                self._carry_out([[self._known(one) for one in batch] for batch in message])
+                if self._leader is not None:
+                    self._leader.carried_out()
+        except Exception as error:
+            text = str(error)
+            if not isinstance(error, MltError):
+                logger.exception("rank %d: an operation by name failed", self.rank)
+            self._end(text)
+            # The others must not wait for this rank.
+            if self._leader is not None:
+                self._leader.end(text)
+            else:
+                self._requests.add(f"rank {self.rank}: {text}")
+            return
+        self._end(text)
+        self._meet()
+
+    def _inbox(self) -> Inbox:
+        assert self._context is not None  # rank 0 alone may have none
+        return Inbox(self._context, 0)
+
+    def _known(self, answer: Any) -> Answer:
+        """The answer in a message: a number of the cache, or the fields."""
+        if isinstance(answer, int):
+            return self._answers[answer]
+        known = answer if isinstance(answer, Answer) else Answer.from_json(answer)
+        if known.cache_id >= 0:
+            self._answers[known.cache_id] = known
+        return known
+
+    def _carry_out(self, batches: list[list[Answer]]) -> None:
+        """Start all batches, then wait for them in order."""
+        started = []
+        for answers in batches:
+            first = answers[0]
+            with self._lock:
+                handles = [self._pending.get(one.request.key) for one in answers]
+            if first.error:
+                self._finish(answers, handles, RejectedError(first.error))
+                continue
+            ranks = self._sets[first.request.set_id]
+            tensors = [None if handle is None else handle.tensors for handle in handles]
+            started.append((answers, handles, self._execution.start(answers, tensors, ranks)))
+        for answers, handles, one in started:
+            one.end()
+            self._apply(answers[0])
+            self._finish(answers, handles, None)
+
+    def _apply(self, answer: Answer) -> None:
+        """What an answer changes on this rank."""
+        request = answer.request
+        if request.kind == "add_set":
+            self._sets[answer.number] = tuple(sorted(set(request.ranks)))
+        elif request.kind == "remove_set":
+            self._sets.pop(request.root, None)
+        elif request.kind == "join":
+            with self._lock:
+                self._counters.clear()
+
+    def _finish(self, answers: list[Answer], handles: list[Handle | None], error: HorovodInternalError | None) -> None:
+        for answer, handle in zip(answers, handles, strict=True):
+            if handle is None:
+                continue
+            with self._lock:
+                self._pending.pop(answer.request.key, None)
+                if answer.cache_id >= 0:
+                    self._numbers[answer.request.key] = answer.cache_id, handle.request
+            handle.end(answer, error)
+
+    def _end(self, text: str) -> None:
+        """Fail everything in progress, and what comes."""
+        with self._lock:
+            if self._ended is not None:
+                return
+            self._ended = f"rank {self.rank}: the job has ended: {text}; shut down, then initialize again"
+            handles, self._pending = list(self._pending.values()), {}
+        for handle in handles:
+            handle.end(None, EndedError(self._ended))
+
+    def _meet(self) -> None:
+        """Let no rank leave before all know the end, and have what it sent."""
+        if self._context is None:
+            return
+        try:
+            self._context.barrier(timeout=_END_SECONDS)
+        except MltError as error:
+            logger.debug("rank %d: the job ended without a last barrier: %s", self.rank, error)
+
+
+class _Requests:
+    """Passes requests on in order, all that have come meanwhile at once."""
+
+    def __init__(self, post: Callable[[list[Request | int | str]], None]) -> None:
+        self._post = post
+        self._lock = threading.Lock()
+        self._waiting: list[Request | int | str] = []
+        self._is_posting = False
+
+    def add(self, request: Request | int | str) -> None:
+        with self._lock:
+            self._waiting.append(request)
+            if self._is_posting:
+                return  # the thread that posts takes it too
+            self._is_posting = True
+        while True:
+            with self._lock:
+                requests, self._waiting = self._waiting, []
+                if not requests:
+                    self._is_posting = False
+                    return
+            self._post(requests)
+
+
+class _Leader:
+    """Rank 0's side: the coordinator, the messages of the other ranks, and rank 0's own queue of answers."""
+
+    def __init__(self, context: Context | None, size: int, settings: Settings) -> None:
+        self._settings = settings
+        self._coordinator = Coordinator(size, fusion_bytes=settings.fusion_bytes, capacity=settings.cache_capacity)
+        self._lock = threading.Lock()
+        self._own: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._ahead = 0  # messages in the queue or being carried out
+        self._ended = False
+        self._outboxes: dict[int, Outbox] = {}
+        if context is not None:
+            self._outboxes = {rank: Outbox(context, rank) for rank in range(1, size)}
+            for rank in range(1, size):
+                Inbox(context, rank).listen(self._receiver(rank), self._reporter(rank))
+
+    def submit(self, rank: int, requests: Sequence[Request | int | str]) -> None:
+        """Requests of a rank, or the text with which it ends the job."""
+        with self._lock:
+            if self._ended:
+                return
+            for request in requests:
+                if isinstance(request, str):
+                    self._flush()
+                    self._end(request)
+                    return
+                self._coordinator.submit(rank, request)
+            self._pump()
+
+    def next_message(self) -> Any:
+        """Batches for rank 0, or the text of the end; looks for names that are overdue while it waits."""
+        limits = [one for one in (self._settings.stall_seconds, self._settings.stall_end_seconds) if one]
+        every = min([*limits, 5.0]) if limits else None
+        while True:
+            try:
+                return self._own.get(timeout=every)
+            except queue.Empty:
+                self._check_overdue()
+
+    def carried_out(self) -> None:
+        """Rank 0 has carried out a message."""
+        with self._lock:
+            self._ahead -= 1
+            self._pump()
+
+    def end(self, text: str) -> None:
+        """End the job: rank 0 failed."""
+        with self._lock:
+            self._end(text)
+
+    def _receiver(self, rank: int) -> Callable[[Any], None]:
+        def receive(message: Any) -> None:
+            try:
+                self.submit(rank, [Request.from_json(one) if isinstance(one, dict) else one for one in message])
+            except Exception as error:
+                logger.exception("rank 0: the requests of rank %d", rank)
+                self.end(f"rank 0 failed at a request of rank {rank}: {error}")
+
+        return receive
+
+    def _reporter(self, rank: int) -> Callable[[MltError], None]:
+        def report(error: MltError) -> None:
+            with self._lock:
+                self._end(f"rank {rank} is gone: {error}")
+
+        return report
+
+    def _check_overdue(self) -> None:
+        with self._lock:
+            if self._settings.stall_seconds:
+                for text in self._coordinator.overdue(self._settings.stall_seconds):
+                    logger.warning("%s", text)
+            if self._settings.stall_end_seconds:
+                self._coordinator.give_up(self._settings.stall_end_seconds)
+                self._pump()
+
+    def _pump(self) -> None:
+        """Send what is ready, unless rank 0 is behind: then more can be fused."""
+        if self._coordinator.has_ready and self._ahead < _AHEAD:
+            self._flush()
+
+    def _flush(self) -> None:
+        by_ranks: dict[int, list[Batch]] = {}
+        for batch in self._coordinator.take():
+            for rank in batch.ranks:
+                by_ranks.setdefault(rank, []).append(batch)
+        for rank, batches in by_ranks.items():
+            if rank == 0:
+                self._ahead += 1
+                self._own.put([list(one.answers) for one in batches])
+            else:
+                self._send(rank, [one.to_json() for one in batches])
+
+    def _send(self, rank: int, message: Any) -> None:
+        try:
+            self._outboxes[rank].send(message)
+        except MltError as error:
+            logger.debug("no message to rank %d: %s", rank, error)  # its receive reports the failure too
+
+    def _end(self, text: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        for rank in self._outboxes:
+            self._send(rank, text)
+        self._own.put(text)

@@ -1,0 +1,229 @@
+"""``Coordinator``: knows which ranks have submitted which names, and decides what all ranks do next; without I/O.
+
+Rank 0 has one. Its inputs are the ranks' requests, its output batches of answers for each process set. A batch of
+several answers is carried out as one operation. Answers leave in one order for all ranks, so ranks that are in several
+process sets cannot wait for each other in a circle.
+
+The cache: an answer without error to a request with a name of the caller's gets a number. A rank that submits the same
+request again sends the number, and if all ranks do, the answer is the number too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from mlt._named import elements
+from mlt._named.agreement import agree
+from mlt._named.requests import GLOBAL_SET, Answer, Request
+
+UNNAMED: Final = ".unnamed."
+"""Part of a name that the library made: it never comes again, so it is not cached."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The requests of one name so far. ``cached``: the ranks that sent the number ``cache_id`` instead."""
+
+    since: float
+    requests: dict[int, Request] = field(default_factory=dict)
+    cached: set[int] = field(default_factory=set)
+    cache_id: int = -1
+    warned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Answers that the ranks of a process set carry out together; those in ``repeated`` travel as numbers."""
+
+    ranks: tuple[int, ...]
+    answers: tuple[Answer, ...]
+    repeated: frozenset[int]
+
+    def to_json(self) -> list[Any]:
+        return [one.cache_id if one.cache_id in self.repeated else one.to_json() for one in self.answers]
+
+
+class Coordinator:
+    """Not thread-safe: the controller holds a lock. ``fusion_bytes``: limit of a batch. ``capacity`` of the cache."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        fusion_bytes: int,
+        capacity: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sets: dict[int, tuple[int, ...]] = {GLOBAL_SET: tuple(range(size))}
+        self._next_set = 1
+        self._fusion_bytes = fusion_bytes
+        self._capacity = capacity
+        self._now = now
+        self._entries: dict[tuple[int, str], _Entry] = {}
+        self._ready: deque[tuple[Answer, bool]] = deque()  # whether all ranks sent the number
+        self._joined: dict[int, None] = {}  # in the order of their calls
+        self._known: list[dict[int, Request]] = []  # by cache number: the requests by rank
+        self._answers: list[Answer] = []  # by cache number
+        self._numbers: dict[tuple[int, str], int] = {}
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether ``take`` would return something."""
+        return bool(self._ready)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some rank waits for others."""
+        return bool(self._entries) or bool(self._joined)
+
+    def submit(self, rank: int, request: Request | int) -> None:
+        """A rank is ready for a request, or for the one with this number of the cache."""
+        if isinstance(request, int):
+            cache_id, request = request, self._known[request][rank]
+        else:
+            cache_id = -1
+        if request.kind == "join":
+            self._join(rank)
+            return
+        entry = self._entries.get(request.key)
+        if entry is None:
+            entry = self._entries[request.key] = _Entry(self._now())
+        entry.requests[rank] = request
+        if cache_id >= 0:
+            entry.cached.add(rank)
+            entry.cache_id = cache_id
+        self._complete(request.key, entry)
+
+    def take(self) -> list[Batch]:
+        """The batches that are ready, in order."""
+        batches = []
+        while self._ready:
+            answer, repeated = self._ready.popleft()
+            answers, numbers = [answer], {answer.cache_id} if repeated else set()
+            size = _bytes(answer)
+            while self._ready and _may_fuse(answer, self._ready[0][0]):
+                size += _bytes(self._ready[0][0])
+                if size > self._fusion_bytes:
+                    break
+                other, other_repeated = self._ready.popleft()
+                answers.append(other)
+                numbers |= {other.cache_id} if other_repeated else set()
+            ranks = self._ranks_of(answer)
+            batches.append(Batch(ranks, tuple(answers), frozenset(numbers)))
+        return batches
+
+    def overdue(self, seconds: float) -> list[str]:
+        """A text for every name for which some ranks have waited this long; each name is reported once."""
+        texts = []
+        for (set_id, name), entry in self._entries.items():
+            waited = self._now() - entry.since
+            if waited < seconds or entry.warned:
+                continue
+            entry.warned = True
+            texts.append(self._overdue_text(set_id, name, entry, waited))
+        return texts
+
+    def give_up(self, seconds: float) -> None:
+        """Answer every name for which some ranks have waited this long with an error."""
+        for (set_id, name), entry in list(self._entries.items()):
+            waited = self._now() - entry.since
+            if waited >= seconds:
+                self._fail((set_id, name), entry, self._overdue_text(set_id, name, entry, waited))
+
+    def _overdue_text(self, set_id: int, name: str, entry: _Entry, waited: float) -> str:
+        missing = [rank for rank in self._sets.get(set_id, ()) if rank not in entry.requests]
+        waiting = sorted(entry.requests)
+        return f"tensor {name!r}: ranks {waiting} have waited {waited:.0f} s for ranks {missing} to submit it"
+
+    def _ranks_of(self, answer: Answer) -> tuple[int, ...]:
+        return self._sets.get(answer.request.set_id, self._sets[GLOBAL_SET])
+
+    def _complete(self, key: tuple[int, str], entry: _Entry) -> None:
+        ranks = self._sets.get(key[0])
+        if ranks is None:
+            self._fail(key, entry, f"tensor {key[1]!r}: process set {key[0]} was removed")
+            return
+        if any(rank not in entry.requests and rank not in self._joined for rank in ranks):
+            return
+        del self._entries[key]
+        # All ranks sent the number, and none has joined since: the answer is known.
+        if len(entry.cached) == len(ranks):
+            self._ready.append((self._answers[entry.cache_id], True))
+            return
+        answer = agree(entry.requests, ranks, frozenset(self._joined))
+        if not answer.error:
+            answer = self._carry_out(answer)
+        if not answer.error and len(entry.requests) == len(ranks):
+            answer = self._remember(answer, entry.requests)
+        self._ready.append((answer, False))
+
+    def _carry_out(self, answer: Answer) -> Answer:
+        """The part of an answer that is the coordinator's: process sets."""
+        request = answer.request
+        if request.kind == "add_set":
+            ranks = tuple(sorted(set(request.ranks)))
+            if not ranks or ranks[-1] >= len(self._sets[GLOBAL_SET]) or ranks[0] < 0:
+                return replace(answer, error=f"process set {list(request.ranks)}: give ranks of this job")
+            if ranks in self._sets.values():
+                return replace(answer, error=f"a process set of ranks {list(ranks)} exists already")
+            self._sets[self._next_set] = ranks
+            self._next_set += 1
+            return replace(answer, number=self._next_set - 1)
+        if request.kind == "remove_set":
+            if request.root not in self._sets or request.root == GLOBAL_SET:
+                return replace(answer, error=f"process set {request.root} does not exist, or is that of all ranks")
+            del self._sets[request.root]
+            for key, entry in list(self._entries.items()):
+                if key[0] == request.root:
+                    self._fail(key, entry, f"tensor {key[1]!r}: process set {request.root} was removed")
+        return answer
+
+    def _remember(self, answer: Answer, requests: dict[int, Request]) -> Answer:
+        """Give the answer a number, or the one that its name had."""
+        request = answer.request
+        if request.kind in ("add_set", "remove_set") or UNNAMED in request.name:
+            return answer
+        number = self._numbers.get(request.key)
+        if number is None:
+            if len(self._answers) >= self._capacity:
+                return answer
+            number = self._numbers[request.key] = len(self._answers)
+            self._answers.append(answer)
+            self._known.append({})
+        answer = self._answers[number] = answer.cached_as(number)
+        self._known[number] = dict(requests)
+        return answer
+
+    def _fail(self, key: tuple[int, str], entry: _Entry, text: str) -> None:
+        self._entries.pop(key, None)
+        # The set may be gone: all ranks get the answer, and those that have no such request ignore it.
+        self._ready.append((Answer(next(iter(entry.requests.values())), error=text), False))
+
+    def _join(self, rank: int) -> None:
+        self._joined[rank] = None
+        for key, entry in list(self._entries.items()):
+            self._complete(key, entry)
+        if len(self._joined) == len(self._sets[GLOBAL_SET]):
+            last = next(reversed(self._joined))
+            self._joined.clear()
+            self._ready.append((Answer(Request("join", "join"), number=last), False))
+
+
+def _bytes(answer: Answer) -> int:
+    return sum(elements.item_bytes(dtype) * elements.elements(shape) for dtype, shape in answer.request.tensors)
+
+
+def _may_fuse(one: Answer, other: Answer) -> bool:
+    first, second = one.request, other.request
+    return (
+        first.kind == second.kind == "allreduce"
+        and not one.error
+        and not other.error
+        and first.op == second.op != "adasum"
+        and (first.set_id, first.prescale, first.postscale, first.bound)
+        == (second.set_id, second.prescale, second.postscale, second.bound)
+    )

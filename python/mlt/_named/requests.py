@@ -1,0 +1,94 @@
+"""``Request``, what a rank wants to do under a name, and ``Answer``, what all ranks of its process set then do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+Kind = Literal[
+    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "add_set", "remove_set"
+]
+Spec = tuple[str, tuple[int, ...]]
+"""Element type and shape of a tensor."""
+
+GLOBAL_SET: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One operation of one rank. ``tensors`` has several entries for a grouped operation, which is one request.
+
+    ``root``: rank in the job. ``splits`` of an alltoall: rows for each rank of the set, None for equal parts.
+    ``bound``: loss bound. ``ranks``: of a process set to add.
+    """
+
+    kind: Kind
+    name: str
+    tensors: tuple[Spec, ...] = ()
+    set_id: int = GLOBAL_SET
+    op: str = ""
+    root: int = -1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    splits: tuple[int, ...] | None = None
+    bound: float = 0.0
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What the requests of different ranks are matched by."""
+        return self.set_id, self.name
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in fields.items() if value != _DEFAULTS.get(name, _MISSING)}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Request:
+        return cls(**{name: _tuples(value) for name, value in fields.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the ranks of a process set do for one name. ``request``: of its first rank that has not joined.
+
+    ``rows``: of an allgather, by tensor and rank of the set, the length of the first dimension; of an alltoall, by
+    sender and receiver. ``cache_id``: number under which later answers that are the same are sent, or -1. ``error``:
+    not empty if the requests disagree. ``number``: the new process set, or the rank that joined last.
+    """
+
+    request: Request
+    rows: tuple[tuple[int, ...], ...] = ()
+    cache_id: int = -1
+    error: str = ""
+    number: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "request": self.request.to_json(),
+            "rows": self.rows,
+            "cache_id": self.cache_id,
+            "error": self.error,
+            "number": self.number,
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Answer:
+        others: dict[str, Any] = {name: _tuples(value) for name, value in fields.items() if name != "request"}
+        return cls(Request.from_json(fields["request"]), **others)
+
+    def cached_as(self, cache_id: int) -> Answer:
+        """This answer under a number of the cache."""
+        return replace(self, cache_id=cache_id)
+
+
+_MISSING: Final = object()
+_DEFAULTS: Final[dict[str, Any]] = {
+    name: getattr(Request(kind="barrier", name=""), name) for name in Request.__slots__ if name not in ("kind", "name")
+}
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as tuples, at every depth."""
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value

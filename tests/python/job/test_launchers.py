@@ -1,0 +1,66 @@
+"""``mlt.job.launchers``: where each launcher says that this process is."""
+
+from __future__ import annotations
+
+import pytest
+from checks import names
+
+from mlt.errors import ConfigError
+from mlt.job.launchers import Place, first_host, place
+
+SLURM = {
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NODELIST": "gpu[07-10]",
+    "SLURM_JOB_ID": "123",
+    "SLURM_STEP_ID": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, Place(rank=0, world_size=1, local_rank=0, local_size=1)),
+        (
+            {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+            Place(rank=3, world_size=4, local_rank=1, local_size=2),
+        ),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, Place(rank=3, world_size=4)),
+        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, Place(rank=1, world_size=2)),
+        (
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
+            Place(rank=1, world_size=2, local_rank=0),
+        ),
+        (SLURM, Place(rank=5, world_size=8, local_rank=1, master_addr="gpu07", rendezvous_port=20_863)),
+        (
+            SLURM | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
+            Place(rank=5, world_size=8, local_rank=1),
+        ),
+        # The script of sbatch, outside srun.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Place(rank=0, world_size=1, local_rank=0, local_size=1)),
+    ],
+)
+def test_place__of_each_launcher(environ: dict[str, str], expected: Place) -> None:
+    assert place(environ) == expected
+
+
+def test_place__torchrun_goes_before_slurm() -> None:
+    assert place(SLURM | {"RANK": "0", "WORLD_SIZE": "2"}).world_size == 2
+
+
+def test_place__names_the_variable_that_is_no_number() -> None:
+    with pytest.raises(ConfigError, match=names("OMPI_COMM_WORLD_RANK", "'first'")):
+        place({"OMPI_COMM_WORLD_RANK": "first", "OMPI_COMM_WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [("a1", "a1"), ("a1,b2", "a1"), ("a[03-07,9],b1", "a03"), ("a[3,5]-ib", "a3-ib"), ("rack-1-node2", "rack-1-node2")],
+)
+def test_first_host__of_slurms_lists(nodes: str, host: str) -> None:
+    assert first_host(nodes) == host
+
+
+def test_first_host__of_an_empty_list_is_none() -> None:
+    assert first_host("") is None

@@ -1,0 +1,217 @@
+"""Controllers of several ranks in threads, over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from checks import assert_names, names, until
+from transport_jobs import local_job
+
+from mlt._named.controller import Controller, EndedError, RejectedError, Settings
+from mlt._named.elements import Bytes
+from mlt._named.requests import Kind, Request
+
+Result = TypeVar("Result")
+
+
+class Arrays:
+    """Tensors of one operation, of numpy."""
+
+    def __init__(self, *inputs: np.ndarray[Any, Any]) -> None:
+        self.inputs = inputs
+        self.outputs: list[Any] = [None] * len(inputs)
+
+    def input(self, index: int) -> Bytes:
+        return self.inputs[index].reshape(-1).view(np.uint8)
+
+    def allocate(self, index: int, shape: tuple[int, ...]) -> Bytes:
+        self.outputs[index] = np.empty(shape, self.inputs[index].dtype)
+        flat: Bytes = self.outputs[index].reshape(-1).view(np.uint8)
+        return flat
+
+
+def do(own: Controller, kind: Kind, name: str, *arrays: np.ndarray[Any, Any], **options: Any) -> list[Any]:
+    """Carry out one operation; its outputs."""
+    tensors = Arrays(*arrays)
+    specs = tuple((str(array.dtype), array.shape) for array in arrays)
+    own.submit(Request(kind, name, specs, **options), tensors).wait()
+    return tensors.outputs
+
+
+@contextlib.contextmanager
+def controllers(size: int, settings: Settings | None = None) -> Iterator[list[Controller]]:
+    with local_job(size) as contexts:
+        made = [Controller(context, settings) for context in contexts]
+        try:
+            yield made
+        finally:
+            everywhere(made, lambda own: own.close())
+
+
+def everywhere(made: list[Controller], function: Callable[[Controller], Result]) -> list[Result]:
+    """Results of ``function`` on all ranks, each in a thread."""
+    with ThreadPoolExecutor(len(made)) as pool:
+        return list(pool.map(function, made))
+
+
+def test_submit__matches_by_name_and_not_by_order() -> None:
+    def reduce_all(own: Controller) -> None:
+        order = range(20) if own.rank % 2 else range(19, -1, -1)
+        pending = {}
+        for i in order:
+            tensors = Arrays(np.full(3, i * 10 + own.rank, np.int64))
+            request = Request("allreduce", f"tensor {i}", (("int64", (3,)),), op="sum")
+            pending[i] = own.submit(request, tensors), tensors
+        for i, (handle, tensors) in pending.items():
+            handle.wait()
+            assert tensors.outputs[0].tolist() == [i * 30 + 3] * 3
+
+    with controllers(3) as made:
+        for _ in range(3):  # from the second time on by the cache
+            everywhere(made, reduce_all)
+
+
+def test_submit__a_disagreement_is_an_error_on_every_rank_and_the_next_call_works() -> None:
+    def disagree(own: Controller) -> str:
+        with pytest.raises(RejectedError) as raised:
+            do(own, "allreduce", "odd", np.zeros(3 + own.rank, np.float32), op="sum")
+        assert do(own, "allreduce", "odd", np.ones(3, np.float32), op="sum")[0].tolist() == [2.0] * 3
+        return str(raised.value)
+
+    with controllers(2) as made:
+        first, second = everywhere(made, disagree)
+    assert first == second
+    assert_names(first, "'odd'", "3 on rank 0", "4 on rank 1")
+
+
+def test_submit__moves_uneven_parts() -> None:
+    def move(own: Controller) -> None:
+        rank = own.rank
+        (gathered,) = do(own, "allgather", "g", np.full((rank, 2), rank, np.int16))
+        assert gathered[:, 0].tolist() == [1, 2, 2]
+        (moved,) = do(own, "alltoall", "a", np.arange(3) * 10 + rank, splits=(rank, 0, 3 - rank))
+        expected = {0: [1, 2, 12], 1: [], 2: [0, 10, 20, 11, 21, 22]}[rank]
+        assert moved.tolist() == expected
+        (part,) = do(own, "reducescatter", "r", np.arange(7, dtype=np.float32), op="max")
+        assert part.tolist() == {0: [0, 1, 2], 1: [3, 4], 2: [5, 6]}[rank]
+        (sent,) = do(own, "broadcast", "b", np.full(2, rank), root=2)
+        assert sent.tolist() == [2, 2]
+
+    with controllers(3) as made:
+        everywhere(made, move)
+
+
+def test_submit__large_tensors_beside_small_ones_of_a_group() -> None:
+    def reduce(own: Controller) -> None:
+        outputs = do(
+            own,
+            "allreduce",
+            "group",
+            np.full(400_000, own.rank + 1, np.float32),
+            np.full(3, own.rank + 1, np.float64),
+            np.full(2, own.rank + 1, np.float32),
+            np.zeros(0, np.float32),
+            op="average",
+            prescale=2.0,
+        )
+        assert [set(output.tolist()) for output in outputs] == [{3.0}, {3.0}, {3.0}, set()]
+
+    with controllers(2) as made:
+        everywhere(made, reduce)
+
+
+def test_submit__a_second_of_the_same_name_is_rejected_and_the_first_completes() -> None:
+    with controllers(2) as made:
+        request = Request("allreduce", "twice", (("float32", (1,)),), op="sum")
+        first = made[0].submit(request, Arrays(np.ones(1, np.float32)))
+        with pytest.raises(ValueError, match=names("twice", "rank 0")):
+            made[0].submit(request, Arrays(np.ones(1, np.float32)))
+        assert do(made[1], "allreduce", "twice", np.ones(1, np.float32), op="sum")[0].tolist() == [2.0]
+        first.wait()
+
+
+def test_join__contributes_what_changes_nothing() -> None:
+    def run(own: Controller) -> int:
+        if own.rank == 0:
+            return own.join()
+        for op, expected in (("sum", 5), ("min", 2), ("max", 3), ("product", 6)):
+            (output,) = do(own, "allreduce", op, np.full(2, own.rank + 1, np.int32), op=op)
+            assert output.tolist() == [expected] * 2
+        return own.join()
+
+    with controllers(3) as made:
+        assert len(set(everywhere(made, run)) - {0}) == 1
+
+
+def test_process_sets__work_at_the_same_time() -> None:
+    def run(own: Controller) -> None:
+        sets = [own.add_set(ranks) for ranks in ((0, 1), (1, 2))]
+        for set_id in sets:
+            ranks = own.ranks(set_id)
+            assert ranks is not None
+            if own.rank in ranks:
+                (output,) = do(own, "allreduce", "x", np.ones(1), op="sum", set_id=set_id)
+                assert output.tolist() == [2.0]
+            else:
+                with pytest.raises(ValueError, match=names(f"rank {own.rank}", f"set {set_id}")):
+                    do(own, "allreduce", "x", np.ones(1), op="sum", set_id=set_id)
+        own.remove_set(sets[0])
+        assert own.ranks(sets[0]) is None
+
+    with controllers(3) as made:
+        everywhere(made, run)
+
+
+def test_close__fails_what_the_others_wait_for() -> None:
+    with controllers(2) as made:
+        waiting = made[1].submit(
+            Request("allreduce", "late", (("float32", (1,)),), op="sum"), Arrays(np.ones(1, np.float32))
+        )
+        closing = threading.Thread(target=made[0].close)
+        closing.start()
+        with pytest.raises(EndedError, match=names("rank 1", "rank 0 shut down")):
+            waiting.wait()
+        closing.join()
+        with pytest.raises(EndedError):
+            do(made[1], "allreduce", "later", np.ones(1), op="sum")
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_failed_rank__is_named_on_the_others(failed: int) -> None:
+    with local_job(3) as contexts:
+        made = [Controller(context) for context in contexts]
+        handles = [
+            own.submit(Request("allreduce", "x", (("float32", (1,)),), op="sum"), Arrays(np.ones(1, np.float32)))
+            for own in made
+            if own.rank != failed
+        ]
+        contexts[failed].close()
+        for handle in handles:
+            with pytest.raises(EndedError, match=names(f"rank {failed}")):
+                handle.wait()
+        everywhere(made, lambda own: own.close())
+
+
+def test_stall__rank_0_warns_of_the_rank_that_is_late(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "mlt"), controllers(2, Settings(stall_seconds=0.05)) as made:
+        early = made[1].submit(Request("barrier", "late"))
+        until(lambda: "late" in caplog.text)
+        assert_names(caplog.text, "'late'", "[1]", "[0]")
+        made[0].submit(Request("barrier", "late")).wait()
+        early.wait()
+
+
+def test_alone__needs_no_context() -> None:
+    own = Controller(None)
+    for kind in ("allreduce", "allgather", "alltoall", "reducescatter"):
+        (output,) = do(own, kind, kind, np.arange(4, dtype=np.float32), op="average" if "reduce" in kind else "")
+        assert output.tolist() == [0, 1, 2, 3]
+    assert own.join() == 0
+    own.close()

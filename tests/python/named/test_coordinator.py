@@ -1,0 +1,176 @@
+"""The coordinator alone: what is ready when, in which batches, and what the cache saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from checks import assert_names
+
+from mlt._named.coordinator import UNNAMED, Batch, Coordinator
+from mlt._named.requests import Answer, Request
+
+
+def reduce(name: str, elements: int = 4, **changes: object) -> Request:
+    return replace(Request("allreduce", name, (("float32", (elements,)),), op="sum"), **changes)  # type: ignore[arg-type]
+
+
+def coordinator(size: int = 2, *, fusion_bytes: int = 1000, capacity: int = 100) -> Coordinator:
+    return Coordinator(size, fusion_bytes=fusion_bytes, capacity=capacity)
+
+
+def names(batches: list[Batch]) -> list[list[str]]:
+    return [[answer.request.name for answer in batch.answers] for batch in batches]
+
+
+def submit_all(of: Coordinator, request: Request | int, size: int = 2) -> list[Answer]:
+    for rank in range(size):
+        of.submit(rank, request)
+    return [answer for batch in of.take() for answer in batch.answers]
+
+
+def test_take__only_what_all_ranks_submitted_in_the_order_in_which_it_became_ready() -> None:
+    own = coordinator()
+    for name in "abc":
+        own.submit(0, reduce(name, op=name))  # different reductions are not fused
+    assert own.take() == []
+    assert own.is_waiting
+    own.submit(1, reduce("c", op="c"))
+    own.submit(1, reduce("a", op="a"))
+    assert names(own.take()) == [["c"], ["a"]]
+    assert own.is_waiting
+
+
+def test_take__fuses_up_to_the_limit() -> None:
+    own = coordinator(fusion_bytes=40)
+    for rank in range(2):
+        for name in "abcd":
+            own.submit(rank, reduce(name))  # 16 bytes each
+    assert names(own.take()) == [["a", "b"], ["c", "d"]]
+
+
+def test_take__fuses_no_others() -> None:
+    own = coordinator()
+    requests = [
+        reduce("a"),
+        reduce("b", prescale=2.0),
+        reduce("c", bound=0.1),
+        reduce("d", op="adasum"),
+        reduce("e", op="adasum"),
+        Request("allgather", "f", (("float32", (4,)),)),
+        Request("allgather", "g", (("float32", (4,)),)),
+    ]
+    for rank in range(2):
+        for request in requests:
+            own.submit(rank, request)
+    assert names(own.take()) == [[request.name] for request in requests]
+
+
+def test_cache__answers_with_the_number_once_all_ranks_send_it() -> None:
+    own = coordinator()
+    (first,) = submit_all(own, reduce("a"))
+    assert first.cache_id == 0
+    own.submit(0, 0)
+    own.submit(1, 0)
+    (batch,) = own.take()
+    assert batch.to_json() == [0]
+    # One rank does not send the number: it sees the full answer again, under the same number.
+    own.submit(0, 0)
+    own.submit(1, reduce("a"))
+    (batch,) = own.take()
+    assert batch.to_json() == [first.to_json()]
+
+
+def test_cache__a_request_that_changed_takes_the_place_of_the_old_one() -> None:
+    own = coordinator()
+    submit_all(own, reduce("a"))
+    (changed,) = submit_all(own, reduce("a", 8))
+    assert (changed.cache_id, changed.request.tensors) == (0, (("float32", (8,)),))
+    assert submit_all(own, 0) == [changed]
+
+
+def test_cache__a_change_on_one_rank_is_an_error_and_the_old_answer_stays() -> None:
+    own = coordinator()
+    (first,) = submit_all(own, reduce("a"))
+    own.submit(0, 0)
+    own.submit(1, reduce("a", 5))
+    ((answer,),) = [batch.answers for batch in own.take()]
+    assert_names(answer.error, "'a'", "4 on rank 0", "5 on rank 1")
+    assert submit_all(own, 0) == [first]
+
+
+def test_cache__has_a_limit_and_no_names_that_never_come_again() -> None:
+    own = coordinator(capacity=1)
+    assert [submit_all(own, reduce(name))[0].cache_id for name in ("a", "b")] == [0, -1]
+    assert submit_all(coordinator(), reduce(f"x{UNNAMED}0"))[0].cache_id == -1
+
+
+def test_join__completes_what_the_others_wait_for() -> None:
+    own = coordinator(3)
+    own.submit(0, reduce("a"))
+    own.submit(1, reduce("a"))
+    own.submit(2, Request("join", "join"))
+    assert names(own.take()) == [["a"]]
+    own.submit(0, Request("join", "join"))
+    assert own.take() == []
+    own.submit(1, Request("join", "join"))
+    ((answer,),) = [batch.answers for batch in own.take()]
+    assert (answer.request.kind, answer.number) == ("join", 1)
+    # Nobody is joined any more.
+    own.submit(0, reduce("a"))
+    assert own.take() == []
+
+
+def test_join__answers_of_the_cache_are_checked_again() -> None:
+    own = coordinator()
+    gather = Request("allgather", "g", (("float32", (4,)),))
+    submit_all(own, gather)
+    own.submit(0, 0)
+    own.submit(1, Request("join", "join"))
+    ((answer,),) = [batch.answers for batch in own.take()]
+    assert_names(answer.error, "join", "rank 1")
+
+
+def test_process_sets__have_names_of_their_own() -> None:
+    own = coordinator(3)
+    (added,) = submit_all(own, Request("add_set", "set", ranks=(2, 1)), 3)
+    assert added.number == 1
+    for rank in (1, 2):
+        own.submit(rank, reduce("a", set_id=1))
+    own.submit(0, reduce("a"))
+    (batch,) = own.take()
+    assert batch.ranks == (1, 2)
+    (again,) = submit_all(own, Request("add_set", "set", ranks=(1, 2)), 3)
+    assert_names(again.error, "[1, 2]", "exists")
+    (outside,) = submit_all(own, Request("add_set", "set", ranks=(1, 3)), 3)
+    assert_names(outside.error, "[1, 3]")
+
+
+def test_process_sets__a_removed_one_fails_what_waits_and_what_comes() -> None:
+    own = coordinator(2)
+    submit_all(own, Request("add_set", "set", ranks=(1,)))
+    submit_all(own, Request("add_set", "set", ranks=(0,)))
+    own.submit(0, Request("remove_set", "gone", root=1))
+    own.submit(1, Request("remove_set", "gone", root=1))
+    own.submit(1, reduce("late", set_id=1))
+    errors = [answer.error for batch in own.take() for answer in batch.answers]
+    assert errors[0] == ""
+    assert_names(errors[1], "late", "process set 1", "removed")
+    (unknown,) = submit_all(own, Request("remove_set", "gone", root=7))
+    assert_names(unknown.error, "process set 7")
+
+
+def test_overdue__names_the_tensor_and_the_ranks_once() -> None:
+    now = [0.0]
+    own = Coordinator(3, fusion_bytes=1, capacity=1, now=lambda: now[0])
+    own.submit(0, reduce("slow"))
+    own.submit(2, reduce("slow"))
+    now[0] = 59.0
+    assert own.overdue(60.0) == []
+    now[0] = 61.0
+    (text,) = own.overdue(60.0)
+    assert_names(text, "'slow'", "[0, 2]", "[1]", "61 s")
+    assert own.overdue(60.0) == []
+    own.give_up(60.0)
+    ((answer,),) = [batch.answers for batch in own.take()]
+    assert_names(answer.error, "'slow'", "[1]")
+    assert not own.is_waiting
