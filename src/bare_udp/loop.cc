@@ -181,8 +181,10 @@ std::size_t all_reduce(int fd, std::span<float> data, bool is_first, std::uint32
   RunSender sender(fd, payload_bytes);
   std::array<std::byte, 65'536> buffer;
   const collective::Kernel& sum = *collective::kernel_of(wire::ElementType::kFloat32, collective::Reduction::kSum);
+  bool overtaken = false;
   const auto take = [&](std::uint64_t number, std::span<const std::byte> payload) {
     const std::uint64_t phase = (number >> 32) - std::uint64_t{2} * round;
+    overtaken = overtaken || (number >> 32) > std::uint64_t{2} * round + 1;
     const std::size_t at = static_cast<std::uint32_t>(number) * payload_bytes;
     if (phase > 1 || at >= in[phase].size()) return;  // not of this tensor
     const std::size_t here = std::min(payload.size(), in[phase].size() - at);
@@ -194,7 +196,8 @@ std::size_t all_reduce(int fd, std::span<float> data, bool is_first, std::uint32
     arrived[phase] += here;
   };
   Clock::time_point last = Clock::now();
-  for (std::size_t phase = 0; phase < 2;) {
+  // Data of a later round: the other rank has ended this one, and what is missing of it was lost.
+  for (std::size_t phase = 0; phase < 2 && !overtaken;) {
     const std::size_t datagrams = datagrams_of(out[phase].size(), payload_bytes), before = sent[phase];
     if (before < datagrams) {
       sent[phase] = sender.send(out[phase], before, 2 * round + static_cast<std::uint32_t>(phase), MSG_DONTWAIT);

@@ -33,7 +33,8 @@ Received receive(int fd, std::span<std::byte> data, std::size_t payload_bytes);
 // An in-place all-reduce of two ranks, as bare: each sends one half and adds arriving data to the other, then they
 // exchange the sums. Alternates sending and receiving, and spins while idle. Both ranks pass the same `round`, one more
 // each time; one rank sets is_first. Returns the bytes that arrived, data.size_bytes() without loss. It stops after
-// `patience_ns` before the first datagram, later after `silence_ns` without progress. Throws mlt::Error.
+// `patience_ns` before the first datagram, later after `silence_ns` without progress, and at once when data of a later
+// round arrives. Throws mlt::Error.
 std::size_t all_reduce(int fd, std::span<float> data, bool is_first, std::uint32_t round, std::size_t payload_bytes,
                        std::int64_t patience_ns, std::int64_t silence_ns);
 

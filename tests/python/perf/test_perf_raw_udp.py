@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,35 @@ def test_core__holds_no_benchmark() -> None:
 def test_send__reports_a_wrong_payload_as_mlt_does() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, pytest.raises(ConfigError, match="give 8 to 8960"):
         _bare_udp.send(sock.fileno(), bytearray(100), 7)
+
+
+def test_all_reduce__a_peer_that_gave_a_round_up_costs_a_silence_not_the_time_limit() -> None:
+    table = [Address("127.0.0.1", free_port()) for _ in range(2)]
+    case = Case(pattern="allreduce", bytes=4_000, ranks=2)
+    outcomes: list[list[int | None]] = [[], []]
+    both_open, ahead = threading.Barrier(2), threading.Event()
+
+    def rank(number: int) -> None:
+        peer, buffers = RAW_UDP(place(number), Options(timeout=20)), Buffers(case, number)
+        peer.open(table)
+        both_open.wait()
+        try:
+            outcomes[number].append(peer.allreduce(buffers).arrived_bytes)
+            if number == 0:
+                # As if round 2's datagrams had been lost, and this rank were in round 3 before the other begins 2.
+                peer._round += 1
+                ahead.set()
+            else:
+                assert ahead.wait(20)
+            while peer._round < 6:
+                outcomes[number].append(peer.allreduce(buffers).arrived_bytes)
+        finally:
+            peer.close()
+
+    other = threading.Thread(target=rank, args=(1,))
+    began = time.monotonic()
+    other.start()
+    rank(0)
+    other.join()
+    assert time.monotonic() - began < 5
+    assert outcomes[0][-1] == outcomes[1][-1] == case.bytes  # in step again
