@@ -34,8 +34,8 @@ class Outbox:
         self._lock = threading.Lock()
         self._in_progress: deque[Operation] = deque()
 
-    def send(self, message: Any) -> None:
-        """Start sending what JSON can express."""
+    def send(self, message: Any) -> Operation:
+        """Start sending what JSON can express; the operation completes last."""
         text = json.dumps(message, separators=(",", ":")).encode()
         frame = (_LENGTH.pack(len(text)) + text[: FRAME_BYTES - _LENGTH.size]).ljust(FRAME_BYTES, b"\0")
         rest = text[FRAME_BYTES - _LENGTH.size :]
@@ -46,6 +46,7 @@ class Outbox:
                 if part:
                     posted = self._context.post_send(part, to=self._peer, tag=TAG, timeout=FOREVER_SECONDS)
                     self._in_progress.append(posted)
+            return posted
 
 
 class Inbox:

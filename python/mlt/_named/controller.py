@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from mlt.errors import MltError
 
 if TYPE_CHECKING:
     from mlt.context import Context
+    from mlt.operation import Operation
 
 logger = logging.getLogger("mlt")
 
@@ -102,7 +104,7 @@ class Controller:
         self._ended: str | None = None
         self._closing = False
         self._execution = Execution(context, self.rank)
-        self._requests = _Requests(self._post_requests)
+        self._requests = RequestQueue(self._post_requests)
         self._to_coordinator: Outbox | None = None
         self._leader: _Leader | None = None
         if self.rank == 0:
@@ -185,15 +187,18 @@ class Controller:
             self._context.close()
         self._thread.join()
 
-    def _post_requests(self, requests: list[Request | int | str]) -> None:
+    def _post_requests(self, requests: list[Request | int | str]) -> Operation | None:
         """Pass requests to the coordinator; a text ends the job."""
-        try:
-            if self._leader is not None:
-                self._leader.submit(0, requests)
-            elif self._to_coordinator is not None:
-                self._to_coordinator.send([one.to_json() if isinstance(one, Request) else one for one in requests])
-        except MltError as error:
-            self._end(str(error))
+        if self._leader is not None:
+            self._leader.submit(0, requests)
+        elif self._to_coordinator is not None:
+            try:
+                return self._to_coordinator.send(
+                    [one.to_json() if isinstance(one, Request) else one for one in requests]
+                )
+            except MltError as error:
+                self._end(str(error))
+        return None
 
     def _run(self) -> None:
         next_message = self._leader.next_message if self._leader is not None else self._inbox().receive
@@ -293,10 +298,13 @@ class Controller:
             logger.debug("rank %d: the job ended without a last barrier: %s", self.rank, error)
 
 
-class _Requests:
-    """Passes requests on in order, all that have come meanwhile at once."""
+class RequestQueue:
+    """Passes requests on in order. While a message is on its way, further requests wait, and leave together.
 
-    def __init__(self, post: Callable[[list[Request | int | str]], None]) -> None:
+    ``post`` returns the operation of its message, None if there is none.
+    """
+
+    def __init__(self, post: Callable[[list[Request | int | str]], Operation | None]) -> None:
         self._post = post
         self._lock = threading.Lock()
         self._waiting: list[Request | int | str] = []
@@ -306,15 +314,22 @@ class _Requests:
         with self._lock:
             self._waiting.append(request)
             if self._is_posting:
-                return  # the thread that posts takes it too
+                return
             self._is_posting = True
+        self._flush()
+
+    def _flush(self, _: object = None) -> None:
         while True:
             with self._lock:
                 requests, self._waiting = self._waiting, []
                 if not requests:
                     self._is_posting = False
                     return
-            self._post(requests)
+            operation = self._post(requests)
+            if operation is not None:
+                with suppress(MltError):  # closed: nothing leaves any more
+                    operation.add_done_callback(self._flush)
+                return
 
 
 class _Leader:

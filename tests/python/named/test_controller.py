@@ -14,7 +14,8 @@ import pytest
 from checks import assert_names, names, until
 from transport_jobs import local_job
 
-from mlt._named.controller import Controller, EndedError, RejectedError, Settings
+import mlt
+from mlt._named.controller import Controller, EndedError, RejectedError, RequestQueue, Settings
 from mlt._named.elements import Bytes
 from mlt._named.requests import Kind, Request
 
@@ -46,8 +47,8 @@ def do(own: Controller, kind: Kind, name: str, *arrays: np.ndarray[Any, Any], **
 
 
 @contextlib.contextmanager
-def controllers(size: int, settings: Settings | None = None) -> Iterator[list[Controller]]:
-    with local_job(size) as contexts:
+def controllers(size: int, settings: Settings | None = None, **options: Any) -> Iterator[list[Controller]]:
+    with local_job(size, **options) as contexts:
         made = [Controller(context, settings) for context in contexts]
         try:
             yield made
@@ -61,7 +62,8 @@ def everywhere(made: list[Controller], function: Callable[[Controller], Result])
         return list(pool.map(function, made))
 
 
-def test_submit__matches_by_name_and_not_by_order() -> None:
+@pytest.mark.parametrize("drop", [0.0, 0.05])
+def test_submit__matches_by_name_and_not_by_order(drop: float) -> None:
     def reduce_all(own: Controller) -> None:
         order = range(20) if own.rank % 2 else range(19, -1, -1)
         pending = {}
@@ -73,7 +75,7 @@ def test_submit__matches_by_name_and_not_by_order() -> None:
             handle.wait()
             assert tensors.outputs[0].tolist() == [i * 30 + 3] * 3
 
-    with controllers(3) as made:
+    with controllers(3, faults=mlt.Faults(drop=drop, seed=1), datapath="udp") as made:
         for _ in range(3):  # from the second time on by the cache
             everywhere(made, reduce_all)
 
@@ -122,6 +124,15 @@ def test_submit__large_tensors_beside_small_ones_of_a_group() -> None:
             prescale=2.0,
         )
         assert [set(output.tolist()) for output in outputs] == [{3.0}, {3.0}, {3.0}, set()]
+
+    with controllers(2) as made:
+        everywhere(made, reduce)
+
+
+def test_submit__names_longer_than_a_message_begins_with() -> None:
+    def reduce(own: Controller) -> None:
+        for name in ("n" * 3000, "n" * 900):
+            assert do(own, "allreduce", name, np.ones(2), op="sum")[0].tolist() == [2.0, 2.0]
 
     with controllers(2) as made:
         everywhere(made, reduce)
@@ -215,3 +226,26 @@ def test_alone__needs_no_context() -> None:
         assert output.tolist() == [0, 1, 2, 3]
     assert own.join() == 0
     own.close()
+
+
+def test_request_queue__what_comes_while_a_message_is_on_its_way_leaves_together() -> None:
+    class OnItsWay:
+        def add_done_callback(self, function: Callable[[Any], object]) -> None:
+            self.arrive = function
+
+    messages: list[list[Any]] = []
+    operation: Any = OnItsWay()
+
+    def post(requests: list[Any]) -> Any:
+        messages.append(requests)
+        return operation
+
+    queue = RequestQueue(post)
+    for number in range(4):
+        queue.add(number)
+    assert messages == [[0]]
+    operation.arrive(operation)
+    assert messages == [[0], [1, 2, 3]]
+    operation.arrive(operation)
+    queue.add(4)
+    assert messages == [[0], [1, 2, 3], [4]]
