@@ -4,8 +4,9 @@
     python tools/wheels.py --only 3.12 --no-tests
 
 Looks for Python 3.10 and later on the path and among pyenv's versions. A wheel is installed into a new environment with
-its dependencies only; the tests that run there need no compiler and none of the extras. These wheels run on this
-machine's distribution and later ones; those for every Linux are built in containers, by cibuildwheel (pyproject.toml).
+its dependencies only; the tests that run there need no compiler and none of the extras. For the oldest Python they run
+with the oldest permitted release of each dependency too. These wheels run on this machine's distribution and later
+ones; those for every Linux are built in containers, by cibuildwheel (pyproject.toml).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,14 +107,22 @@ def build(version: str, python: Path, log: Path) -> Path | None:
     return wheel.replace(OUT / wheel.name)
 
 
-def test(version: str, python: Path, wheel: Path, log: Path) -> bool:
-    """Whether the wheel installs in an empty environment and passes there."""
-    home = OUT / f"env-{version}"
+def oldest_dependencies(wheel: Path) -> list[str]:
+    """The lower bound of each dependency, as ``name==version``, without those of extras."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+    return [f"{name}=={least}" for name, least in re.findall(r"^Requires-Dist: ([\w-]+)>=([\d.]+)$", metadata, re.M)]
+
+
+def test(version: str, python: Path, wheel: Path, log: Path, dependencies: Sequence[str]) -> bool:
+    """Whether the wheel installs in an empty environment, with these dependencies if given, and passes there."""
+    home = OUT / f"env-{version}{'-oldest' if dependencies else ''}"
     shutil.rmtree(home, ignore_errors=True)
     own = home / "bin" / "python"
     steps: tuple[tuple[str | Path, ...], ...] = (
         (python, "-m", "venv", home),
-        (own, "-m", "pip", "install", "-q", wheel),
+        (own, "-m", "pip", "install", "-q", wheel, *dependencies),
         (own, "-I", "-c", "import mlt; print(mlt.__version__, mlt.__file__)"),
         (home / "bin" / "mlt", "-h"),
         (own, "-m", "pip", "install", "-q", *TEST_PACKAGES),
@@ -142,11 +152,16 @@ def main() -> int:
         began, log = time.monotonic(), OUT / f"{version}.log"
         log.unlink(missing_ok=True)
         wheel = build(version, found[version], log)
-        passed = wheel is not None and (options.no_tests or test(version, found[version], wheel, log))
+        passed = wheel is not None and (options.no_tests or test(version, found[version], wheel, log, ()))
         what = "not built" if wheel is None else f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB"
         outcome = "built" if options.no_tests else "installs and passes"
         print(f"Python {version}: {what}: {outcome if passed else f'FAILED, see {log.relative_to(ROOT)}'}; "
               f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+        if passed and version == next(iter(found)) and not options.no_tests:
+            assert wheel is not None
+            passed = test(version, found[version], wheel, log, oldest := oldest_dependencies(wheel))
+            outcome = "passes" if passed else f"FAILED, see {log.relative_to(ROOT)}"
+            print(f"Python {version} with {', '.join(oldest)}: {outcome}", flush=True)
         if not passed:
             failed.append(version)
     return 1 if failed else 0

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -56,6 +57,19 @@ def test_wheels__finds_this_python_and_tests_that_exist(wheels: ModuleType) -> N
     found = wheels.pythons([Path("/bin/sh"), Path("/no/such/python3"), Path(sys.executable).with_name("python3")])
     assert list(found) == [ours]
     assert all((ROOT / one).exists() for one in wheels.TESTS)
+
+
+def test_wheels__oldest_dependencies_are_those_of_the_project(wheels: ModuleType, tmp_path: Path) -> None:
+    wheel = tmp_path / "mlt-0.1.0-py3-none-any.whl"
+    lines = [
+        "Name: mlt",
+        "Requires-Dist: click>=8.1",
+        "Requires-Dist: typer>=0.12.4",
+        'Requires-Dist: torch>=2; extra == "torch"',
+    ]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("mlt-0.1.0.dist-info/METADATA", "\n".join(lines))
+    assert wheels.oldest_dependencies(wheel) == ["click==8.1", "typer==0.12.4"]
 
 
 def test_cibuildwheel__builds_both_machines_and_runs_the_same_tests(wheels: ModuleType) -> None:

@@ -25,7 +25,8 @@ M = TypeVar("M", bound="Document")
 class Document(BaseModel):
     """Base of every model in a cluster or plan file: rejects unknown keys; immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Before release 2.10 pydantic warns of fields named model_*.
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 @dataclass(frozen=True, kw_only=True)
