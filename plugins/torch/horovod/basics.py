@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from mlt.torch.horovod import job, operations
 from mlt.torch.horovod.process_sets import ProcessSet, add_process_set, global_process_set
+
+from mlt._named.timeline import Timeline
 
 
 def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[int]] | None = None) -> None:
@@ -20,6 +23,9 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[in
     if not job.start():
         return
     global_process_set.ranks = list(range(size()))
+    timeline = os.environ.get("HOROVOD_TIMELINE", "")
+    if rank() == 0 and timeline not in ("", "DYNAMIC"):
+        start_timeline(timeline, os.environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0"))
     if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:
             add_process_set(process_set)
@@ -75,14 +81,18 @@ def is_homogeneous() -> bool:
     return job.current().is_homogeneous
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
-    """Not supported."""
-    raise NotImplementedError("mlt writes no Horovod timeline; use torch.profiler, and Context.counters() of mlt")
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Record this rank's operations in a file for chrome://tracing or Perfetto, from now on.
+
+    ``mark_cycles``: also when the coordinator's messages arrive. HOROVOD_TIMELINE names the file from ``init`` on, of
+    rank 0.
+    """
+    job.controller().set_timeline(Timeline(file_path, marks_messages=mark_cycles))
 
 
-def stop_timeline() -> NoReturn:
-    """Not supported."""
-    raise NotImplementedError("mlt writes no Horovod timeline; use torch.profiler, and Context.counters() of mlt")
+def stop_timeline() -> None:
+    """Complete the file of ``start_timeline``."""
+    job.controller().set_timeline(None)
 
 
 def mpi_threads_supported() -> bool:

@@ -11,6 +11,7 @@ rank; nothing was sent for them, and the next request works.
 - ``coordinator``: which names are ready, the cache, joined ranks, process sets; without I/O.
 - ``channel``: messages of any length between rank 0 and the others.
 - ``execution``: carries out an answer with the context's collectives.
+- ``timeline``: records operations for trace viewers.
 - ``controller``: ``Controller``, which frameworks use.
 
 The tensors are flat numpy arrays of uint8 with an element type by name, so that plugins of other frameworks can use it.

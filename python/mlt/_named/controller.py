@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from mlt._named.channel import Inbox, Outbox
 from mlt._named.coordinator import UNNAMED, Batch, Coordinator
 from mlt._named.execution import Execution, Tensors
 from mlt._named.requests import GLOBAL_SET, Answer, Kind, Request
+from mlt._named.timeline import Timeline
 from mlt.errors import MltError
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class Handle:
         self.request = request
         self.tensors = tensors
         self.answer: Answer | None = None
+        self.submitted = time.monotonic()
         self._error: Exception | None = None
         self._ended = threading.Event()
 
@@ -103,6 +106,7 @@ class Controller:
         self._answers: dict[int, Answer] = {}
         self._ended: str | None = None
         self._closing = False
+        self._timeline: Timeline | None = None
         self._execution = Execution(context, self.rank)
         self._requests = RequestQueue(self._post_requests)
         self._to_coordinator: Outbox | None = None
@@ -173,6 +177,12 @@ class Controller:
         """Contribute nothing to further operations until all ranks have joined; the last rank that did."""
         return self.submit(Request("join", "join")).wait().number
 
+    def set_timeline(self, timeline: Timeline | None) -> None:
+        """Record operations in a file from now on, in place of an earlier one, which is closed; None: in none."""
+        before, self._timeline = self._timeline, timeline
+        if before is not None:
+            before.close()
+
     def close(self, reason: str = "") -> None:
         """End the job on all ranks: their operations in progress fail. Idempotent."""
         with self._lock:
@@ -186,6 +196,7 @@ class Controller:
         if self._context is not None:
             self._context.close()
         self._thread.join()
+        self.set_timeline(None)
 
     def _post_requests(self, requests: list[Request | int | str]) -> Operation | None:
         """Pass requests to the coordinator; a text ends the job."""
@@ -241,7 +252,10 @@ class Controller:
 
     def _carry_out(self, batches: list[list[Answer]]) -> None:
         """Start all batches, then wait for them in order."""
+        if self._timeline is not None:
+            self._timeline.message()
         started = []
+        now = time.monotonic()
         for answers in batches:
             first = answers[0]
             with self._lock:
@@ -255,7 +269,16 @@ class Controller:
         for answers, handles, one in started:
             one.end()
             self._apply(answers[0])
+            self._record(handles, now)
             self._finish(answers, handles, None)
+
+    def _record(self, handles: list[Handle | None], started: float) -> None:
+        timeline = self._timeline
+        if timeline is not None:
+            for handle in handles:
+                if handle is not None:
+                    request = handle.request
+                    timeline.record(request.name, request.kind, handle.submitted, started, time.monotonic())
 
     def _apply(self, answer: Answer) -> None:
         """What an answer changes on this rank."""

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -648,11 +649,19 @@ def hosts_updated_on_one_rank_interrupts_all() -> None:
 
 
 @check
-def what_is_not_there_says_so() -> None:
-    with fails(NotImplementedError, "timeline"):
-        hvd.start_timeline("file")
-    with fails(NotImplementedError, "timeline"):
+def timeline_has_every_operation() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "timeline.json"
+        hvd.start_timeline(str(path), mark_cycles=True)
+        hvd.allreduce(torch.ones(3), name="recorded")
         hvd.stop_timeline()
+        hvd.allreduce(torch.ones(3), name="not recorded")
+        events = json.loads(path.read_text())
+    (row,) = [event["pid"] for event in events if event["ph"] == "M"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert [(event["name"], event["pid"]) for event in spans] == [("NEGOTIATE_ALLREDUCE", row), ("ALLREDUCE", row)]
+    assert spans[0]["ts"] + spans[0]["dur"] == spans[1]["ts"]
+    assert any(event["name"] == "CYCLE_START" for event in events)
 
 
 @check
@@ -693,8 +702,8 @@ def ended_rank() -> str:
     return "no error"
 
 
-def elastic(steps: int) -> list[float]:
-    """Training in which the test kills rank 1, once, and starts it again."""
+def elastic(steps: int, killed: int) -> list[float]:
+    """Training in which the test kills a rank, once, and starts it again."""
     hvd.init()
     model = nn.Linear(1, 1, bias=False)  # without an optimizer, whose first step imports for seconds
     nn.init.constant_(model.weight, 0.0)
@@ -708,7 +717,7 @@ def elastic(steps: int) -> list[float]:
     @hvd.elastic.run
     def training(state: Any) -> list[float]:
         while state.step < steps:
-            if hvd.rank() == 1 and state.step == steps // 2 and "AGAIN" not in os.environ:
+            if hvd.rank() == killed and state.step == steps // 2 and "AGAIN" not in os.environ:
                 print("kill me", flush=True)
                 time.sleep(60)
             with torch.no_grad():
