@@ -113,6 +113,7 @@ class BoundedLossState:
             name=name,
         )
         handle.add_done_callback(partial(self._finish, handle, name, step, future, buffer))
+        handle.report_if_slow()
         return result
 
     def _bound(self, step: int, layer: int) -> float:

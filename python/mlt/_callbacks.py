@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mlt import _waits
 from mlt.errors import MltError, UnknownOperationError
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ class Watch:
         """The completion; None if ``timeout`` seconds passed first."""
         if self.native is None:
             Callbacks.refuse_to_wait(op)
+            quiet = _waits.QUIET_SECONDS
+            if timeout is None or timeout > quiet:
+                if self._ended.wait(quiet):
+                    return self.native
+                op.on_quiet(quiet)
+                timeout = None if timeout is None else timeout - quiet
             self._ended.wait(timeout)
         return self.native
 

@@ -11,7 +11,7 @@ from collections import Counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlt import _core, priority
+from mlt import _core, _waits, priority
 from mlt._shared.argument_types import explained
 from mlt.collectives import GroupCollectives
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
@@ -133,7 +133,9 @@ class Context(GroupCollectives):
                 config, own, connect_timeout, dscp=self.dscp, paths=max(len(ways), 1), counts=self._rendezvous_counts
             )
             left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
-            self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
+            peers = {one.rank: f"{one.host} port {one.port}" for one in table if one != own}
+            with _waits.ConnectWatch(self, peers, connect_timeout):
+                self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
         except BaseException:
             self._engine.close()
             raise
@@ -308,7 +310,7 @@ class Context(GroupCollectives):
         if op._watch is not None:
             native = op._watch.wait(op, timeout)
         else:
-            native = self._engine.wait(op._id, -1 if timeout is None else max(round(timeout * 1e9), 0))
+            native = self._engine.wait(op._id, -1 if timeout is None else max(round(timeout * 1e9), 0), op.on_quiet)
             if native is not None and op._watch is not None:
                 op.settle(native)
         if native is None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Literal
 
+from mlt import _waits
 from mlt._callbacks import Callbacks, Watch
 from mlt.errors import TransferError, from_status
 
@@ -54,7 +55,7 @@ class Operation:
     """
 
     # Not dataclasses: creating a frozen one takes microseconds, as long as the operation itself. So too Completion.
-    __slots__ = ("_context", "_id", "_kind", "_peer", "_tag", "_watch")
+    __slots__ = ("__weakref__", "_context", "_id", "_kind", "_peer", "_tag", "_watch")
 
     def __init__(self, id: int, kind: Kind, peer: int, tag: int, context: Context) -> None:
         self._watch: Watch | None = None
@@ -121,6 +122,7 @@ class Operation:
                 ended.set_result(None)
 
         self.add_done_callback(lambda _: loop.call_soon_threadsafe(settle))
+        self.report_if_slow()
         yield from ended
         return self._context.wait(self)
 
@@ -138,6 +140,14 @@ class Operation:
         if self._watch is not None:
             Callbacks.of(self._context).forget(self)
             self._watch.settle(native)
+
+    def on_quiet(self, seconds: int) -> None:
+        """Called by a wait for every second that it has lasted; logs once what it waits for."""
+        _waits.on_quiet(self._context, str(self), self._peer, seconds)
+
+    def report_if_slow(self) -> None:
+        """Log a line, as ``wait`` does, if this operation takes 5 s; for callers that need it without a ``wait``."""
+        _waits.slow_operations.add(self)
 
     def cancel(self) -> None:
         """Request cancellation. The operation still completes: as "cancelled", or with its earlier status."""

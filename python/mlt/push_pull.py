@@ -58,7 +58,7 @@ class PushPullHandle(Operation):
     [0, 0]
     """
 
-    __slots__ = ("__weakref__", "_native", "_waiting", "name")
+    __slots__ = ("_native", "_waiting", "name")
 
     def __init__(self, context: Context, key: int, name: str | None) -> None:
         super().__init__(0, "push_pull", -1, key, context)
@@ -122,7 +122,7 @@ class PushPullHandle(Operation):
                 return self._native
             left = None if timeout is None else max(timeout - (time.monotonic() - start), 0)
             try:
-                native = self._context.engine.wait(self._id, -1 if left is None else round(left * 1e9))
+                native = self._context.engine.wait(self._id, -1 if left is None else round(left * 1e9), self.on_quiet)
             except UnknownOperationError:
                 # Taken on another thread: ``poll_cq`` is about to settle it, or the callback thread has it.
                 while self._native is None and self._watch is None and time.monotonic() - start < SETTLE_SECONDS:

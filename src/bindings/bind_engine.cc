@@ -54,7 +54,7 @@ void register_transfers(py::class_<EngineHandle>& engine) {
           py::arg("eager"), py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"))
       .def("cancel", &EngineHandle::cancel, py::arg("operation"))
       .def("poll", &EngineHandle::poll, py::arg("max_completions"))
-      .def("wait", &EngineHandle::wait, py::arg("operation"), py::arg("timeout_ns"))
+      .def("wait", &EngineHandle::wait, py::arg("operation"), py::arg("timeout_ns"), py::arg("on_quiet") = py::none())
       .def("watch", &EngineHandle::watch, py::arg("operation"))
       .def("next_watched", &EngineHandle::next_watched, py::arg("timeout_ns"))
       .def("is_done", &EngineHandle::is_done, py::arg("operation"));

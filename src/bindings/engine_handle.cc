@@ -217,11 +217,24 @@ std::vector<Completion> EngineHandle::poll(std::size_t max_completions) {
   return finished;
 }
 
-std::optional<Completion> EngineHandle::wait(OperationId operation, std::int64_t timeout_ns) {
+std::optional<Completion> EngineHandle::wait(OperationId operation, std::int64_t timeout_ns,
+                                             const py::object& on_quiet) {
   Engine& target = engine();
   std::optional<Completion> done = [&] {
     const py::gil_scoped_release release;
-    return target.wait(operation, timeout_ns, look_for_signals);
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
+    std::int64_t seconds = 0;
+    return target.wait(operation, timeout_ns, [&] {
+      look_for_signals();
+      const std::int64_t passed = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();
+      if (passed == seconds) return;
+      const py::gil_scoped_acquire acquire;
+      while (seconds < passed) {
+        ++seconds;
+        if (!on_quiet.is_none()) on_quiet(seconds);
+      }
+    });
   }();
   if (done) hand_back(*done);
   return done;

@@ -107,7 +107,8 @@ class EngineHandle {
   OperationId post_barrier(const CollectiveArguments& arguments);
   void cancel(OperationId operation);
   std::vector<Completion> poll(std::size_t max_completions);
-  std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns);
+  // `on_quiet(seconds)`, unless it is None, is called once for every second that the wait has lasted.
+  std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns, const py::object& on_quiet);
   bool watch(OperationId operation);
   std::optional<Completion> next_watched(std::int64_t timeout_ns);
   std::optional<bool> is_done(OperationId operation) const;

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
-from checks import assert_names
+import torch
+from checks import assert_names, until
 from job import answers, run_job
 from mlt.torch import BoundedLossState
+from transport_jobs import local_job
 
 STEPS = 8
 
@@ -113,3 +116,32 @@ def test_state__refuses_a_bound_outside_its_range() -> None:
             BoundedLossState(loss_bound=bound)
     with pytest.raises(ValueError, match="history"):
         BoundedLossState(history=0)
+
+
+class Bucket:
+    """What DDP passes to a hook."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.ones(8)
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True
+
+    def parameters(self) -> list[torch.Tensor]:
+        return [self._buffer]
+
+
+def test_hook__a_bucket_that_takes_5_seconds_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with local_job(2) as contexts, caplog.at_level(logging.WARNING, "mlt"):
+        early, late = (BoundedLossState(transport=context) for context in contexts)
+        first: Any = early.synchronise(Bucket())  # type: ignore[arg-type]
+        until(lambda: "still waiting" in caplog.text, seconds=20)
+        assert_names(caplog.text, "rank 0: still waiting for the all_reduce after 5 s")
+        second: Any = late.synchronise(Bucket())  # type: ignore[arg-type]
+        assert first.wait().tolist() == second.wait().tolist() == [1.0] * 8

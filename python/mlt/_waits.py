@@ -1,0 +1,122 @@
+"""Waits of several seconds: one line in the log that names the operation, the rank, and the cause as far as known."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlt.context import Context
+    from mlt.operation import Operation
+
+logger = logging.getLogger("mlt")
+
+# Seconds of waiting until the line appears, a whole number.
+QUIET_SECONDS = 5
+SHOWN = 4
+
+
+def on_quiet(context: Context, what: str, peer: int, seconds: int) -> None:
+    """Called once for every second that a wait for ``what`` has lasted. ``peer``: the rank it needs; -1: any."""
+    if seconds != QUIET_SECONDS:
+        return
+    peers = [peer] if peer >= 0 else [rank for rank in range(context.size) if rank != context.rank]
+    causes = [text for rank in peers if (text := _cause(context, rank))]
+    if not causes:
+        who = f"rank {peer} is" if peer >= 0 else "the other ranks are"
+        causes = [f"{who} connected, but did not post the other side of it yet, or the network is slow"]
+    logger.warning(
+        "rank %d: still waiting for the %s after %d s: %s",
+        context.rank,
+        what.rstrip(","),
+        seconds,
+        "; ".join(causes[:SHOWN]),
+    )
+
+
+def _cause(context: Context, peer: int) -> str:
+    """What is wrong with a peer; empty if nothing is known."""
+    if context.engine.is_peer_up(peer):
+        return ""
+    return context.engine.peer_failure(peer) or f"rank {peer} left the job"
+
+
+class ConnectWatch:
+    """A context manager around the connections of a job's start: after ``QUIET_SECONDS`` it logs which are missing."""
+
+    def __init__(self, context: Context, peers: dict[int, str], timeout: float) -> None:
+        self._context = context
+        self._peers = peers
+        self._timeout = timeout
+        self._timer = threading.Timer(QUIET_SECONDS, self._report)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _report(self) -> None:
+        engine = self._context.engine
+        missing = [f"{rank} ({where})" for rank, where in self._peers.items() if not engine.is_peer_up(rank)]
+        if missing:
+            logger.warning(
+                "rank %d: still waiting for a connection with rank %s, %g s in all; check that TCP passes between the "
+                "hosts", self._context.rank, ", ".join(missing[:SHOWN]), self._timeout,
+            )  # fmt: skip
+
+
+class SlowOperations:
+    """Operations that callers need without a thread in ``wait``, oldest first. A thread that ends when none is left
+    reports those that are in progress after ``QUIET_SECONDS``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: deque[tuple[float, weakref.ref[Operation]]] = deque()
+        self._is_running = False
+
+    def add(self, op: Operation) -> None:
+        """Report ``op`` if it takes long."""
+        with self._lock:
+            self._entries.append((time.monotonic() + QUIET_SECONDS, weakref.ref(op)))
+            start, self._is_running = not self._is_running, True
+        if start:
+            threading.Thread(target=self._run, name="mlt-slow-operations", daemon=True).start()
+
+    def _run(self) -> None:
+        # All that ended meanwhile go in one turn: it runs once in QUIET_SECONDS, however many operations come.
+        while (delay := self._turn()) is not None:
+            time.sleep(delay)
+
+    def _turn(self) -> float | None:
+        """Seconds until the next turn; None: the thread ends."""
+        while True:
+            with self._lock:
+                if not self._entries:
+                    self._is_running = False
+                    return None
+                due, reference = self._entries[0]
+            op = reference()
+            if op is not None and not op.done():
+                if (left := due - time.monotonic()) > 0:
+                    return left
+                op.on_quiet(QUIET_SECONDS)
+            with self._lock:
+                self._entries.popleft()
+
+
+slow_operations = SlowOperations()
+
+
+def _forget_slow_operations() -> None:
+    global slow_operations
+    slow_operations = SlowOperations()  # their thread did not survive the fork
+
+
+os.register_at_fork(after_in_child=_forget_slow_operations)

@@ -1,0 +1,114 @@
+"""A wait of several seconds says once what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+from checks import assert_names, until
+from transport_jobs import local_job
+
+import mlt
+from mlt import _waits
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "still waiting" in record.getMessage()]
+
+
+def test_wait__says_after_5_seconds_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    with local_job(2) as (zero, one), caplog.at_level(logging.WARNING, "mlt"):
+        receive = zero.post_recv(np.zeros(4), from_=1, tag=7)
+        with pytest.raises(mlt.WaitTimeoutError):
+            receive.wait(_waits.QUIET_SECONDS - 2)
+        assert lines(caplog) == []
+        with pytest.raises(mlt.WaitTimeoutError):
+            receive.wait(_waits.QUIET_SECONDS + 1.5)
+        (line,) = lines(caplog)
+        assert_names(line, "rank 0", "recv", "rank 1", "tag 7", f"{_waits.QUIET_SECONDS} s")
+        one.post_send(np.ones(4), to=0, tag=7).wait(10)
+        receive.wait(10)
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "push_pull", "callback", "await"])
+def test_wait__of_every_kind_says_it(
+    kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waits, "QUIET_SECONDS", 1)
+    with local_job(2, services=1) as (zero, one, _), caplog.at_level(logging.WARNING, "mlt"):
+
+        def call(context: mlt.Context) -> None:
+            tensor = np.ones(4, np.float32)
+            if kind == "all_reduce":
+                context.all_reduce(tensor)
+            elif kind == "push_pull":
+                mlt.PushPull(context).push_pull(tensor, key=3, name="weights").wait(30)
+            else:
+                operation = context.post_recv(tensor, from_=1 - context.rank, tag=3)
+                if kind == "callback":
+                    operation.add_done_callback(lambda _: None)
+                context.post_send(np.ones(4, np.float32), to=1 - context.rank, tag=3)
+                if kind == "callback":
+                    operation.wait(30)
+                else:
+                    asyncio.run(asyncio.wait_for(ended(operation), 30))
+
+        async def ended(operation: mlt.Operation) -> None:
+            await operation
+
+        early = threading.Thread(target=call, args=(zero,))
+        early.start()
+        until(lambda: bool(lines(caplog)), seconds=20)
+        call(one)
+        early.join()
+        (line,) = lines(caplog)
+        assert_names(
+            line, "rank 0", "1 s", {"all_reduce": "all_reduce", "push_pull": "key 3 (weights)"}.get(kind, "tag 3")
+        )
+
+
+def test_report_if_slow__says_it_once_and_only_of_what_is_in_progress(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waits, "QUIET_SECONDS", 1)
+    with local_job(2) as (zero, one), caplog.at_level(logging.WARNING, "mlt"):
+        for tag in range(20):
+            done = zero.post_recv(np.zeros(4), from_=1, tag=tag)
+            done.report_if_slow()
+            one.post_send(np.ones(4), to=0, tag=tag).wait(10)
+            done.wait(10)
+        slow = zero.post_recv(np.zeros(4), from_=1, tag=99)
+        slow.report_if_slow()
+        zero.post_recv(np.zeros(4), from_=1, tag=98).report_if_slow()  # nobody holds it
+        until(lambda: bool(lines(caplog)))
+        until(lambda: not any(thread.name == "mlt-slow-operations" for thread in threading.enumerate()))
+        (line,) = lines(caplog)
+        assert_names(line, "tag 99", "rank 1 is connected")
+
+
+def test_cause__names_a_peer_that_left() -> None:
+    with local_job(2) as (zero, one):
+        assert _waits._cause(zero, 1) == ""
+        one.close()
+        until(lambda: not zero.is_peer_up(1))
+        assert "rank 1" in _waits._cause(zero, 1)
+
+
+def test_connect__names_the_connections_that_are_missing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waits, "QUIET_SECONDS", 0.05)
+    with local_job(2) as (zero, one), caplog.at_level(logging.WARNING, "mlt"):
+        with _waits.ConnectWatch(zero, {1: "127.0.0.1 port 1"}, 60.0):
+            time.sleep(0.2)  # that is the subject: nothing is missing
+        assert lines(caplog) == []
+        one.close()
+        until(lambda: not zero.is_peer_up(1))
+        with _waits.ConnectWatch(zero, {1: "127.0.0.1 port 1"}, 60.0):
+            until(lambda: bool(lines(caplog)))
+        (line,) = lines(caplog)
+        assert_names(line, "rank 0", "rank 1 (127.0.0.1 port 1)", "60 s")
