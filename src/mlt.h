@@ -416,8 +416,9 @@ class Engine {
   // Why a peer failed (it died, fell silent, ...); empty while it is up, connecting, or after it said goodbye.
   std::string peer_failure(std::uint16_t peer) const;
 
-  // Says goodbye, fails what is under way with kClosed semantics, joins the I/O thread. Idempotent.
-  void close();
+  // Says goodbye, fails what is under way with kClosed semantics, joins the I/O thread. Idempotent. `failure`, unless
+  // it is empty: why this rank ends before its work is done; its peers report that it failed, and this reason.
+  void close(const std::string& failure = {});
 
  private:
   class Impl;

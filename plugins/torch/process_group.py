@@ -28,6 +28,7 @@ from mlt.torch.work import CallQueue, MltWork
 
 import torch
 import torch.distributed as dist
+from mlt.job import ending
 
 if TYPE_CHECKING:
     from mlt import Context, Operation
@@ -410,10 +411,13 @@ class MltProcessGroup(dist.ProcessGroup):
             contexts.forget_context(self._context)
             self._context.close()
 
-    def abort(self) -> None:
-        """Shut down without waiting for calls in progress: closes the context first, which fails them."""
+    def abort(self, *, failure: str = "") -> None:
+        """Shut down without waiting for calls in progress: closes the context first, which fails them.
+
+        ``failure``: as of ``Context.close``.
+        """
         if not self._closed:
-            self._context.close()
+            self._context.close(failure=failure)
             self.shutdown()
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -577,7 +581,7 @@ def _group_number(name: str) -> int:
 def _end_at_exit(reference: weakref.ref[MltProcessGroup]) -> None:
     group = reference()
     if group is not None:
-        group.abort()
+        group.abort(failure=ending.unhandled())
 
 
 def _create(options: Any, _backend_options: object) -> MltProcessGroup:

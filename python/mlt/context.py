@@ -16,7 +16,7 @@ from mlt._shared.argument_types import explained
 from mlt.collectives import GroupCollectives
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
 from mlt.job import address as own_address
-from mlt.job import rendezvous
+from mlt.job import ending, rendezvous
 from mlt.job import secret as secret_module
 from mlt.job.configuration import JobArguments, JobConfig
 from mlt.operation import Completion, Operation, completion_of
@@ -136,8 +136,8 @@ class Context(GroupCollectives):
             peers = {one.rank: f"{one.host} port {one.port}" for one in table if one != own}
             with _waits.ConnectWatch(self, peers, connect_timeout):
                 self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
-        except BaseException:
-            self._engine.close()
+        except BaseException as error:
+            self._engine.close(ending.reason_of(type(error), error))
             raise
         _open_contexts.add(self)
 
@@ -355,10 +355,15 @@ class Context(GroupCollectives):
         """Why ``peer`` failed (it died, was silent, ...); None while it is connected and after it left."""
         return self._engine.peer_failure(peer) or None
 
-    def close(self) -> None:
-        """Leave the job and return every tensor to the caller; operations in progress fail. Idempotent."""
+    def close(self, *, failure: str = "") -> None:
+        """Leave the job and return every tensor to the caller; operations in progress fail. Idempotent.
+
+        ``failure``: why this rank ends before its work is done, in a few words. The others then report that it failed,
+        with this reason, instead of that it left. A ``with`` block that an exception leaves, and a program that an
+        exception ends, give the exception's type.
+        """
         _open_contexts.discard(self)
-        self._engine.close()
+        self._engine.close(failure)
         if self._callbacks is not None:
             self._callbacks.join()
 
@@ -368,7 +373,7 @@ class Context(GroupCollectives):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(failure=ending.reason_of(kind, error))
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"job {self._config.job!r}"
@@ -428,5 +433,6 @@ def _choice(value: str, name: str, off: str, on: str) -> bool:
 def _close_all() -> None:
     # A daemon thread that returns from the native library during interpreter shutdown is killed there. The peers would
     # then receive no goodbye.
+    failure = ending.unhandled()
     for context in list(_open_contexts):
-        context.close()
+        context.close(failure=failure)

@@ -112,11 +112,11 @@ void EngineHandle::connect(const std::vector<PeerAddress>& peers, std::int64_t t
   target.connect(peers, timeout_ns);
 }
 
-void EngineHandle::close() {
+void EngineHandle::close(const std::string& failure) {
   if (is_fork()) return;
   {
     const py::gil_scoped_release release;
-    engine_->close();
+    engine_->close(failure);
   }
   closed_ = true;
   engine_->take_lent().clear();

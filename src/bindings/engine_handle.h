@@ -75,7 +75,7 @@ class EngineHandle {
   // The engine, unless this process is a fork of the one that owns it (throws Error(kClosed)).
   Engine& engine() const;
   void connect(const std::vector<PeerAddress>& peers, std::int64_t timeout_ns);
-  void close();
+  void close(const std::string& failure);
   bool is_closed() const { return closed_; }
   std::size_t pinned() const { return engine_->lending(); }
 

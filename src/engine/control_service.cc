@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <algorithm>
+
 #include "io/os/clock.h"
 
 namespace mlt::engine {
@@ -15,6 +17,17 @@ constexpr base::DurationNs kGoodbyeNs = base::kSecond;
 constexpr base::DurationNs kChannelPollNs = 50 * base::kMicrosecond;
 
 }  // namespace
+
+// PROTOCOL 3.7.7: It MUST show every byte of the text that is not printable ASCII as a question mark, and at most 1,024
+//     bytes.
+std::string failure_reason(std::span<const std::byte> payload) {
+  std::string text;
+  for (const std::byte byte : payload.first(std::min(payload.size(), kMaxFailureBytes))) {
+    const char c = static_cast<char>(byte);
+    text += c >= ' ' && c <= '~' ? c : '?';
+  }
+  return text;
+}
 
 // The control connections are idle most of the time: they are read when readable or due, which is checked at most every
 // kChannelPollNs while data flows.
@@ -39,11 +52,16 @@ void ControlService::send_fallback(TimeNs now) {
 }
 
 // The outcomes of the last receives precede the goodbye on the same connection.
-void ControlService::say_goodbye(TimeNs& now, io::ControlSink& sink) {
+void ControlService::say_goodbye(TimeNs& now, io::ControlSink& sink, const std::string& failure) {
   endpoint_.on_control(now, core::Closing{});
   send_fallback(now);
+  if (!failure.empty()) {
+    // PROTOCOL 3.7.6: Before that it SHOULD send why, as a failure message of at most 1,024 bytes of text.
+    const auto bytes = std::as_bytes(std::span(failure).first(std::min(failure.size(), kMaxFailureBytes)));
+    for (std::uint16_t peer = 0; peer < endpoint_.config().peers; ++peer) channel_.send(peer, kFailureMessage, bytes);
+  }
   // PROTOCOL 10.1.2: Goodbye MUST follow these on the same connection, which keeps the order.
-  channel_.say_goodbye();
+  channel_.say_goodbye(!failure.empty());
   const TimeNs until = now + kGoodbyeNs;
   while (!channel_.finished() && now < until) {
     pollfd ready{channel_.poll_fd(), POLLIN, 0};

@@ -5,7 +5,10 @@
 // due, service() polls its descriptor at most once in 50 us.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include "core/endpoint.h"
 #include "io/control/control_channel.h"
@@ -15,6 +18,11 @@ namespace mlt::engine {
 // Message types on the control connection.
 inline constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // bytes of a control-class packet
 inline constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
+inline constexpr std::uint8_t kFailureMessage = io::kFirstMessageType + 2;     // why the sender leaves, as text
+
+inline constexpr std::size_t kMaxFailureBytes = 1'024;  // of that text
+// The text of a failure message, fit to be shown.
+std::string failure_reason(std::span<const std::byte> payload);
 
 class ControlService {
  public:
@@ -27,9 +35,9 @@ class ControlService {
   bool service(base::TimeNs now, io::ControlSink& sink);
   // Sends all packets that the endpoint has for the TCP fallback.
   void send_fallback(base::TimeNs now);
-  // Tells the peers what they still need, then that this rank leaves. Advances `now`, the time that the sink reads, and
-  // returns once all is sent, or after a second.
-  void say_goodbye(base::TimeNs& now, io::ControlSink& sink);
+  // Tells the peers what they still need, then that this rank leaves, and why if it failed (`failure` is not empty).
+  // Advances `now`, the time that the sink reads, and returns once all is sent, or after a second.
+  void say_goodbye(base::TimeNs& now, io::ControlSink& sink, const std::string& failure = {});
 
  private:
   core::Endpoint& endpoint_;

@@ -48,15 +48,15 @@ std::uint32_t Engine::wanted_receive_buffer_bytes() const {
 void Engine::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
   try {
     impl_->loop.connect(peers, timeout_ns);
-  } catch (...) {
-    close();
+  } catch (const std::exception& error) {
+    close(error.what());
     throw;
   }
 }
 
-void Engine::close() {
+void Engine::close(const std::string& failure) {
   impl_->submitter.close();
-  impl_->loop.stop();
+  impl_->loop.stop(failure);
 }
 
 std::uint32_t Engine::segment_bytes(std::uint16_t peer) const {

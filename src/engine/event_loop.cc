@@ -44,7 +44,8 @@ EventLoop::EventLoop(const Options& options)
       receive_buffer_bytes_(datapath_.outer->capabilities().receive_buffer_bytes),
       control_service_(endpoint_, *channel_),
       collectives_(options_, endpoint_, *channel_, peers_, path_mtu_errors_, operations_),
-      user_operations_(options_, endpoint_, operations_, peers_, path_mtu_errors_, transmitter_) {
+      user_operations_(options_, endpoint_, operations_, peers_, path_mtu_errors_, transmitter_),
+      failure_reasons_(options_.ranks) {
   for (const std::uint64_t cookie : hello_.cookies()) endpoint_.set_issued_cookie(cookie);
 }
 
@@ -82,7 +83,7 @@ void EventLoop::run() {
   driving_.run();
   run_commands();
   now_ = io::monotonic_now();
-  control_service_.say_goodbye(now_, *this);
+  control_service_.say_goodbye(now_, *this, failure_);
   snapshot_counters();
   end_operations();
   peers_.close();
@@ -97,11 +98,12 @@ void EventLoop::end_operations() {
   });
 }
 
-void EventLoop::stop() {
+void EventLoop::stop(const std::string& failure) {
   // Closes the queue first: commands queued before run before the goodbye, later ones are rejected. Every caller waits
   // for the thread's end, because each of them may free its buffers next.
   commands_.close();
   const std::lock_guard lock(thread_mutex_);
+  if (!stopping_) failure_ = failure;
   stopping_ = true;
   driving_.close();
   if (thread_.joinable()) thread_.join();
@@ -202,7 +204,8 @@ void EventLoop::on_run(const base::ReceivedRun& run) {
 
 void EventLoop::on_message(std::uint16_t from, std::uint8_t type, std::span<const std::byte> bytes) {
   if (type == kBackstopMessage) endpoint_.on_control(now_, core::PeerMessage{from, bytes});
-  // PROTOCOL 3.1.7: A receiver MUST ignore messages of types 18 and above: a later version may define them.
+  if (type == kFailureMessage) failure_reasons_[from] = failure_reason(bytes);
+  // PROTOCOL 3.1.7: A receiver MUST ignore messages of types 19 and above: a later version may define them.
   if (type == kCollectiveMessage) collectives_.on_message(now_, from, bytes);
 }
 
@@ -222,7 +225,12 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
 }
 
 void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) {
-  peers_.on_down(peer, cause, text);
+  const std::string& reason = failure_reasons_[peer];
+  peers_.on_down(peer, cause,
+                 cause == io::PeerDownCause::kLost && !reason.empty()
+                     ? "rank " + std::to_string(peer) + " at " + peers_.addresses(peer).front().host() + " failed (" +
+                           reason + "): look at its output"
+                     : text);
   endpoint_.on_control(now_, core::PeerDown{peer});
   if (local_peers_) local_peers_->remove(peer);
   collectives_.on_peer_down(now_, peer);

@@ -140,7 +140,7 @@ ControlSendStatus ControlChannel::send(std::uint16_t rank, std::uint8_t type, st
   return ControlSendStatus::kQueued;
 }
 
-void ControlChannel::say_goodbye() {
+void ControlChannel::say_goodbye(bool has_failed) {
   if (goodbye_) return;
   goodbye_ = true;
   if (listener_) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
@@ -153,8 +153,10 @@ void ControlChannel::say_goodbye() {
   }
   for (const auto& connection : connections_) {
     if (connection->state == State::kUp &&
-        // PROTOCOL 3.7.1: A side that leaves MUST send goodbye as its last frame and end its half of the connection.
-        connection->stream.queue(static_cast<std::uint8_t>(FrameType::kGoodbye), {})) {
+        // PROTOCOL 3.7.6: A side that leaves because it failed MUST end its half of the connection without a goodbye.
+        (has_failed ||
+         // PROTOCOL 3.7.1: A side that leaves MUST send goodbye as its last frame and end its half of the connection.
+         connection->stream.queue(static_cast<std::uint8_t>(FrameType::kGoodbye), {}))) {
       connection->goodbye_sent = true;
       connection->stream.end_output();
       watch(*connection);

@@ -170,8 +170,8 @@ class ControlChannel {
   void give_up(std::uint16_t rank, const std::string& text);
 
   // Sends goodbye to every peer, and stops listening and connecting. Keep calling service() until finished(), or until
-  // the caller's own time limit.
-  void say_goodbye();
+  // the caller's own time limit. A rank that leaves because it failed ends its connections without a goodbye.
+  void say_goodbye(bool has_failed = false);
   bool finished() const;
 
   bool is_up(std::uint16_t rank) const;

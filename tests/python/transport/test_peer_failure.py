@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
+from checks import assert_names
 from transport_jobs import START_SECONDS, open_rank, process_job, takes
 
 import mlt
+from mlt._shared.ports import free_port
 
 # A killed process closes its connections at once; a stopped one is noticed by its silence.
 PEER_TIMEOUT = 1.0
@@ -160,6 +164,78 @@ def test_exit__without_close_still_says_goodbye() -> None:
         for one in ranks:
             one.process.join(10)
             assert one.process.exitcode == 0
+
+
+def raiser(pipe: Connection, rank: int, port: int) -> None:
+    """Rank 1 leaves its ``with`` block by an exception; ranks 0 and 2 receive from it, a service watches."""
+    context = open_rank(rank, port, workers=3, services=1)
+    if rank == 3:
+        with context:
+            mlt.SummationService(context).run()
+            pipe.send([context.peer_failure(worker) for worker in range(3)])
+        return
+    try:
+        with context:
+            pipe.send("ready")
+            pipe.recv()
+            if rank == 1:
+                raise ValueError("its text stays here")
+            context.post_recv(np.zeros(4), from_=1).wait(20)
+    except ValueError:
+        pass
+    except mlt.PeerFailedError as error:
+        pipe.send((str(error), error.peer))
+
+
+def test_exception__of_one_rank_is_known_as_a_failure_with_its_type_at_all_others() -> None:
+    with process_job(raiser, 4) as ranks:
+        assert [one.hear() for one in ranks[:3]] == ["ready"] * 3
+        with takes(at_most=5.0):
+            for one in ranks[:3]:
+                one.say("go")
+            for one in (ranks[0], ranks[2]):
+                text, peer = one.hear()
+                assert_names(text, f"rank {one.rank}", "rank 1", "ValueError", "failed")
+                assert "its text stays here" not in text
+                assert peer == 1
+            first, second, third = ranks[3].hear()
+        assert_names(second, "rank 1", "ValueError")
+        # The two that failed because of rank 1 name it as well.
+        for text in (first, third):
+            assert_names(text, "PeerFailedError", "about rank 1")
+
+
+SUDDEN_END = """
+import sys
+import mlt
+context = mlt.Context(0, 1, 1, master_addr="127.0.0.1", rendezvous_port=int(sys.argv[1]), connect_timeout=30)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "named"),
+    [
+        ("raise KeyError('x')", 1, "KeyError"),
+        ("with context: sys.exit(4)", 1, "sys.exit(4)"),
+        ("context.close()", 0, ""),
+        ("", 0, ""),
+    ],
+)
+def test_serve__ends_non_zero_exactly_if_a_worker_ended_by_an_exception(end: str, status: int, named: str) -> None:
+    port = str(free_port())
+    where = ["--world-size=1", "--services=1", "--master-addr=127.0.0.1", f"--rendezvous-port={port}"]
+    serve = subprocess.Popen([sys.executable, "-m", "mlt.cli.main", "serve", *where], stderr=subprocess.PIPE, text=True)
+    try:
+        subprocess.run(
+            [sys.executable, "-c", SUDDEN_END.format(end=end), port], capture_output=True, timeout=60, check=False
+        )
+        output = serve.communicate(timeout=30)[1]
+    finally:
+        serve.kill()
+    assert serve.returncode == status
+    if named:
+        assert_names(output, "rank 0", named)
 
 
 def early_leaver(pipe: Connection, rank: int, port: int) -> None:

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -90,4 +91,12 @@ TEST_CASE("service__does_not_check_a_quiet_descriptor_again_within_50_us") {
   low.service->on_quiet(now);
   CHECK_FALSE(low.service->service(now + 49 * base::kMicrosecond, low));
   CHECK(low.service->service(now + 50 * base::kMicrosecond, low));
+}
+
+TEST_CASE("failure_reason__shows_printable_text_of_limited_length") {
+  const std::string text = "ended by ValueError\n\x1b[31m\xff";
+  CHECK(engine::failure_reason(std::as_bytes(std::span(text))) == "ended by ValueError??[31m?");
+  const std::string longer(3 * engine::kMaxFailureBytes, 'x');
+  CHECK(engine::failure_reason(std::as_bytes(std::span(longer))).size() == engine::kMaxFailureBytes);
+  CHECK(engine::failure_reason({}).empty());
 }

@@ -544,6 +544,17 @@ class Beats {
   base::TimeNs now_;
 };
 
+TEST_CASE("say_goodbye__of_a_rank_that_failed_is_a_death_after_its_last_message") {
+  Couple couple;
+  couple.one.channel->send(0, kType, bytes_of("why"));
+  couple.one.channel->say_goodbye(true);
+  REQUIRE(serve({&couple.zero, &couple.one},
+                [&] { return couple.zero.sink.downs.size() == 1 && couple.one.channel->finished(); }));
+  CHECK(couple.zero.sink.downs[0].cause == PeerDownCause::kLost);
+  REQUIRE(couple.zero.sink.messages.size() == 1);
+  CHECK(couple.zero.sink.messages[0].payload == bytes_of("why"));
+}
+
 TEST_CASE("service__heartbeats_keep_idle_peers_up_and_silence_brings_them_down") {
   Couple couple;
   const io::ControlOptions options = control_options(0, 2);
