@@ -107,6 +107,9 @@ struct Options {
   std::uint32_t receive_buffer_bytes = 0;  // asked of the kernel; 0: a default
   std::int64_t operation_timeout_ns = 300'000'000'000;
   std::int64_t peer_timeout_ns = 3'000'000'000;  // silence after which a peer counts as dead
+  // The same while its host acknowledges what is sent to it, because its process is stopped; below peer_timeout_ns: as
+  // that.
+  std::int64_t suspended_timeout_ns = 30'000'000'000;
   // How long at most a thread that waits polls before it sleeps; it learns how long that pays, and never polls where
   // runnable threads outnumber the CPUs. 0: it sleeps at once.
   std::uint32_t spin_us = 200;

@@ -58,9 +58,10 @@ class Context(GroupCollectives):
     ``faults``: injected loss, delay and other faults (``mlt.options.faults``).
     ``segment_bytes``: payload of a packet, a multiple of 8 (None: from the interface's MTU). ``line_rate_gbps``: the
     interface's rate (None: the rate it reports).
-    ``operation_timeout``, ``connect_timeout``, ``peer_timeout``: seconds (``mlt.options.times``; None:
-    MLT_OPERATION_TIMEOUT, MLT_CONNECT_TIMEOUT, MLT_PEER_TIMEOUT, else 300, 60 and 3). The first is the default limit
-    of an operation, the second limits the start of the job, and a peer that is silent for the third has failed.
+    ``operation_timeout``, ``connect_timeout``, ``peer_timeout``, ``suspended_timeout``: seconds (``mlt.options.times``;
+    None: MLT_OPERATION_TIMEOUT, MLT_CONNECT_TIMEOUT, MLT_PEER_TIMEOUT, MLT_SUSPENDED_TIMEOUT, else 300, 60, 3 and 30).
+    The first is the default limit of an operation, the second limits the start of the job. A peer that is silent for
+    the third has failed; it has the fourth while its host acknowledges, because its process is stopped.
     ``qos_policy``: policy file of ``mlt switch``, as a path or its content as a mapping (None: the file that
     MLT_QOS_POLICY names). Packets carry its DSCPs; its data classes are the traffic classes. Without a policy, seven
     traffic classes have DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same policy.

@@ -26,6 +26,7 @@ void register_options(py::module_& module) {
       .def_readwrite("receive_buffer_bytes", &Options::receive_buffer_bytes)
       .def_readwrite("operation_timeout_ns", &Options::operation_timeout_ns)
       .def_readwrite("peer_timeout_ns", &Options::peer_timeout_ns)
+      .def_readwrite("suspended_timeout_ns", &Options::suspended_timeout_ns)
       .def_readwrite("spin_us", &Options::spin_us)
       .def_readwrite("max_operations", &Options::max_operations)
       .def_readwrite("max_tags", &Options::max_tags)

@@ -36,6 +36,7 @@ std::unique_ptr<io::ControlChannel> open_control_channel(const Options& options,
   control.listen = *io::SocketAddress::from_host(options.host, options.control_port);
   require_secret(options, control.listen, "listen on");
   control.dead_after_ns = options.peer_timeout_ns;
+  control.suspended_after_ns = options.suspended_timeout_ns;
   // PROTOCOL 3.5.4: The connecting side MUST close a connection that is not up 5 s after it opened it, or 100 ms for
   //     each rank of the job if that is longer, but 60 s at most.
   control.hello_timeout_ns = io::hello_timeout_of(options.ranks);

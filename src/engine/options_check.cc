@@ -78,7 +78,9 @@ void check_options(const Options& options) {
   }
   check_faults(options);
   check_secret(options);
-  if (options.operation_timeout_ns <= 0 || options.peer_timeout_ns <= 0) reject(options, "a timeout must be positive");
+  if (options.operation_timeout_ns <= 0 || options.peer_timeout_ns <= 0 || options.suspended_timeout_ns <= 0) {
+    reject(options, "a timeout must be positive");
+  }
   if (!std::isfinite(options.line_rate_bits_per_second) || options.line_rate_bits_per_second < 0) {
     reject(options, "the line rate must be positive, or 0 for the interface's own");
   }

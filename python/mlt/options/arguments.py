@@ -53,6 +53,7 @@ class TimeArguments(TypedDict, total=False):
     operation_timeout: float | None
     connect_timeout: float | None
     peer_timeout: float | None
+    suspended_timeout: float | None
 
 
 class TransportArguments(LimitArguments, NetworkArguments, TimeArguments, total=False):
@@ -77,6 +78,8 @@ def apply(given: TransportArguments, native: _core.Options, environ: Mapping[str
         native.operation_timeout_ns = times.nanoseconds(seconds["operation_timeout"], "operation_timeout")
     if "peer_timeout" in seconds:
         native.peer_timeout_ns = times.nanoseconds(seconds["peer_timeout"], "peer_timeout")
+    if "suspended_timeout" in seconds:
+        native.suspended_timeout_ns = times.nanoseconds(seconds["suspended_timeout"], "suspended_timeout")
     if (spin_us := _spin_us(given.get("spin_us"), environ)) is not None:
         native.spin_us = spin_us
     native.datapath = given.get("datapath") or environ.get("MLT_DATAPATH") or native.datapath

@@ -1,8 +1,9 @@
 """Times of one rank, in seconds. An argument that is None comes from its variable, which also takes a unit.
 
 ``operation_timeout``: limit of an operation that sets none (300 s). ``connect_timeout``: limit of the start of the job
-(60 s). ``peer_timeout``: silence after which a peer has failed (3 s); a process that is stopped (SIGSTOP, a debugger)
-is silent. A process that died is noticed at once.
+(60 s). ``peer_timeout``: silence after which a peer has failed (3 s). ``suspended_timeout``: the same for a peer whose
+host acknowledges what is sent to it (30 s, or ``peer_timeout`` if that is longer): its process is stopped (SIGSTOP, a
+debugger, a frozen container). A process that died is noticed at once.
 
     mlt.Context(peer_timeout=20)  # or MLT_PEER_TIMEOUT=20s
 """
@@ -19,6 +20,7 @@ VARIABLES = {
     "operation_timeout": "MLT_OPERATION_TIMEOUT",
     "connect_timeout": "MLT_CONNECT_TIMEOUT",
     "peer_timeout": "MLT_PEER_TIMEOUT",
+    "suspended_timeout": "MLT_SUSPENDED_TIMEOUT",
 }
 CONNECT_SECONDS = 60.0
 

@@ -75,6 +75,9 @@ struct ControlOptions {
   base::DurationNs drain_timeout_ns = 1 * base::kSecond;     // time for a rejected client to read the reason
   base::DurationNs heartbeat_ns = 500 * base::kMillisecond;  // send interval while there is no other message
   base::DurationNs dead_after_ns = 3 * base::kSecond;        // timeout of a silent peer
+  // Timeout of a silent peer whose host acknowledges what is sent to it: a stopped process. Not longer than
+  // dead_after_ns: the same.
+  base::DurationNs suspended_after_ns = 0;
   base::DurationNs connect_backoff_ns = 10 * base::kMillisecond;
   base::DurationNs connect_backoff_max_ns = 500 * base::kMillisecond;
   std::uint32_t max_message_bytes = 1U << 20;
@@ -90,7 +93,7 @@ struct PeerHello {
 enum class PeerDownCause : std::uint8_t {
   kGoodbye,      // orderly, by either side
   kLost,         // the connection ended without goodbye: the process died
-  kSilent,       // nothing received for dead_after_ns: stopped, or the network is down
+  kSilent,       // nothing received for dead_after_ns or suspended_after_ns: stopped, or the network is down
   kMalformed,    // it sent invalid frames
   kOverflow,     // it does not read: more than outgoing_limit_bytes are queued for it
   kRefused,      // it refused this rank's hello, or this rank refused its hello: the settings differ
@@ -248,6 +251,7 @@ class ControlChannel {
 
   // Whether peers are alive (control_liveness.cc).
   void run_liveness(Connection& connection, bool is_beating, base::TimeNs now, ControlSink& sink);
+  bool is_suspended(Connection& connection, base::TimeNs now);
   void take_as_silent(Connection& connection, base::TimeNs now, ControlSink& sink);
   void tell_silence(std::uint16_t rank);
   void on_silence_told(std::span<const std::byte> payload, base::TimeNs now);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "io/control/control_connection.h"
+#include "io/control/tcp_socket.h"
 
 namespace mlt::io {
 
@@ -18,7 +19,8 @@ constexpr base::DurationNs kTogether = 4;  // within this part of a period
 }  // namespace
 
 LivenessLimits ControlChannel::liveness_limits() const {
-  return {options_.heartbeat_ns, options_.dead_after_ns, options_.world_size * kConnectNsPerRank};
+  return {options_.heartbeat_ns, options_.dead_after_ns, options_.world_size * kConnectNsPerRank,
+          options_.suspended_after_ns};
 }
 
 // PROTOCOL 3.6.1: A rank's neighbours are the next rank that is up and the one before, in a ring of all ranks; in a job
@@ -57,7 +59,7 @@ void ControlChannel::run_liveness(Connection& connection, bool is_beating, base:
   // PROTOCOL 3.6.2: An endpoint MUST treat a peer that it watches (3.6.5) as down when it has received nothing from it
   //     for the silence limit (3 s unless the caller says otherwise), counted from when it began to watch if that is
   //     later.
-  if (now >= liveness.silent_at(limits)) return take_as_silent(connection, now, sink);
+  if (now >= liveness.silent_at(limits) && !is_suspended(connection, now)) return take_as_silent(connection, now, sink);
   if (now >= liveness.ask_at(limits)) {
     counters_.add(ControlCounter::kAsksSent);
     liveness.on_asked(now);
@@ -70,13 +72,32 @@ void ControlChannel::run_liveness(Connection& connection, bool is_beating, base:
   say(connection, FrameType::kHeartbeat);
 }
 
+// Whether the host of a peer that is silent by now acknowledged lately what was sent to it; it is asked again before
+// that is too old.
+bool ControlChannel::is_suspended(Connection& connection, base::TimeNs now) {
+  // PROTOCOL 3.6.9: For a peer whose host acknowledges what is sent on the connection, an endpoint SHOULD take the
+  //     suspension limit (30 s unless the caller says otherwise) in place of the silence limit
+  const LivenessLimits limits = liveness_limits();
+  if (connection.goodbye_sent || !connection.liveness.may_be_suspended(now, limits)) return false;
+  const auto age = acknowledgement_age(connection.stream.fd());
+  if (!age || *age >= options_.dead_after_ns) return false;
+  connection.liveness.on_acknowledged(now, *age, limits);
+  return true;
+}
+
 void ControlChannel::take_as_silent(Connection& connection, base::TimeNs now, ControlSink& sink) {
   const std::uint16_t rank = *connection.rank;
   const bool tells = (peers_[rank].neighbour || connection.host_hangs) && !connection.goodbye_sent;
   const SocketAddress remote = connection.remote;
+  const bool host_answers =
+      acknowledgement_age(connection.stream.fd()).value_or(options_.dead_after_ns) < options_.dead_after_ns;
   go_down(rank, connection.goodbye_sent ? PeerDownCause::kGoodbye : PeerDownCause::kSilent,
           peer_text(rank, remote) + " has been silent for " + seconds_text(now - connection.liveness.last_heard()) +
-              ": its process is stopped, its host hangs, or the network to it is down. Check them in this order.",
+              (host_answers ? ", while its host acknowledges what is sent to it: its process is stopped (SIGSTOP, a "
+                              "debugger, a frozen container) or hangs. To wait longer, raise suspended_timeout "
+                              "(MLT_SUSPENDED_TIMEOUT)."
+                            : ": its process is stopped, its host hangs, or the network to it is down. Check them in "
+                              "this order."),
           sink);
   if (!tells) return;
   // PROTOCOL 3.6.7: A side that takes a neighbour as silent MUST tell all other peers, with a frame of type 8. It

@@ -3,7 +3,8 @@
 //
 // A rank exchanges heartbeats with its neighbours only, so that an idle rank costs the same however large the job is.
 // It asks any other peer when an operation, or a message that was not followed by one of the peer's, makes its silence
-// matter. Absent on purpose: sockets and frames (ControlChannel). Times of one thread's clock.
+// matter. A peer whose host acknowledges what is sent to it, while its process is silent, is stopped (SIGSTOP, a
+// debugger): it has longer. Absent on purpose: sockets and frames (ControlChannel). Times of one thread's clock.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace mlt::io {
 struct LivenessLimits {
   base::DurationNs heartbeat_ns = 0;
   base::DurationNs dead_after_ns = 0;
-  base::DurationNs grace_ns = 0;  // after the connection came up
+  base::DurationNs grace_ns = 0;            // after the connection came up
+  base::DurationNs suspended_after_ns = 0;  // silence of a peer whose host acknowledges what is sent to it
 };
 
 class Liveness {
@@ -26,6 +28,7 @@ class Liveness {
   void on_heard(base::TimeNs now) {
     last_heard_ = now;
     suspected_ = false;
+    suspended_until_ = 0;
   }
   void on_message_sent(base::TimeNs now) { spoke_at_ = message_at_ = now; }
   void on_spoken(base::TimeNs now) { spoke_at_ = now; }
@@ -36,6 +39,17 @@ class Liveness {
   void suspect(base::TimeNs now, const LivenessLimits& limits) {
     watched_since_ = std::min(watched_since_, now - limits.dead_after_ns / 2);
     suspected_ = true;
+    suspended_until_ = 0;
+  }
+  // PROTOCOL 3.6.9: It MUST NOT wait longer than the silence limit for a peer that it was told of (3.6.7).
+  bool may_be_suspended(base::TimeNs now, const LivenessLimits& limits) const {
+    return !suspected_ && now < base::after(quiet_since(), limits.suspended_after_ns);
+  }
+  // may_be_suspended() holds, and the peer's host acknowledged something `age` ago: the peer is not silent before that
+  // is older than the silence limit.
+  void on_acknowledged(base::TimeNs now, base::DurationNs age, const LivenessLimits& limits) {
+    const base::DurationNs left = std::max(limits.dead_after_ns - age, base::kMillisecond);
+    suspended_until_ = std::min(base::after(now, left), base::after(quiet_since(), limits.suspended_after_ns));
   }
   // This process did not run for so long; the peer may have had no turn either.
   // PROTOCOL 3.6.8: A side whose timers ran late by more than a heartbeat period MUST NOT count that time as silence:
@@ -65,7 +79,8 @@ class Liveness {
     if (!is_watched()) return base::kNever;
     // PROTOCOL 3.6.4: An endpoint MUST NOT take a peer as silent before 100 ms for each rank of the job have passed
     //     since the connection came up.
-    return std::max(base::after(quiet_since(), limits.dead_after_ns), base::after(up_since_, limits.grace_ns));
+    return std::max(
+        {base::after(quiet_since(), limits.dead_after_ns), base::after(up_since_, limits.grace_ns), suspended_until_});
   }
   // PROTOCOL 3.6.1: A side that has sent no message to a neighbour for a heartbeat period MUST send it a heartbeat.
   base::TimeNs heartbeat_at(const LivenessLimits& limits) const {
@@ -90,6 +105,7 @@ class Liveness {
   base::TimeNs spoke_at_ = 0;               // this side's last frame
   base::TimeNs message_at_ = base::kNever;  // this side's last message; kNever: none
   base::TimeNs asked_at_ = 0;
+  base::TimeNs suspended_until_ = 0;  // silent, but not down before this time: its host acknowledges
   base::TimeNs watched_since_ = base::kNever;
 };
 

@@ -81,6 +81,13 @@ UniqueFd accept_tcp(int listener, int& number) {
   }
 }
 
+std::optional<base::DurationNs> acknowledgement_age(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
+  return info.tcpi_last_ack_recv * base::kMillisecond;
+}
+
 int connect_result(int fd) {
   int number = 0;
   socklen_t size = sizeof number;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/time.h"
 #include "io/net/socket_address.h"
 #include "io/os/os_error.h"
 #include "io/os/unique_fd.h"
@@ -24,5 +25,9 @@ UniqueFd accept_tcp(int listener, int& number);
 // 0 once connected, else errno. A socket that has connected to itself, which TCP allows on loopback when there is no
 // listener, counts as refused.
 int connect_result(int fd);
+
+// Time since the remote host last acknowledged anything, which its kernel does while the process is stopped; a
+// multiple of 1 ms. Empty if the system does not report it.
+std::optional<base::DurationNs> acknowledgement_age(int fd);
 
 }  // namespace mlt::io

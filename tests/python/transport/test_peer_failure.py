@@ -28,7 +28,8 @@ MANY = 16_000_000
 
 def worker(pipe: Connection, rank: int, port: int) -> None:
     """Ranks 0 and 1 each send to and receive from rank 2, and to and from each other, until rank 2 has failed."""
-    with open_rank(rank, port, workers=3, peer_timeout=PEER_TIMEOUT, line_rate_gbps=LINE_RATE_GBPS) as context:
+    times = {"peer_timeout": PEER_TIMEOUT, "suspended_timeout": PEER_TIMEOUT}
+    with open_rank(rank, port, workers=3, line_rate_gbps=LINE_RATE_GBPS, **times) as context:
         if rank == 2:
             for peer in (0, 1):
                 context.post_send(np.ones(MANY, np.float32), to=peer, tag=7)
@@ -236,6 +237,33 @@ def test_serve__ends_non_zero_exactly_if_a_worker_ended_by_an_exception(end: str
     assert serve.returncode == status
     if named:
         assert_names(output, "rank 0", named)
+
+
+def sleeper(pipe: Connection, rank: int, port: int) -> None:
+    """Rank 1 receives from rank 0, and is stopped meanwhile."""
+    with open_rank(rank, port, workers=2) as context:
+        pipe.send("ready")
+        pipe.recv()
+        tensor = np.full(1_000_000, rank, np.float32)
+        operation = context.post_send(tensor, to=1) if rank == 0 else context.post_recv(tensor, from_=0)
+        operation.wait(START_SECONDS)
+        pipe.send(float(tensor.sum()))
+
+
+@pytest.mark.parametrize("seconds", [5, 8])
+def test_transfer__survives_a_rank_that_is_stopped_for_longer_than_the_silence_limit(seconds: int) -> None:
+    with process_job(sleeper, 2) as ranks:
+        assert [one.hear() for one in ranks] == ["ready"] * 2
+        pid = ranks[1].process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            ranks[0].say("go")
+            time.sleep(seconds)  # the default limit of silence is 3 s
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        ranks[1].say("go")
+        assert [one.hear() for one in ranks] == [0.0, 0.0]
 
 
 def early_leaver(pipe: Connection, rank: int, port: int) -> None:

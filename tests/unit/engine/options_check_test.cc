@@ -46,6 +46,7 @@ TEST_CASE("check_options__rejects_values_out_of_range_with_the_option_and_the_ra
   CHECK(error_of([](Options& o) { o.secret = std::string(32, 'x'); }) ==
         "rank 0: the job secret is one repeated byte: make a random one with `openssl rand -hex 32`");
   CHECK(error_of([](Options& o) { o.peer_timeout_ns = 0; }) == "rank 0: a timeout must be positive");
+  CHECK(error_of([](Options& o) { o.suspended_timeout_ns = 0; }) == "rank 0: a timeout must be positive");
   CHECK(error_of([](Options& o) { o.line_rate_bits_per_second = std::numeric_limits<double>::infinity(); }) ==
         "rank 0: the line rate must be positive, or 0 for the interface's own");
   CHECK(error_of([](Options& o) { o.max_operations = engine::kMaxOperationsLimit + 1; }) ==

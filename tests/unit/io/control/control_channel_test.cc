@@ -544,6 +544,32 @@ class Beats {
   base::TimeNs now_;
 };
 
+TEST_CASE("service__a_silent_peer_whose_host_acknowledges_has_until_the_suspension_limit") {
+  io::ControlOptions options = control_options(0, 2);
+  options.suspended_after_ns = 30 * base::kSecond;
+  Node zero(options);
+  Node one(1, 2);
+  one.connect_to(0, zero);
+  zero.expect(1);
+  REQUIRE(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1 && one.sink.ups.size() == 1; }));
+  // Rank 1 does not run any more, but its kernel acknowledges the heartbeats. The acknowledgements' ages are the
+  // kernel's, in real time: nearly 0.
+  Beats beats;
+  base::DurationNs silent = 0;
+  while (zero.sink.downs.empty() && silent < 40 * base::kSecond) {
+    beats.advance(100 * base::kMillisecond);
+    silent += 100 * base::kMillisecond;
+    beats.service(zero);
+    if (zero.sink.downs.empty()) CHECK(zero.channel->next_timeout() > beats.now());
+  }
+  REQUIRE(zero.sink.downs.size() == 1);
+  CHECK(silent >= 29 * base::kSecond);
+  CHECK(silent <= 31 * base::kSecond);
+  CHECK(zero.sink.downs[0].cause == PeerDownCause::kSilent);
+  CHECK_CONTAINS(zero.sink.downs[0].text, "SIGSTOP");
+  CHECK_CONTAINS(zero.sink.downs[0].text, "MLT_SUSPENDED_TIMEOUT");
+}
+
 TEST_CASE("say_goodbye__of_a_rank_that_failed_is_a_death_after_its_last_message") {
   Couple couple;
   couple.one.channel->send(0, kType, bytes_of("why"));
@@ -651,9 +677,11 @@ TEST_CASE("service__a_peer_that_came_up_just_now_is_not_silent_while_many_others
 // All ranks of a job, connected in one process, on a clock of the test's own.
 class Mesh {
  public:
-  explicit Mesh(std::uint16_t ranks) {
+  explicit Mesh(std::uint16_t ranks, base::DurationNs suspended_after_ns = 0) {
     for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-      nodes_.push_back(std::make_unique<Node>(rank, ranks));
+      io::ControlOptions options = control_options(rank, ranks);
+      options.suspended_after_ns = suspended_after_ns;
+      nodes_.push_back(std::make_unique<Node>(options));
       for (std::uint16_t to = 0; to < rank; ++to) nodes_.back()->connect_to(to, *nodes_[to]);
     }
     std::vector<Node*> all;
@@ -669,6 +697,7 @@ class Mesh {
   std::size_t size() const { return nodes_.size(); }
   base::TimeNs now() const { return now_; }
   void stop(std::size_t rank) { stopped_.push_back(rank); }  // alive for the kernel, which acknowledges what arrives
+  void resume() { stopped_.clear(); }
 
   // In steps of a tenth of a heartbeat period, in which every rank runs often enough to read what the others said.
   void pass(base::DurationNs by) {
@@ -725,6 +754,29 @@ TEST_CASE("service__who_is_stopped_is_silent_for_neighbours_first_and_for_all_so
     CHECK(mesh[rank].sink.downs[0].rank == 7);
     CHECK(mesh[rank].sink.downs[0].cause == PeerDownCause::kSilent);
   }
+}
+
+TEST_CASE("service__who_is_stopped_for_8_s_stays_up_everywhere_if_its_host_acknowledges") {
+  Mesh mesh(24, 30 * base::kSecond);
+  mesh.stop(7);
+  mesh.pass(8 * base::kSecond);
+  mesh.resume();
+  mesh.pass(4 * base::kSecond);
+  CHECK(mesh.downs() == 0);
+}
+
+TEST_CASE("service__who_is_stopped_for_longer_is_silent_for_all_soon_after_its_neighbours") {
+  constexpr base::DurationNs kSuspended = 10 * base::kSecond;
+  Mesh mesh(24, kSuspended);
+  mesh.stop(7);
+  mesh.pass(kSuspended - base::kSecond / 2);
+  CHECK(mesh.downs() == 0);
+  mesh.pass(base::kSecond);
+  CHECK(mesh[6].sink.downs.size() == 1);
+  CHECK(mesh[8].sink.downs.size() == 1);
+  // Told by them, the others wait no second suspension limit.
+  mesh.pass(control_options(0, 2).dead_after_ns / 2 + base::kSecond / 2);
+  CHECK(mesh.downs() == mesh.size() - 1);
 }
 
 TEST_CASE("service__a_peer_that_an_operation_needs_is_silent_after_the_limit_though_its_neighbours_are_stopped_too") {

@@ -94,3 +94,37 @@ TEST_CASE("liveness__grace_after_coming_up_and_excuse_for_time_without_a_turn") 
   liveness.excuse(kStart + 10 * base::kSecond, 9 * base::kSecond);
   CHECK(liveness.silent_at(kLimits) == kStart + 12 * base::kSecond);
 }
+
+TEST_CASE("liveness__a_host_that_acknowledges_postpones_silence_up_to_the_suspension_limit") {
+  LivenessLimits limits = kLimits;
+  limits.suspended_after_ns = 10 * base::kSecond;
+  Liveness liveness = up();
+  liveness.update(kStart, true, false);
+  base::TimeNs now = liveness.silent_at(limits);
+  CHECK(now == kStart + 3 * base::kSecond);
+  CHECK(liveness.may_be_suspended(now, limits));
+  // Looked at again when the last acknowledgement would be too old.
+  liveness.on_acknowledged(now, base::kSecond, limits);
+  CHECK(liveness.silent_at(limits) == now + 2 * base::kSecond);
+  now = liveness.silent_at(limits);
+  liveness.on_acknowledged(now, limits.dead_after_ns, limits);
+  CHECK(liveness.silent_at(limits) > now);
+  for (int i = 0; i < 4; ++i) liveness.on_acknowledged(now = liveness.silent_at(limits), 0, limits);
+  CHECK(now == kStart + limits.suspended_after_ns);
+  CHECK(!liveness.may_be_suspended(now, limits));
+  CHECK(!liveness.may_be_suspended(kStart, kLimits));  // without such a limit
+  liveness.on_heard(now);
+  CHECK(liveness.silent_at(limits) == now + limits.dead_after_ns);
+}
+
+TEST_CASE("liveness__a_peer_that_this_side_was_told_of_is_not_suspended") {
+  LivenessLimits limits = kLimits;
+  limits.suspended_after_ns = 10 * base::kSecond;
+  Liveness liveness = up();
+  liveness.update(kStart, true, false);
+  const base::TimeNs told = kStart + 4 * base::kSecond;
+  liveness.on_acknowledged(kStart + 3 * base::kSecond, 0, limits);
+  liveness.suspect(told, limits);
+  CHECK(!liveness.may_be_suspended(told, limits));
+  CHECK(liveness.silent_at(limits) <= told + limits.dead_after_ns / 2);
+}
