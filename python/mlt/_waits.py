@@ -21,10 +21,14 @@ QUIET_SECONDS = 5
 SHOWN = 4
 
 
-def on_quiet(context: Context, what: str, peer: int, seconds: int) -> None:
-    """Called once for every second that a wait for ``what`` has lasted. ``peer``: the rank it needs; -1: any."""
-    if seconds != QUIET_SECONDS:
+idle: weakref.WeakSet[Operation] = weakref.WeakSet()  # those that may take hours by design
+
+
+def on_quiet(op: Operation, seconds: int) -> None:
+    """Called once for every second that a wait for ``op`` has lasted."""
+    if seconds != QUIET_SECONDS or op in idle:
         return
+    context, peer = op.context, op.peer
     peers = [peer] if peer >= 0 else [rank for rank in range(context.size) if rank != context.rank]
     causes = [text for rank in peers if (text := _cause(context, rank))]
     if not causes:
@@ -33,7 +37,7 @@ def on_quiet(context: Context, what: str, peer: int, seconds: int) -> None:
     logger.warning(
         "rank %d: still waiting for the %s after %d s: %s",
         context.rank,
-        what.rstrip(","),
+        str(op).rstrip(","),
         seconds,
         "; ".join(causes[:SHOWN]),
     )

@@ -143,11 +143,16 @@ class Operation:
 
     def on_quiet(self, seconds: int) -> None:
         """Called by a wait for every second that it has lasted; logs once what it waits for."""
-        _waits.on_quiet(self._context, str(self), self._peer, seconds)
+        _waits.on_quiet(self, seconds)
 
     def report_if_slow(self) -> None:
         """Log a line, as ``wait`` does, if this operation takes 5 s; for callers that need it without a ``wait``."""
         _waits.slow_operations.add(self)
+
+    def expect_idle(self) -> Operation:
+        """Log no line when a wait for this operation lasts: it may take hours by design. Returns the operation."""
+        _waits.idle.add(self)
+        return self
 
     def cancel(self) -> None:
         """Request cancellation. The operation still completes: as "cancelled", or with its earlier status."""

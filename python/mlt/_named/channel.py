@@ -59,7 +59,7 @@ class Inbox:
     def receive(self) -> Any:
         """The next message; blocks. Raises MltError."""
         frame = bytearray(FRAME_BYTES)
-        self._post(frame).wait()
+        self._post(frame).expect_idle().wait()
         rest = _rest_of(frame)
         if rest:
             self._post(rest).wait()

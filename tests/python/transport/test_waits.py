@@ -71,6 +71,17 @@ def test_wait__of_every_kind_says_it(
         )
 
 
+def test_expect_idle__waits_without_a_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_waits, "QUIET_SECONDS", 1)
+    with local_job(2) as (zero, one), caplog.at_level(logging.WARNING, "mlt"):
+        receive = zero.post_recv(np.zeros(4), from_=1).expect_idle()
+        with pytest.raises(mlt.WaitTimeoutError):
+            receive.wait(2.5)
+        one.post_send(np.ones(4), to=0).wait(10)
+        receive.wait(10)
+        assert lines(caplog) == []
+
+
 def test_report_if_slow__says_it_once_and_only_of_what_is_in_progress(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
