@@ -33,49 +33,45 @@ from mlt.torch.horovod.basics import (
     stop_timeline,
 )
 from mlt.torch.horovod.compression import Compression
+from mlt.torch.horovod.control import barrier, join
 from mlt.torch.horovod.functions import (
     allgather_object,
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from mlt.torch.horovod.operations import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
+from mlt.torch.horovod.handles import Adasum, Average, Max, Min, Product, Sum, poll, synchronize
+from mlt.torch.horovod.movement import (
     allgather,
     allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
     alltoall,
     alltoall_async,
-    barrier,
     broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
     grouped_allgather,
     grouped_allgather_async,
+)
+from mlt.torch.horovod.optimizer import DistributedOptimizer
+from mlt.torch.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from mlt.torch.horovod.reduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
     grouped_allreduce,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    sparse_allreduce_async,
+)
+from mlt.torch.horovod.scatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
-    join,
-    poll,
     reducescatter,
     reducescatter_async,
-    sparse_allreduce_async,
-    synchronize,
 )
-from mlt.torch.horovod.optimizer import DistributedOptimizer
-from mlt.torch.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from mlt.torch.horovod.sync_batch_norm import SyncBatchNorm
 
 from mlt._named.controller import HorovodInternalError

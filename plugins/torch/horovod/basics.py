@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mlt.torch.horovod import job, operations
+from mlt.torch.horovod import handles, job
 from mlt.torch.horovod.process_sets import ProcessSet, add_process_set, global_process_set
 
 from mlt._named.timeline import Timeline
@@ -34,7 +34,7 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[in
 def shutdown() -> None:
     """End the job on all ranks; operations in progress fail. ``init`` may be called again."""
     job.stop()
-    operations.forget_handles()
+    handles.forget_handles()
 
 
 def is_initialized() -> bool:

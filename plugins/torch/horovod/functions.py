@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mlt.torch.horovod import job
-from mlt.torch.horovod.operations import broadcast_async_, synchronize
+from mlt.torch.horovod.handles import synchronize
+from mlt.torch.horovod.movement import broadcast_async_
 from mlt.torch.horovod.process_sets import ProcessSet, global_process_set, set_id
 
 import torch

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from mlt._named.controller import Controller, Settings
+from mlt._named.controller import Controller
 from mlt._named.elements import Bytes
+from mlt._named.leader import Settings
 from mlt._named.requests import Request
 from mlt.job import launchers
 

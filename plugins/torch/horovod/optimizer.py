@@ -11,17 +11,14 @@ from typing import Any
 from mlt.torch.horovod import job
 from mlt.torch.horovod.compression import Compression, Compressor
 from mlt.torch.horovod.functions import broadcast_object
-from mlt.torch.horovod.operations import (
-    Adasum,
-    Average,
-    ReduceOp,
+from mlt.torch.horovod.handles import Adasum, Average, ReduceOp, synchronize
+from mlt.torch.horovod.process_sets import ProcessSet, global_process_set
+from mlt.torch.horovod.reduce import (
     allreduce_async_,
     grouped_allreduce_,
     grouped_allreduce_async_,
     sparse_allreduce_async,
-    synchronize,
 )
-from mlt.torch.horovod.process_sets import ProcessSet, global_process_set
 from mlt.torch.loss import LossSchedule
 
 import torch

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mlt.torch.horovod import basics
-from mlt.torch.horovod.operations import Sum, allreduce
+from mlt.torch.horovod.handles import Sum
+from mlt.torch.horovod.reduce import allreduce
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm

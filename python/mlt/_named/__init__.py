@@ -12,6 +12,7 @@ rank; nothing was sent for them, and the next request works.
 - ``channel``: messages of any length between rank 0 and the others.
 - ``execution``: carries out an answer with the context's collectives.
 - ``timeline``: records operations for trace viewers.
+- ``leader``: rank 0's side, with the coordinator.
 - ``controller``: ``Controller``, which frameworks use.
 
 The tensors are flat numpy arrays of uint8 with an element type by name, so that plugins of other frameworks can use it.

@@ -10,6 +10,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.errors import MltError
@@ -47,6 +48,40 @@ class Outbox:
                     posted = self._context.post_send(part, to=self._peer, tag=TAG, timeout=FOREVER_SECONDS)
                     self._in_progress.append(posted)
             return posted
+
+
+class RequestQueue:
+    """Passes requests on in order. While a message is on its way, further requests wait, and leave together.
+
+    ``post`` returns the operation of its message, None if there is none.
+    """
+
+    def __init__(self, post: Callable[[list[Any]], Operation | None]) -> None:
+        self._post = post
+        self._lock = threading.Lock()
+        self._waiting: list[Any] = []
+        self._is_posting = False
+
+    def add(self, request: Any) -> None:
+        with self._lock:
+            self._waiting.append(request)
+            if self._is_posting:
+                return
+            self._is_posting = True
+        self._flush()
+
+    def _flush(self, _: object = None) -> None:
+        while True:
+            with self._lock:
+                requests, self._waiting = self._waiting, []
+                if not requests:
+                    self._is_posting = False
+                    return
+            operation = self._post(requests)
+            if operation is not None:
+                with suppress(MltError):  # closed: nothing leaves any more
+                    operation.add_done_callback(self._flush)
+                return
 
 
 class Inbox:

@@ -15,8 +15,10 @@ from checks import assert_names, names, until
 from transport_jobs import local_job
 
 import mlt
-from mlt._named.controller import Controller, EndedError, RejectedError, RequestQueue, Settings
+from mlt._named.channel import RequestQueue
+from mlt._named.controller import Controller, EndedError, RejectedError
 from mlt._named.elements import Bytes
+from mlt._named.leader import Settings
 from mlt._named.requests import Kind, Request
 
 Result = TypeVar("Result")
