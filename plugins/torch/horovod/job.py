@@ -17,7 +17,7 @@ from mlt._named.controller import Controller
 from mlt._named.elements import Bytes
 from mlt._named.leader import Settings
 from mlt._named.requests import Request
-from mlt.job import launchers
+from mlt.job import ending, launchers
 
 NOT_INITIALIZED: Final = "Horovod has not been initialized; use hvd.init()."
 
@@ -169,4 +169,4 @@ def ranks_of(set_id: int | None) -> Sequence[int]:
 
 def _stop_at_exit() -> None:
     """A process that ends must not leave the others waiting."""
-    stop("ended without hvd.shutdown()")
+    stop(f"{ending.unhandled() or 'ended'} without hvd.shutdown()")

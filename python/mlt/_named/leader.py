@@ -132,7 +132,8 @@ class Leader:
         try:
             self._outboxes[rank].send(message)
         except MltError as error:
-            logger.debug("no message to rank %d: %s", rank, error)  # its receive reports the failure too
+            # It would wait for ever, and the others for it.
+            self._end(f"no message reaches rank {rank}: {error}")
 
     def _end(self, text: str) -> None:
         if self._ended:
