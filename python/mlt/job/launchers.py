@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlt.errors import ConfigError
 
@@ -22,7 +23,7 @@ _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
 )
 # Below the ports that Linux gives to clients.
-_SLURM_FIRST_PORT, _SLURM_PORTS = 20_000, 10_000
+_FIRST_PORT, _PORTS = 20_000, 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,37 +41,44 @@ class Place:
 def place(environ: Mapping[str, str]) -> Place:
     """The position that the environment gives; without a launcher that of a job of one process.
 
-    Under Slurm, rank 0 is on the first host of the step, and the port follows from the job's number, unless MASTER_ADDR
-    and MASTER_PORT are set. Raises ConfigError that names the variable.
+    MASTER_ADDR and MASTER_PORT need not be set under srun, where rank 0 is on the first host of the step, and under an
+    mpirun of one host. The port then follows from the launcher's name of the job. Raises ConfigError that names the
+    variable.
     """
     for rank, size, local_rank, local_size in _LAUNCHERS:
         if rank not in environ or size not in environ:
             continue
-        slurm = rank == "SLURM_PROCID"
-        own_address = slurm and "MASTER_ADDR" not in environ
-        own_port = slurm and not {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys()
-        return Place(
+        found = Place(
             rank=_number(environ, rank),
             world_size=_number(environ, size),
             local_rank=_number(environ, local_rank) if local_rank in environ else None,
             local_size=_number(environ, local_size) if local_size in environ else None,
-            master_addr=first_host(environ.get("SLURM_STEP_NODELIST", "")) if own_address else None,
-            rendezvous_port=_slurm_port(environ) if own_port else None,
+        )
+        host, job = _meeting_point(environ, rank, found)
+        if {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys():
+            job = ""
+        return replace(
+            found,
+            master_addr=None if "MASTER_ADDR" in environ else host,
+            rendezvous_port=_FIRST_PORT + zlib.crc32(job.encode()) % _PORTS if job else None,
         )
     return Place(rank=0, world_size=1, local_rank=0, local_size=1)
+
+
+def _meeting_point(environ: Mapping[str, str], launcher: str, found: Place) -> tuple[str | None, str]:
+    """The host of rank 0, and a text that is the same on all ranks and differs between jobs; None and "" if unknown."""
+    if launcher == "SLURM_PROCID":
+        job = environ.get("SLURM_JOB_ID", "")
+        return first_host(environ.get("SLURM_STEP_NODELIST", "")), job and f"{job}.{environ.get('SLURM_STEP_ID', '')}"
+    if launcher == "OMPI_COMM_WORLD_RANK" and found.local_size == found.world_size:
+        return "127.0.0.1", environ.get("PMIX_NAMESPACE", "")
+    return None, ""
 
 
 def first_host(nodes: str) -> str | None:
     """The first host of Slurm's list: "a[03-07,9],b1" begins with "a03"; None for an empty list."""
     found = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\])?([^\[,]*)", nodes)
     return "".join(part or "" for part in found.groups()) or None if found else None
-
-
-def _slurm_port(environ: Mapping[str, str]) -> int | None:
-    if "SLURM_JOB_ID" not in environ:
-        return None
-    step = _number(environ, "SLURM_STEP_ID") if environ.get("SLURM_STEP_ID", "").isdigit() else 0
-    return _SLURM_FIRST_PORT + (_number(environ, "SLURM_JOB_ID") * 7 + step) % _SLURM_PORTS
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

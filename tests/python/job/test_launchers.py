@@ -17,6 +17,14 @@ SLURM = {
     "SLURM_STEP_ID": "2",
 }
 
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prte@1",
+}
+
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
@@ -32,11 +40,17 @@ SLURM = {
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
             Place(rank=1, world_size=2, local_rank=0),
         ),
-        (SLURM, Place(rank=5, world_size=8, local_rank=1, master_addr="gpu07", rendezvous_port=20_863)),
+        (SLURM, Place(rank=5, world_size=8, local_rank=1, master_addr="gpu07", rendezvous_port=25_092)),
         (
             SLURM | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
             Place(rank=5, world_size=8, local_rank=1),
         ),
+        (
+            OPEN_MPI,
+            Place(rank=1, world_size=2, local_rank=1, local_size=2, master_addr="127.0.0.1", rendezvous_port=29_922),
+        ),
+        # Two hosts: mpirun does not say which has rank 0.
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, Place(rank=1, world_size=2, local_rank=1, local_size=1)),
         # The script of sbatch, outside srun.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Place(rank=0, world_size=1, local_rank=0, local_size=1)),
     ],
