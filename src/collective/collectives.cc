@@ -51,9 +51,9 @@ Collectives::Group* Collectives::group_of(TimeNs now, const CollectiveRequest& r
   group.stream = request.stream;
   group.own = static_cast<std::uint32_t>(std::ranges::find(request.ranks, rank_) - request.ranks.begin());
   for (const std::uint16_t rank : group.ranks) {
-    const auto told = heard_.find(rank);
-    if (told == heard_.end()) continue;
-    const auto one = std::ranges::find(told->second, id, &Heard::group);
+    const auto told = reported_failures_.find(rank);
+    if (told == reported_failures_.end()) continue;
+    const auto one = std::ranges::find(told->second, id, &ReportedFailure::group);
     if (one == told->second.end()) continue;
     const Failed failed = std::move(one->failed);
     told->second.erase(one);

@@ -94,7 +94,7 @@ class Collectives {
     std::deque<std::uint32_t> open;  // slots, by sequence: the first kLanes are in progress, the rest waits
   };
   // A failure of a group that was not used here yet. Once it is used, the rank that reported it must be a member.
-  struct Heard {
+  struct ReportedFailure {
     std::uint64_t group = 0;
     Failed failed;
   };
@@ -161,10 +161,10 @@ class Collectives {
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
   std::uint32_t shared_transfers_;
-  std::uint32_t sends_ = 0, receives_ = 0;            // posted and not ended, over all collectives
-  std::map<std::uint64_t, Group> groups_;             // by id; nodes do not move
-  std::map<std::uint64_t, Group*> busy_;              // those with open collectives
-  std::map<std::uint16_t, std::deque<Heard>> heard_;  // by reporting rank
+  std::uint32_t sends_ = 0, receives_ = 0;  // posted and not ended, over all collectives
+  std::map<std::uint64_t, Group> groups_;   // by id; nodes do not move
+  std::map<std::uint64_t, Group*> busy_;    // those with open collectives
+  std::map<std::uint16_t, std::deque<ReportedFailure>> reported_failures_;  // by reporting rank
   std::vector<std::unique_ptr<Active>> slots_;
   std::vector<std::uint32_t> free_slots_;
   std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // one per open collective

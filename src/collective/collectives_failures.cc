@@ -195,8 +195,8 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Called& calle
 // PROTOCOL 22.1.11: A rank keeps what it receives of a group that was not called here yet until it is called, for 64
 //     groups of each sender, of which the oldest goes first.
 void Collectives::remember(std::uint16_t from, const Failed& failed) {
-  std::deque<Heard>& told = heard_[from];
-  const auto before = std::ranges::find(told, failed.group, &Heard::group);
+  std::deque<ReportedFailure>& told = reported_failures_[from];
+  const auto before = std::ranges::find(told, failed.group, &ReportedFailure::group);
   if (before != told.end()) {
     // The first that fails counts, and the next call as it was first named.
     if (before->failed.sequence <= failed.sequence) return;

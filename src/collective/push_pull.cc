@@ -274,9 +274,9 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   Key& key = *keys_[local >> 17];
   Partition& partition = key.partitions[(local >> 1) & 0xFFFF];
   const bool is_send = (local & 1U) != 0;
-  bool& under_way = is_send ? partition.pushing : partition.pulling;
-  MLT_CHECK(under_way);
-  under_way = false;
+  bool& in_progress = is_send ? partition.pushing : partition.pulling;
+  MLT_CHECK(in_progress);
+  in_progress = false;
   --key.outstanding;
   key.done.repaired_segments += completion.repaired_segments;
   if (is_send) key.done.missing_bytes += completion.missing_bytes;

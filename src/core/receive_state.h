@@ -35,7 +35,7 @@ struct ReceiveState {
   DurationNs elapsed_ns = 0;
 
   bool is_free() const { return machine.phase() == ReceivePhase::k_free; }
-  bool is_under_way() const {
+  bool is_in_progress() const {
     return machine.phase() != ReceivePhase::k_free && machine.phase() != ReceivePhase::k_done;
   }
   wire::TransferId transfer() const { return {request.tag, generation}; }

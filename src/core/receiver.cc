@@ -112,10 +112,10 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   if (early_.may_lack_segments(*early)) state.budget.note_dropped();
   state.loss.begin_with(early->newest);
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
-    if (!state.is_under_way()) return;
+    if (!state.is_in_progress()) return;
     take_data(now, state, header, payload);
   });
-  if (!state.is_under_way()) return;
+  if (!state.is_in_progress()) return;
   if (aborted) {  // the sender gave up before this receive was posted
     state.reply_by_control = true;
     finish(now, state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
@@ -143,7 +143,7 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
 }
 
 bool Receiver::cancel(TimeNs now, OperationId operation) {
-  if (ReceiveState* state = receives_.find_operation(operation, [](const auto& it) { return it.is_under_way(); })) {
+  if (ReceiveState* state = receives_.find_operation(operation, [](const auto& it) { return it.is_in_progress(); })) {
     finish(now, *state, ReceiveEvent::k_cancel, CompletionStatus::kCancelled, true);
     return true;
   }
@@ -267,7 +267,7 @@ void Receiver::on_closing(TimeNs now) {
 
 void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (ReceiveState& state : receives_) {
-    if (state.is_under_way() && state.request.peer == peer) {
+    if (state.is_in_progress() && state.request.peer == peer) {
       // PROTOCOL 18.1.1: When a peer is down, an endpoint MUST end every operation with it as peer failed, naming its
       //     rank. It MUST forget everything kept for the peer: early data, outcomes, answers that wait.
       finish(now, state, ReceiveEvent::k_peer_down, CompletionStatus::kPeerFailed, false);

@@ -71,7 +71,7 @@ struct SendState {
     pass = critical_segments > 0 ? 0 : 1;
   }
   bool is_free() const { return machine.phase() == SendPhase::k_free; }
-  bool is_under_way() const {
+  bool is_in_progress() const {
     return machine.phase() == SendPhase::k_sending || machine.phase() == SendPhase::k_awaiting;
   }
   // Ended here, but the receiver may still buffer its early data.

@@ -92,7 +92,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
 }
 
 bool Sender::cancel(TimeNs now, OperationId operation) {
-  if (SendState* state = sends_.find_operation(operation, [](const auto& it) { return it.is_under_way(); })) {
+  if (SendState* state = sends_.find_operation(operation, [](const auto& it) { return it.is_in_progress(); })) {
     give_up(now, *state, SendEvent::k_cancel, CompletionStatus::kCancelled);
     return true;
   }
@@ -200,7 +200,7 @@ void Sender::on_peer_up(const PeerUp& up) {
 void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
   for (SendState& state : sends_) {
     if (state.request.peer != rank) continue;
-    if (state.is_under_way()) finish(now, state, SendEvent::k_peer_down, CompletionStatus::kPeerFailed);
+    if (state.is_in_progress()) finish(now, state, SendEvent::k_peer_down, CompletionStatus::kPeerFailed);
     if (state.is_given_up()) settle(state, SendEvent::k_peer_down);
   }
   shared_.timers.cancel(shared_.peer_timer(rank));
@@ -216,7 +216,7 @@ void Sender::on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& 
 void Sender::on_mtu_timer(TimeNs now, std::uint16_t rank) {
   if (!shared_.peers[rank].up) return;
   const bool is_sending = std::any_of(sends_.begin(), sends_.end(), [rank](const SendState& state) {
-    return state.is_under_way() && state.request.peer == rank;
+    return state.is_in_progress() && state.request.peer == rank;
   });
   // PROTOCOL 18.1.5: Where every path to a peer has a limit (R2.6.5), a sender MUST end every send to that peer with a
   //     longer segment as peer failed, and abort it (8.1.1): nothing of it would ever arrive.
@@ -226,7 +226,7 @@ void Sender::on_mtu_timer(TimeNs now, std::uint16_t rank) {
 
 void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes) {
   for (SendState& state : sends_) {
-    if (!state.is_under_way() || state.request.peer != rank) continue;
+    if (!state.is_in_progress() || state.request.peer != rank) continue;
     // PROTOCOL 18.1.5: Where every path to a peer has a limit (R2.6.5), a sender MUST end every send to that peer with
     //     a longer segment as peer failed, and abort it (8.1.1): nothing of it would ever arrive.
     const std::uint32_t longest = std::min(state.grid.total_bytes(), state.grid.segment_bytes());

@@ -169,7 +169,7 @@ void Sender::slow_down(const SendState& state) {
   peer.path_window.on_round_lost();
   std::uint64_t packets = 0;
   for (const SendState& other : sends_) {
-    if (other.is_under_way() && other.request.peer == state.request.peer) packets += other.pending_count;
+    if (other.is_in_progress() && other.request.peer == state.request.peer) packets += other.pending_count;
   }
   const auto bytes = static_cast<double>(packets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES));
   const double least = bytes / (static_cast<double>(kSlowestSendNs) / base::kSecond);

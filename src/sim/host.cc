@@ -209,10 +209,10 @@ void Host::turn(base::TimeNs now) {
   }
   if (entry()->next_timeout() <= local) entry()->on_timeout(local);
   int polls = 0;
-  bool card_full = false;
+  bool nic_full = false;
   for (;;) {
-    card_full = world_.card_backlog_bytes(rank_) > config_.card_backlog_bytes;
-    if (card_full || !entry()->poll_transmit(local, config_.capabilities, *run_)) break;
+    nic_full = world_.nic_backlog_bytes(rank_) > config_.nic_backlog_bytes;
+    if (nic_full || !entry()->poll_transmit(local, config_.capabilities, *run_)) break;
     if (const std::string fault = run_fault(*run_, config_.capabilities, config_.endpoint.paths); !fault.empty()) {
       return world_.violation(rank_, "poll_transmit gave " + fault);
     }
@@ -229,12 +229,12 @@ void Host::turn(base::TimeNs now) {
   if (!is_up()) return;
   world_.turn_ended(rank_, local);
   const base::TimeNs timeout = entry()->next_timeout();
-  if (timeout <= local && !card_full) {
+  if (timeout <= local && !nic_full) {
     return world_.violation(rank_, "a timer is still due after it was serviced: the driver would spin");
   }
   base::TimeNs next = std::max(config_.clock.virtual_time(timeout), now + 1);
-  if (card_full) {
-    const base::TimeNs drained = world_.card_drained_ns(rank_, config_.card_backlog_bytes / 2);
+  if (nic_full) {
+    const base::TimeNs drained = world_.nic_drained_ns(rank_, config_.nic_backlog_bytes / 2);
     next = std::min(timeout <= local ? base::kNever : next, std::max(drained, now + 1));
   }
   next = std::min(next, turn_at_);  // the application may have posted in the meantime

@@ -30,9 +30,9 @@ struct HostConfig {
   core::EndpointConfig endpoint = without_retirement();
   core::TransmitCapabilities capabilities;
   Clock clock;
-  base::DurationNs wake_up_ns = 0;                // from an arrival to the thread's read
-  std::uint64_t socket_buffer_bytes = 4U << 20;   // datagrams beyond it are dropped
-  std::uint64_t card_backlog_bytes = 256U << 10;  // the thread stops sending while more is queued in the NIC
+  base::DurationNs wake_up_ns = 0;               // from an arrival to the thread's read
+  std::uint64_t socket_buffer_bytes = 4U << 20;  // datagrams beyond it are dropped
+  std::uint64_t nic_backlog_bytes = 256U << 10;  // the thread stops sending while more is queued in the NIC
 };
 
 // What a host requires from its environment.
@@ -54,8 +54,8 @@ class World {
   virtual void limiting(std::uint16_t host, const core::PathLimit& limit);
   virtual void turn_ended(std::uint16_t host, base::TimeNs local);
   virtual void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) = 0;
-  virtual std::uint64_t card_backlog_bytes(std::uint16_t host) const = 0;
-  virtual base::TimeNs card_drained_ns(std::uint16_t host, std::uint64_t bytes) const = 0;
+  virtual std::uint64_t nic_backlog_bytes(std::uint16_t host) const = 0;
+  virtual base::TimeNs nic_drained_ns(std::uint16_t host, std::uint64_t bytes) const = 0;
   virtual void violation(std::uint16_t host, const std::string& text) = 0;
 
  protected:

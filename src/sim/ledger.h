@@ -63,7 +63,7 @@ class Ledger {
     return sum;
   }
   // Sent, and neither delivered nor dropped.
-  Tally under_way(bool is_data) const {
+  Tally in_flight(bool is_data) const {
     const Tally lost = dropped(is_data);
     const Tally& sent = of(Fate::k_sent, is_data);
     const Tally& copies = of(Fate::k_duplicated, is_data);

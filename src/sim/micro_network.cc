@@ -147,7 +147,7 @@ void MicroWorld::copy(const Event& event, TimeNs at) {
   record(TraceKind::kDropped, event.to, &event, Fate::k_duplicated, "");
 }
 
-void MicroWorld::put_off(Event& event, TimeNs at) {
+void MicroWorld::postpone(Event& event, TimeNs at) {
   event.number = ++pushed_;
   if (event.what == What::kMessage) {
     // The control connection preserves order.

@@ -205,13 +205,13 @@ void MicroWorld::choose(MicroChoice choice) {
     case A::k_copy_late:
       return copy(*next.event, next.at + duration_ns);
     case A::k_swap: {
-      return put_off(*next.event, behind_next(next));
+      return postpone(*next.event, behind_next(next));
     }
     case A::k_late_3:
     case A::k_late_30:
     case A::k_late_400:
     case A::k_late_1500:
-      return put_off(*next.event, next.at + duration_ns);
+      return postpone(*next.event, next.at + duration_ns);
     case A::k_stall_3:
     case A::k_stall_30:
     case A::k_stall_1500:

@@ -148,8 +148,8 @@ class MicroWorld final : public VirtualDriver {
   void machine_message(std::uint16_t, std::uint16_t, std::span<const std::byte>) override {}
   void went_down(std::uint16_t, std::uint16_t) override {}
   void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) override;
-  std::uint64_t card_backlog_bytes(std::uint16_t) const override { return 0; }
-  base::TimeNs card_drained_ns(std::uint16_t, std::uint64_t) const override { return now_; }
+  std::uint64_t nic_backlog_bytes(std::uint16_t) const override { return 0; }
+  base::TimeNs nic_drained_ns(std::uint16_t, std::uint64_t) const override { return now_; }
   void violation(std::uint16_t host, const std::string& text) override;
 
   const Due& due() const;
@@ -163,7 +163,7 @@ class MicroWorld final : public VirtualDriver {
   void deliver(Event& event);
   void drop(Event& event);
   void copy(const Event& event, base::TimeNs at);
-  void put_off(Event& event, base::TimeNs at);
+  void postpone(Event& event, base::TimeNs at);
   void stall(const Event& event, base::DurationNs duration_ns, bool data_only);
   void call(const Event& event);
   void connect();

@@ -28,12 +28,12 @@ Network::Network(const Topology& topology, std::uint64_t seed, std::uint32_t max
       prng_(seed),
       buffers_(topology.nodes),
       blocked_(std::size_t{topology.hosts} * topology.hosts),
-      cards_(topology.hosts, kNoPacket) {
+      nics_(topology.hosts, kNoPacket) {
   for (std::uint32_t node = 0; node < topology.nodes; ++node) buffers_[node].limit_bytes = topology.buffer_bytes[node];
   edges_.reserve(topology.edges.size());
   for (const Edge& edge : topology.edges) {
-    if (edge.from < hosts_ && cards_[edge.from] == kNoPacket) {
-      cards_[edge.from] = static_cast<std::uint32_t>(edges_.size());
+    if (edge.from < hosts_ && nics_[edge.from] == kNoPacket) {
+      nics_[edge.from] = static_cast<std::uint32_t>(edges_.size());
     }
     edges_.push_back({edge.to, edge.from, edge.link, SwitchPort(edge.port)});
   }
@@ -176,13 +176,13 @@ void Network::drop(std::uint32_t index, Fate fate) {
   pool_.give(index);
 }
 
-std::uint64_t Network::card_backlog_bytes(std::uint16_t host) const { return edges_[cards_[host]].port.queued_bytes(); }
+std::uint64_t Network::nic_backlog_bytes(std::uint16_t host) const { return edges_[nics_[host]].port.queued_bytes(); }
 
-base::TimeNs Network::card_drained_ns(base::TimeNs now, std::uint16_t host, std::uint64_t bytes) const {
-  const EdgeState& card = edges_[cards_[host]];
-  if (card.port.queued_bytes() <= bytes) return now;
-  const std::uint64_t excess = card.port.queued_bytes() - bytes;
-  return std::max(now, card.port.busy_until_ns) + base::serialisation_ns(excess, card.link.rate_bytes_per_second);
+base::TimeNs Network::nic_drained_ns(base::TimeNs now, std::uint16_t host, std::uint64_t bytes) const {
+  const EdgeState& nic = edges_[nics_[host]];
+  if (nic.port.queued_bytes() <= bytes) return now;
+  const std::uint64_t excess = nic.port.queued_bytes() - bytes;
+  return std::max(now, nic.port.busy_until_ns) + base::serialisation_ns(excess, nic.link.rate_bytes_per_second);
 }
 
 void Network::pause(base::TimeNs now, std::uint32_t edge, std::uint32_t queues) {

@@ -36,8 +36,8 @@ class Network {
   void finish(std::uint32_t index, Fate fate);
 
   // Bytes queued in a host's NIC (the first one), and when that will be at most `bytes`.
-  std::uint64_t card_backlog_bytes(std::uint16_t host) const;
-  base::TimeNs card_drained_ns(base::TimeNs now, std::uint16_t host, std::uint64_t bytes) const;
+  std::uint64_t nic_backlog_bytes(std::uint16_t host) const;
+  base::TimeNs nic_drained_ns(base::TimeNs now, std::uint16_t host, std::uint64_t bytes) const;
 
   // The port of `edge` does not serve these queues (bit per queue) until the next call.
   void pause(base::TimeNs now, std::uint32_t edge, std::uint32_t queues);
@@ -88,7 +88,7 @@ class Network {
   std::vector<EdgeState> edges_;
   std::vector<SharedBuffer> buffers_;
   std::vector<std::uint8_t> blocked_;
-  std::vector<std::uint32_t> cards_;  // per host: its first edge
+  std::vector<std::uint32_t> nics_;  // per host: its first edge
   Ledger ledger_;
   std::uint64_t hops_ = 0;
 };

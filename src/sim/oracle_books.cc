@@ -63,8 +63,8 @@ void Oracle::check_conservation() {
               C::k_mtu_replies_sent) -
               sum(C::k_backstop_messages_sent),
           ledger.of(Fate::k_sent, false).packets);
-  balance("data packets neither delivered nor dropped", ledger.under_way(true).packets, 0);
-  balance("control datagrams neither delivered nor dropped", ledger.under_way(false).packets, 0);
+  balance("data packets neither delivered nor dropped", ledger.in_flight(true).packets, 0);
+  balance("control datagrams neither delivered nor dropped", ledger.in_flight(false).packets, 0);
   balance("packets that the simulator forgot", simulator_.packets_in_use(), 0);
   const std::uint64_t taken = ledger.packets(Fate::k_delivered) + simulator_.messages_delivered();
   balance("what hosts took, and what endpoints counted", taken - simulator_.lost_in_crashes(),

@@ -63,7 +63,7 @@ void draw_endpoint(Prng& prng, Scenario& scenario) {
   simulator.window_bytes = std::max(static_cast<std::uint32_t>(4'096U << prng.below(10)), 4 * simulator.segment_bytes);
   simulator.host.capabilities.max_run_segments = pick<std::uint32_t>(prng, {1, 7, 64});
   simulator.host.capabilities.max_run_bytes = pick<std::uint32_t>(prng, {9'000, 16'000, 65'507});
-  simulator.host.card_backlog_bytes = pick<std::uint64_t>(prng, {16'384, 262'144});
+  simulator.host.nic_backlog_bytes = pick<std::uint64_t>(prng, {16'384, 262'144});
   simulator.host.socket_buffer_bytes = 4U << 20;
   simulator.control_delay_ns = spread_ns(prng, 20 * kMicrosecond, 5 * kMillisecond);
 }

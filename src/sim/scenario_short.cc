@@ -28,9 +28,9 @@ void draw_short_link(Prng& prng, Scenario& scenario) {
   // Half of them on the path of a transfer of full packets.
   const Exchange& exchange = scenario.exchanges[prng.below(scenario.exchanges.size())];
   if (prng.chance(0.5) && exchange.send.bytes >= scenario.simulator.segment_bytes) {
-    const auto card = std::find_if(edges.begin(), edges.end(),
-                                   [&exchange](const Edge& edge) { return edge.from == exchange.send.host; });
-    accident.a = static_cast<std::uint32_t>(card - edges.begin());
+    const auto nic = std::find_if(edges.begin(), edges.end(),
+                                  [&exchange](const Edge& edge) { return edge.from == exchange.send.host; });
+    accident.a = static_cast<std::uint32_t>(nic - edges.begin());
     accident.start_ns =
         std::max<DurationNs>(0, exchange.send_at_ns - static_cast<DurationNs>(prng.below(kMillisecond)));
   }

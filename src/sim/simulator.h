@@ -115,9 +115,9 @@ class Simulator final : public VirtualDriver {
     if (on_entry) on_entry(false);
   }
   void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) override;
-  std::uint64_t card_backlog_bytes(std::uint16_t host) const override { return network_.card_backlog_bytes(host); }
-  base::TimeNs card_drained_ns(std::uint16_t host, std::uint64_t bytes) const override {
-    return network_.card_drained_ns(now_, host, bytes);
+  std::uint64_t nic_backlog_bytes(std::uint16_t host) const override { return network_.nic_backlog_bytes(host); }
+  base::TimeNs nic_drained_ns(std::uint16_t host, std::uint64_t bytes) const override {
+    return network_.nic_drained_ns(now_, host, bytes);
   }
   void violation(std::uint16_t host, const std::string& text) override;
 

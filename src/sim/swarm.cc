@@ -53,11 +53,11 @@ class Run {
       if (simulator_.events() % kProgressEvery != 0) continue;
       oracle_.check_limits(false);
       const std::uint64_t now = oracle_.progress();
-      const std::uint64_t under_way = packets_under_way();
+      const std::uint64_t in_flight = packets_in_flight();
       // A rescheduled wake-up leaves an obsolete event: as many as packets that are due at one timeout together.
       const std::uint64_t happened = simulator_.events() - simulator_.turns_moved();
-      if (now != progress || !quiet_ || under_way < min_in_flight) idle_since = happened;
-      if (quiet_) min_in_flight = std::min(min_in_flight, under_way);
+      if (now != progress || !quiet_ || in_flight < min_in_flight) idle_since = happened;
+      if (quiet_) min_in_flight = std::min(min_in_flight, in_flight);
       progress = now;
       if (happened - idle_since > max_idle) {
         simulator_.fail("rule 7: " + std::to_string(happened - idle_since) +
@@ -100,9 +100,9 @@ class Run {
     return config;
   }
 
-  std::uint64_t packets_under_way() {
+  std::uint64_t packets_in_flight() {
     const Ledger& ledger = simulator_.network().ledger();
-    return ledger.under_way(false).packets + ledger.under_way(true).packets;
+    return ledger.in_flight(false).packets + ledger.in_flight(true).packets;
   }
 
   void later(base::TimeNs when, std::function<void()> action) {

@@ -18,10 +18,10 @@ Topology empty(std::uint16_t hosts, std::uint32_t switches, const Fabric& fabric
 }
 
 // A NIC: one queue, no limit, no marks.
-PortConfig card() { return {}; }
+PortConfig nic() { return {}; }
 
 void add_host(Topology& topology, std::uint32_t host, std::uint32_t leaf, const Fabric& fabric) {
-  topology.add_cable(host, leaf, fabric.host_link, card(), fabric.port);
+  topology.add_cable(host, leaf, fabric.host_link, nic(), fabric.port);
 }
 
 }  // namespace
@@ -98,8 +98,8 @@ Topology from_cables(std::uint16_t hosts, std::uint32_t switches,
   Topology topology = empty(hosts, switches, fabric);
   for (const auto& [a, b] : cables) {
     const bool to_host = a < hosts || b < hosts;
-    topology.add_cable(a, b, to_host ? fabric.host_link : fabric.core_link, a < hosts ? card() : fabric.port,
-                       b < hosts ? card() : fabric.port);
+    topology.add_cable(a, b, to_host ? fabric.host_link : fabric.core_link, a < hosts ? nic() : fabric.port,
+                       b < hosts ? nic() : fabric.port);
   }
   return topology;
 }

@@ -127,14 +127,14 @@ Topology topology_of(const TransferSchedule& schedule) {
   std::copy(schedule.buffers.begin(), schedule.buffers.end(), topology.buffer_bytes.begin() + schedule.hosts);
   const PortConfig port = uniform_port({}, schedule.queue_limit_bytes, schedule.queue_threshold_bytes);
   // NICs serve control first, as switches do: a reply queued behind data would make the path look congested.
-  const PortConfig card = uniform_port({}, kUnlimited, kUnlimited);
+  const PortConfig nic = uniform_port({}, kUnlimited, kUnlimited);
   for (const Cable& cable : schedule.cables) {
     Link link;
     link.rate_bytes_per_second = cable.rate_bytes_per_second;
     link.propagation_ns = cable.propagation_ns;
     link.data.drop = schedule.loss;
-    topology.add_cable(cable.a, cable.b, link, cable.a < schedule.hosts ? card : port,
-                       cable.b < schedule.hosts ? card : port);
+    topology.add_cable(cable.a, cable.b, link, cable.a < schedule.hosts ? nic : port,
+                       cable.b < schedule.hosts ? nic : port);
   }
   return topology;
 }

@@ -57,7 +57,7 @@ sim::SimulatorConfig simulator_of(const SimulationConfig& config) {
   simulator.host.capabilities = config.capabilities;
   simulator.host.wake_up_ns = config.wake_up_ns;
   simulator.host.socket_buffer_bytes = config.socket_buffer_bytes;
-  simulator.host.card_backlog_bytes = sim::kUnlimited;  // what the endpoint sends is what is tested
+  simulator.host.nic_backlog_bytes = sim::kUnlimited;  // what the endpoint sends is what is tested
   simulator.segment_bytes = config.segment_bytes;
   simulator.window_bytes = config.window_bytes;
   simulator.control_delay_ns = config.control_delay_ns;

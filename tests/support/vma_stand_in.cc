@@ -1,4 +1,4 @@
-// A stand-in for libvma, for tests without a Mellanox card: the extra interface over kernel sockets, and the refusals
+// A stand-in for libvma, for tests without a Mellanox NIC: the extra interface over kernel sockets, and the refusals
 // that matter. Loaded with LD_PRELOAD.
 //
 // Like libvma it reads no control messages when it sends, has no UDP_SEGMENT and no UDP_GRO, and delivers no TOS byte.
@@ -42,7 +42,7 @@ Function next(const char* name) {
   return function;
 }
 
-// Packets are few at a time: a receiver that keeps them finds the pool empty, like the card's.
+// Packets are few at a time: a receiver that keeps them finds the pool empty, like the nic's.
 class Pool {
  public:
   static constexpr std::size_t kPackets = 64;

@@ -1,7 +1,7 @@
 // Ports that are hundreds of times slower than the cards behind them, as in a testbed, between virtual machines or on
 // shaped links, whose interfaces name no speed. The port knows no classes: control stands in the data's queue.
 //
-// With a floor of a thousandth of the card's rate, three flows into one port of 200 Mbit/s could not go below half as
+// With a floor of a thousandth of the NIC's rate, three flows into one port of 200 Mbit/s could not go below half as
 // much again: a third of their packets was dropped, round after round.
 #include <doctest/doctest.h>
 
@@ -162,7 +162,7 @@ TEST_CASE("slow_ports__an_incast_into_a_shallow_buffer_loses_little_once_the_rat
                            << dropped(found) << " dropped; then p50 " << percentile(times, 0.5) << " ms, worst "
                            << percentile(times, 1) << " ms, dropped " << lost * 100 << " %");
       CHECK(lost < 0.06);
-      // The rate is still that of the card: rounds that are repeated at once would lose three times as much.
+      // The rate is still that of the NIC: rounds that are repeated at once would lose three times as much.
       CHECK(dropped(found) < 12'000);
       // The payload alone takes 126 ms, headers and acknowledgements 5 % more.
       CHECK(first < 200);

@@ -95,7 +95,7 @@ TEST_CASE("run_transfers__all_ways_over_one_spine_halve_the_goodput") {
 TEST_CASE("run_transfers__a_pair_is_spread_over_its_ways_by_path") {
   TransferSchedule one = two_spines();
   for (sim::Cable& cable : one.cables) {
-    if (cable.a < one.hosts) cable.rate_bytes_per_second = 2.5e9;  // a host's card fills both spines
+    if (cable.a < one.hosts) cable.rate_bytes_per_second = 2.5e9;  // a host's nic fills both spines
   }
   one.paths = 4;
   one.transfers = {{0, 2, 4'000'000, 0, {}}};
