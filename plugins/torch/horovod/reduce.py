@@ -51,8 +51,12 @@ def start_allreduce(
     *,
     grouped: bool,
     loss_bound: float | None = None,
+    priority: int = 0,
 ) -> int:
-    """The handle of an allreduce. ``targets``: where the results go. ``loss_bound`` None: that of ``lossy``."""
+    """The handle of an allreduce. ``targets``: where the results go. ``loss_bound`` None: that of ``lossy``.
+
+    ``priority``: of those that are ready at the same time, the highest is carried out first.
+    """
     bound = current_bound() if loss_bound is None else check_bound(loss_bound)
     if op == Adasum and process_set is not global_process_set:
         raise NotImplementedError("Adasum does not support non-global process sets yet.")
@@ -67,6 +71,7 @@ def start_allreduce(
         prescale=float(prescale_factor),
         postscale=float(postscale_factor),
         bound=bound,
+        priority=priority,
     )
 
 

@@ -101,6 +101,8 @@ class Coordinator:
     def take(self) -> list[Batch]:
         """The batches that are ready, in order."""
         batches = []
+        if any(answer.request.priority for answer, _ in self._ready):
+            self._ready = deque(sorted(self._ready, key=lambda one: -one[0].request.priority))
         while self._ready:
             answer, repeated = self._ready.popleft()
             answers, numbers = [answer], {answer.cache_id} if repeated else set()

@@ -19,7 +19,8 @@ class Request:
     """One operation of one rank. ``tensors`` has several entries for a grouped operation, which is one request.
 
     ``root``: rank in the job. ``splits`` of an alltoall: rows for each rank of the set, None for equal parts.
-    ``bound``: loss bound. ``ranks``: of a process set to add.
+    ``bound``: loss bound. ``ranks``: of a process set to add. ``priority``: of those that are ready at the same time,
+    the highest is first; that of the set's first rank counts.
     """
 
     kind: Kind
@@ -33,6 +34,7 @@ class Request:
     splits: tuple[int, ...] | None = None
     bound: float = 0.0
     ranks: tuple[int, ...] = ()
+    priority: int = 0
 
     @property
     def key(self) -> tuple[int, str]:

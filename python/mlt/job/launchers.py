@@ -1,4 +1,4 @@
-"""Position of this process as its launcher gives it: torchrun, horovodrun, Open MPI's mpirun, or Slurm's srun."""
+"""Position of this process as its launcher gives it: torchrun, horovodrun, mpirun (Open MPI), srun, bpslaunch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from mlt._shared.ports import RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import ConfigError
 
 # Variables of rank, world size, local rank and local size, by launcher; the first of which both first are set counts.
@@ -62,7 +63,25 @@ def place(environ: Mapping[str, str]) -> Place:
             master_addr=None if "MASTER_ADDR" in environ else host,
             rendezvous_port=_FIRST_PORT + zlib.crc32(job.encode()) % _PORTS if job else None,
         )
+    if "DMLC_WORKER_ID" in environ and "DMLC_NUM_WORKER" in environ:
+        return _of_byteps(environ)
     return Place(rank=0, world_size=1, local_rank=0, local_size=1)
+
+
+def _of_byteps(environ: Mapping[str, str]) -> Place:
+    """A worker of BytePS is a host. Rank 0 is taken to be on the host of the scheduler, which a job of mlt does not
+    have."""
+    local_size = _number(environ, "BYTEPS_LOCAL_SIZE") if "BYTEPS_LOCAL_SIZE" in environ else 1
+    local_rank = _number(environ, "BYTEPS_LOCAL_RANK") if "BYTEPS_LOCAL_RANK" in environ else 0
+    has_port = {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys() or "DMLC_PS_ROOT_PORT" not in environ
+    return Place(
+        rank=_number(environ, "DMLC_WORKER_ID") * local_size + local_rank,
+        world_size=_number(environ, "DMLC_NUM_WORKER") * local_size,
+        local_rank=local_rank,
+        local_size=local_size,
+        master_addr=None if "MASTER_ADDR" in environ else environ.get("DMLC_PS_ROOT_URI"),
+        rendezvous_port=None if has_port else port_beside(_number(environ, "DMLC_PS_ROOT_PORT"), RENDEZVOUS_OFFSET),
+    )
 
 
 def _meeting_point(environ: Mapping[str, str], launcher: str, found: Place) -> tuple[str | None, str]:

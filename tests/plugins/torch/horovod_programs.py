@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import mlt.torch
+import mlt.torch.byteps as bps
 import mlt.torch.horovod as hvd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
@@ -662,6 +663,79 @@ def timeline_has_every_operation() -> None:
     assert [(event["name"], event["pid"]) for event in spans] == [("NEGOTIATE_ALLREDUCE", row), ("ALLREDUCE", row)]
     assert spans[0]["ts"] + spans[0]["dur"] == spans[1]["ts"]
     assert any(event["name"] == "CYCLE_START" for event in events)
+
+
+@check
+def byteps_push_pull_in_every_form() -> None:
+    own = torch.full((3,), float(hvd.rank() + 1))
+    same(bps.push_pull(own, average=False), [total()] * 3)
+    torch.testing.assert_close(bps.push_pull(own, name="averaged"), torch.full((3,), total() / hvd.size()))
+    same(bps.push_pull(own, average=False, compression=bps.Compression.fp16), [total()] * 3)
+    assert bps.declare("first") == bps.declare("first") == bps.declare("second") - 1
+    handle = bps.push_pull_async(own, average=False, name="first", priority=3)
+    same(bps.synchronize(handle), [total()] * 3)
+    same(own, [float(hvd.rank() + 1)] * 3)
+    handle, declared = bps.push_pull_group_sync_inplace(own, average=False, name="third")
+    assert declared == bps.declare("third") + 1
+    assert bps.synchronize(handle) is own
+    same(bps.push_pull_inplace(own), [total()] * 3)
+    tensor = torch.ones(2, requires_grad=True)
+    bps.push_pull(tensor, average=False).sum().backward()
+    same(tensor.grad, [hvd.size()] * 2)
+    now, rate = bps.get_pushpull_speed()
+    assert rate > 0
+    assert abs(now / 1000 - time.time()) < 10
+
+
+@check
+def byteps_optimizer_and_module_train_as_one_process_would() -> None:
+    for uses_module in (False, True):
+        model = model_of(hvd.rank() + 1)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        replica: nn.Module = model
+        if uses_module:
+            replica = bps.parallel.DistributedDataParallel(model)
+        else:
+            optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+            bps.broadcast_parameters(model.state_dict(), root_rank=0)
+            bps.broadcast_optimizer_state(optimizer, root_rank=0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            replica(batch_of(hvd.rank())).square().sum().backward()
+            optimizer.step()
+        for own, expected in zip(model.parameters(), expected_after(3), strict=True):
+            torch.testing.assert_close(own.detach(), expected)
+
+
+@check
+def byteps_module_accumulates_and_shares_buffers() -> None:
+    replica = bps.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
+    inputs = batch_of(hvd.rank())
+    with replica.no_sync():
+        replica(inputs).square().sum().backward()
+    replica(inputs).square().sum().backward()
+    gradients = hvd.allgather_object([one.grad.tolist() for one in replica.parameters()])
+    assert all(one == gradients[0] for one in gradients)
+    replica(inputs)
+    replica.eval()(inputs)  # its forward took the buffers of rank 0
+    means = hvd.allgather_object(replica.module[1].running_mean.tolist())
+    assert all(one == means[0] for one in means)
+    with fails(ValueError, "one device"):
+        bps.parallel.DistributedDataParallel(nn.Linear(1, 1), device_ids=[0, 1])
+    with fails(NotImplementedError, "DistributedOptimizer"):
+        bps.cross_barrier.CrossBarrier(None, None)
+
+
+@check
+def byteps_suspends_and_resumes() -> None:
+    assert bps.broadcast_object(bps.rank(), root_rank=1) == 1
+    rank = bps.rank()
+    bps.suspend()
+    bps.resume(num_workers=2, num_servers=0, global_rank=1 - rank)
+    assert (bps.rank(), bps.size(), bps.local_size()) == (1 - rank, 2, 2)
+    bps.suspend()
+    bps.resume(num_workers=2, num_servers=0, global_rank=rank)
+    same(bps.push_pull(torch.ones(1), average=False), [2])
 
 
 @check

@@ -1,4 +1,5 @@
-"""Horovod's API over mlt, between real processes: a table of semantics, failures, elastic training, and an example."""
+"""Horovod's and BytePS's API over mlt, between real processes: a table of semantics, failures, elastic training, and an
+example."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def environment(rank: int, workers: int, port: int) -> dict[str, str]:
 
 # With three ranks, of which one may be left out: what communicates. The rest is the same, and takes its time.
 OF_TWO = [
-    name for name in horovod_programs.CHECKS if name.startswith(("optimizer", "elastic", "hosts", "timeline", "init_"))
+    name
+    for name in horovod_programs.CHECKS
+    if name.startswith(("optimizer", "elastic", "hosts", "timeline", "byteps", "init_"))
 ]
 ROWS = [
     *((name, 2) for name in horovod_programs.CHECKS),

@@ -17,6 +17,14 @@ SLURM = {
     "SLURM_STEP_ID": "2",
 }
 
+BYTEPS = {
+    "DMLC_WORKER_ID": "1",
+    "DMLC_NUM_WORKER": "2",
+    "BYTEPS_LOCAL_RANK": "1",
+    "BYTEPS_LOCAL_SIZE": "2",
+    "DMLC_PS_ROOT_URI": "10.0.0.9",
+    "DMLC_PS_ROOT_PORT": "9000",
+}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "2",
@@ -51,6 +59,14 @@ OPEN_MPI = {
         ),
         # Two hosts: mpirun does not say which has rank 0.
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, Place(rank=1, world_size=2, local_rank=1, local_size=1)),
+        (
+            BYTEPS,
+            Place(rank=3, world_size=4, local_rank=1, local_size=2, master_addr="10.0.0.9", rendezvous_port=10_000),
+        ),
+        (
+            {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "2", "MASTER_ADDR": "h"},
+            Place(rank=1, world_size=2, local_rank=0, local_size=1),
+        ),
         # The script of sbatch, outside srun.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Place(rank=0, world_size=1, local_rank=0, local_size=1)),
     ],

@@ -65,6 +65,14 @@ def test_take__fuses_no_others() -> None:
     assert names(own.take()) == [[request.name] for request in requests]
 
 
+def test_take__of_what_is_ready_the_highest_priority_is_first() -> None:
+    own = coordinator()
+    for rank in range(2):
+        for name, priority in (("a", 0), ("b", -1), ("c", 2), ("d", 2)):
+            own.submit(rank, reduce(name, op=name, priority=priority))
+    assert names(own.take()) == [["c"], ["d"], ["a"], ["b"]]
+
+
 def test_cache__answers_with_the_number_once_all_ranks_send_it() -> None:
     own = coordinator()
     (first,) = submit_all(own, reduce("a"))

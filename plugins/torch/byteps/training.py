@@ -1,0 +1,49 @@
+"""``DistributedOptimizer``, and parameters, optimizer states and objects of one worker for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mlt.torch.horovod import functions, optimizer
+from mlt.torch.horovod.compression import Compression, Compressor
+
+import torch
+
+
+def DistributedOptimizer(
+    optimizer_: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+) -> Any:
+    """The optimizer with gradients averaged over all workers; an instance of its class too.
+
+    As that of ``mlt.torch.horovod``. Tensors have the names "Gradient." and the parameter's.
+    """
+    named = None if named_parameters is None else [(f"Gradient.{name}", one) for name, one in named_parameters]
+    return optimizer.DistributedOptimizer(
+        optimizer_,
+        named_parameters=named,
+        compression=compression,
+        backward_passes_per_step=backward_passes_per_step,
+    )
+
+
+def broadcast_parameters(params: Any, root_rank: int, prefix: str = "Parameter.") -> None:
+    """Replace tensors by those of ``root_rank``: a model's ``state_dict()``, or a list of names and tensors."""
+    if isinstance(params, Mapping):
+        params = list(params.items())
+    elif not isinstance(params, Iterable):
+        raise ValueError(f"invalid params of type: {type(params)}")
+    functions.broadcast_parameters([(f"{prefix}{name}", one) for name, one in params], root_rank)
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, prefix: str = "Parameter.") -> None:
+    """Replace the optimizer's state and options by those of ``root_rank``. ``prefix`` is not needed."""
+    functions.broadcast_optimizer_state(optimizer, root_rank)
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """The object of ``root_rank``, pickled on its way."""
+    return functions.broadcast_object(obj, root_rank, name)
