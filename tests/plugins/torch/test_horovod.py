@@ -80,8 +80,8 @@ def test_rank_that_ends_with_an_error__is_named_on_the_others() -> None:
     assert_names(other.answer, "rank 1", "ended by ArithmeticError without hvd.shutdown()")
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-def test_elastic__a_killed_rank_comes_back_and_training_goes_on_from_the_last_commit(killed: int) -> None:
+def test_elastic__a_killed_rank_comes_back_and_training_goes_on_from_the_last_commit() -> None:
+    killed = 0  # the harder case: it leads the others, and its state is not the one that counts
     port = free_port_pair()
 
     def start(rank: int, **more: str) -> subprocess.Popen[str]:
