@@ -255,8 +255,8 @@ enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, k
 inline constexpr std::uint8_t kReductionCount = 8;
 
 // The reduction of all members' tensors, in place. Only a sum or mean of floating point may have a loss bound, and only
-// the sums on their way may lose: all members end with the same bits. Completion::missing_bytes is what this rank's
-// receives missed.
+// the sums on their way may lose, up to the bound of all that a rank receives: all members end with the same bits.
+// Completion::missing_bytes is what this rank's receives missed.
 struct AllReduceOptions : CollectiveOptions {
   std::span<std::byte> data;  // as many elements on every rank
   Element element = Element::kFloat32;

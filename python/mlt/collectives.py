@@ -70,8 +70,8 @@ class GroupCollectives:
         small, else at each of the ring's ``n - 1`` hops.
 
         Ring algorithm: the sums go around the ring once, then the results. Only sums may be lost, up to ``loss_bound``
-        on each of their ``n - 1`` hops; missing values count as zero. A ``loss_bound`` above 0 needs a SUM or MEAN of
-        floating point. The results are exact, so all ranks end with the same bits. A mean divides by the number of
+        of all that a rank receives of them; missing values count as zero. A ``loss_bound`` above 0 needs a SUM or MEAN
+        of floating point. The results are exact, so all ranks end with the same bits. A mean divides by the number of
         ranks, whatever was lost. The completion's ``missing_bytes`` are those missing from this rank's receives.
 
         ``ranks``: the group, in ring order; None: all workers. ``stream`` in [0, 2^32): every stream of the same ranks

@@ -52,7 +52,7 @@ struct CollectiveRequest {
   std::vector<std::uint64_t> send_bytes;     // all-to-all: of `input`, for each member in order
   std::vector<std::uint64_t> receive_bytes;  // all-to-all: of `output`, from each member in order
   std::uint16_t root = 0;                    // of gather, broadcast, reduce, scatter: a rank
-  double loss_bound = 0;                     // of each transfer that may lose data
+  double loss_bound = 0;                     // of what a member receives, or of each transfer of it
   Reduction reduction = Reduction::kMean;    // of all-reduce, reduce-scatter, reduce
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
@@ -151,6 +151,10 @@ class Collective {
 
   std::vector<Stream> streams;
 };
+
+// Share of a piece that may be missing, or the loss bound if that is more: of receives that share the budget of their
+// collective, none is lost nearly whole while the others use nothing.
+inline constexpr double kMaxPieceLoss = 0.5;
 
 // A stream of `pieces` transfers after its shape.
 Stream make_stream(std::uint16_t peer, bool is_send, std::uint64_t bytes, std::uint32_t pieces, std::uint32_t window);

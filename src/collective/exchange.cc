@@ -132,6 +132,8 @@ void Exchange::receive_terms(Routes& routes, const Membership& group, std::span<
     terms_.push_back(at);
     at += bytes;
   }
+  const std::uint32_t element_bytes = wire::element_bytes(element_);
+  budget_ = core::SharedLossBudget((group.size() - 1) * bytes / element_bytes, element_bytes, loss_bound_);
 }
 
 // PROTOCOL 22.1.14: A member MUST send its shape to the next member of the group, and receive that of the one before,
@@ -177,7 +179,12 @@ void Exchange::fill(const Stream& stream, std::uint32_t step, core::SendRequest&
 void Exchange::fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) {
   request.data = piece_of(destinations_[index_of(stream)], step);
   request.element = element_;
-  request.loss_bound = loss_bound_;
+  // PROTOCOL 22.3.2: In a reduction it MAY be so of all terms that a member receives together, and of each piece half
+  // or
+  //     the bound, whichever is more, or one segment if that is more still (7.5.12).
+  const bool is_shared = loss_bound_ > 0 && !terms_.empty();
+  request.loss_bound = is_shared ? std::max(loss_bound_, kMaxPieceLoss) : loss_bound_;
+  if (is_shared) request.shared_budget = &budget_;
 }
 
 }  // namespace mlt::collective

@@ -57,6 +57,7 @@ class Exchange final : public Collective {
   std::vector<std::span<const std::byte>> sources_;  // of each stream that sends
   std::vector<std::span<std::byte>> destinations_;   // of each stream that receives
   const Kernel* kernel_ = nullptr;                   // null: nothing is combined here
+  core::SharedLossBudget budget_;                    // of all receives of terms
   std::span<std::byte> result_;
   std::vector<const std::byte*> terms_;    // in group order
   std::unique_ptr<std::byte[]> received_;  // the other members' terms

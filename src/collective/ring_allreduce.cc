@@ -12,6 +12,11 @@ namespace {
 // First element of part `i` of `parts` of n elements: part sizes differ by at most one.
 std::size_t cut(std::size_t n, std::size_t i, std::size_t parts) { return n / parts * i + std::min(i, n % parts); }
 
+// Elements that a member receives in the turns that sum: every chunk but its own.
+std::uint64_t sum_elements(std::size_t elements, const Membership& group) {
+  return elements - (cut(elements, group.own + std::size_t{1}, group.size()) - cut(elements, group.own, group.size()));
+}
+
 }  // namespace
 
 // PROTOCOL 22.2.2: Each member MUST cut the tensor into as many chunks as the group has ranks, each chunk into as many
@@ -35,7 +40,8 @@ RingAllReduce::RingAllReduce(const Membership& group, std::span<std::byte> data,
       ranks_(group.size()),
       own_(group.own),
       pieces_(pieces_of(data.size() / element_bytes_, element_bytes_, group.size(), loss_bound)),
-      loss_bound_(loss_bound) {
+      loss_bound_(loss_bound),
+      budget_(sum_elements(data.size() / element_bytes_, group), element_bytes_, loss_bound) {
   const std::uint32_t steps = 2 * (ranks_ - 1) * pieces_;
   const std::uint16_t left = group.ranks[(own_ + ranks_ - 1) % ranks_];
   const std::uint16_t right = group.ranks[(own_ + 1) % ranks_];
@@ -78,8 +84,12 @@ void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest
   request.element = element_;
   Onward* const onward = begin_onward(step, into);
   if (!is_sum(step) && onward == nullptr) return;
-  // PROTOCOL 22.2.4: Only the first n - 1 turns may lose, up to the bound in each piece.
-  if (is_sum(step)) request.loss_bound = loss_bound_;
+  // PROTOCOL 22.2.4: Only the first n - 1 turns may lose: of all that a member receives in them, up to the bound; of
+  //     each piece, half or the bound, whichever is more, or one segment if that is more still (7.5.12).
+  if (is_lossy(step)) {
+    request.loss_bound = std::max(loss_bound_, kMaxPieceLoss);
+    request.shared_budget = &budget_;
+  }
   Target& target = targets_[step % kMaxWindow];
   target = {into.data(), is_sum(step) ? &kernel_ : nullptr, element_bytes_, is_last_sum(step) ? ranks_ : 0, onward};
   request.place = &RingAllReduce::take_segment;
@@ -90,7 +100,8 @@ void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest
 RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const std::byte> piece) {
   const std::uint32_t step = receive_step + pieces_;
   const Stream& sends = streams[kSends];
-  if (step >= sends.steps || is_lossy(receive_step) || sends.segment_bytes == 0 || piece.empty()) return nullptr;
+  const bool has_other_overlap = is_lossy(receive_step) && pieces_ > 1;
+  if (step >= sends.steps || has_other_overlap || sends.segment_bytes == 0 || piece.empty()) return nullptr;
   Onward& onward = onward_[step % kMaxWindow];
   // The receive was posted before without space, and is posted again.
   if (onward.send_step == step) return &onward;
@@ -107,7 +118,7 @@ RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, s
 }
 
 // PROTOCOL 22.2.7: A member MAY send a segment of a turn as soon as every byte of it has arrived, and was added, in the
-//     turn before (6.5.11), unless that turn may lose.
+//     turn before (6.5.11), or is missing there for good.
 void RingAllReduce::pass_on(Onward& onward, std::uint64_t offset_bytes, std::uint64_t bytes) {
   // The segments of the two neighbours may have different lengths.
   for (std::uint64_t at = offset_bytes; at < offset_bytes + bytes;) {
@@ -136,15 +147,20 @@ void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std:
   if (target.onward != nullptr) pass_on(*target.onward, offset_bytes, payload.size());
 }
 
-// A mean is divided where the last term is added. For a segment missing there, the present value is divided.
+// A mean is divided where the last term is added. For a segment missing there, the present value is divided. What is
+// missing is passed on now: nothing is added to it any more.
 void RingAllReduce::on_received(const Stream&, std::uint32_t step, const core::Completion& completion) {
-  if (completion.received_bitmap.empty() || !is_last_sum(step) || kernel_.scale == nullptr) return;
+  if (completion.received_bitmap.empty()) return;
   const std::span<std::byte> sum = piece(step, false);
+  const bool is_divided = is_last_sum(step) && kernel_.scale != nullptr;
+  Onward& onward = onward_[(step + pieces_) % kMaxWindow];
+  const bool passes_on = onward.send_step == step + pieces_;
   for (std::uint32_t i = 0; i < completion.segment_count; ++i) {
     if (((completion.received_bitmap[i / 64] >> (i % 64)) & 1U) != 0) continue;
     const std::size_t at = std::min<std::size_t>(std::size_t{i} * completion.segment_bytes, sum.size());
     const std::size_t bytes = std::min<std::size_t>(completion.segment_bytes, sum.size() - at);
-    kernel_.scale(sum.data() + at, bytes / element_bytes_, ranks_);
+    if (is_divided) kernel_.scale(sum.data() + at, bytes / element_bytes_, ranks_);
+    if (passes_on) pass_on(onward, at, bytes);
   }
 }
 

@@ -7,8 +7,10 @@
 // data, segment by segment (as "add" and "sum" stand for any reduction below); the others copy it. So one rank sums a
 // chunk last, in ring order, and it is copied to all: every rank ends with identical bits, independent of arrival
 // order. 16-bit floating-point sums are rounded at each hop. Loss is allowed only while sums are passed on
-// (section 22.2 of PROTOCOL.md). A missing segment adds nothing, and drops the terms of every rank that it had passed.
-// The divisor is always the number of ranks, because a segment does not state how many terms it holds.
+// (section 22.2 of PROTOCOL.md): up to the bound of all that a rank receives of sums, in whichever chunks, because the
+// bound of a small chunk alone is less than a segment. A missing segment adds nothing, and drops the terms of every
+// rank that it had passed. The divisor is always the number of ranks, because a segment does not state how many terms
+// it holds.
 #pragma once
 
 #include <array>
@@ -24,9 +26,11 @@ namespace mlt::collective {
 // a quarter were slower with large tensors and busy neighbours. Every rank must cut the same pieces, so the size cannot
 // depend on the segment bytes, which differ by pair: a piece's last segment is shorter.
 inline constexpr std::uint64_t kRingPieceBytes = 1U << 20;
-// Where sums may lose data, segments are passed on only when their whole piece has ended, because their importance
-// depends on the piece's median. Therefore a smaller chunk also has several pieces, so that the first is sent on while
-// the last arrives. The min size keeps the turn-around of a transfer below the gain of overlap.
+// Where sums may lose data, the segments of a chunk of several pieces are passed on only when their whole piece has
+// ended, because their importance depends on the piece's median. Therefore a smaller chunk also has several pieces, so
+// that the first is sent on while the last arrives. The min size keeps the turn-around of a transfer below the gain of
+// overlap. A chunk too short for two pieces is passed on segment by segment, by the importance of what this rank held
+// when it posted the send: mostly its own term.
 inline constexpr std::uint64_t kRingOverlap = 4;
 inline constexpr std::uint64_t kRingMinPieceBytes = 32U << 10;
 
@@ -81,6 +85,7 @@ class RingAllReduce final : public Collective {
   std::uint32_t own_;
   std::uint32_t pieces_;  // of a chunk
   double loss_bound_;
+  core::SharedLossBudget budget_;             // of all receives of sums
   std::array<Target, kMaxWindow> targets_{};  // of receives in progress, by step modulo the window
   std::array<Onward, kMaxWindow> onward_{};   // by the send's step modulo the window
 };

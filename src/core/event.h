@@ -9,6 +9,7 @@
 
 #include "base/bitmap.h"
 #include "base/time.h"
+#include "core/loss_bound.h"
 #include "core/priority.h"
 #include "wire/control.h"
 
@@ -74,6 +75,9 @@ struct ReceiveRequest {
   std::span<std::byte> data;
   wire::ElementType element = wire::ElementType::kUint8;
   double loss_bound = 0.0;  // [0, 1): this fraction of the elements may be missing (loss_bound.h)
+  // If set, receives that name the same one may together miss what it allows; each its own bound, or one segment if
+  // that is more and it is patient. It must live until the completion is polled. Requires a floating-point type.
+  SharedLossBudget* shared_budget = nullptr;
   StopPolicy stop = StopPolicy::kPatient;
   Fill fill = Fill::kZero;
   PlaceFunction place = nullptr;  // if set, the endpoint does not write the buffer and ignores `fill`
@@ -119,7 +123,7 @@ struct Completion {
   std::uint64_t tag = 0;
   std::uint64_t total_bytes = 0;
   std::uint64_t missing_bytes = 0;          // for a send: as the receiver reported it
-  std::uint64_t allowed_missing_bytes = 0;  // receive only: the max that the loss bound allowed
+  std::uint64_t allowed_missing_bytes = 0;  // receive only: the max that the bound, and a shared budget, allowed
   std::uint64_t repaired_segments = 0;      // sent again (send), or arrived after a request (receive)
   std::uint64_t remote_total_bytes = 0;     // on a size mismatch: the peer's size
   wire::ElementType remote_element = wire::ElementType::kUint8;  // on a type mismatch: the peer's type

@@ -1,10 +1,12 @@
 // What of one receive may be missing at completion: bytes within the loss bound, but no critical segment, and nothing
 // that this endpoint dropped itself as long as the sender may still repair it. Paper section 4.2.3.
 //
-// Invariants: the budget in bytes never changes; without critical segments their number never matters, and with them
-// nothing may be missing before it is known. Owned by a receive (ReceiveState), used by one thread.
+// Invariants: the budget in bytes never rises, and falls only as other receives draw on the one that they share;
+// without critical segments their number never matters, and with them nothing may be missing before it is known. Owned
+// by a receive (ReceiveState), used by one thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/loss_bound.h"
@@ -19,7 +21,20 @@ class LossBudget {
       //     double precision, is not above p may be missing at completion, and not one more.
       : bytes_(allowed_missing(elements, bound) * element_bytes) {}
 
-  std::uint64_t bytes() const { return bytes_; }
+  // PROTOCOL 7.5.12: Receives that share a budget MUST together miss at most its elements at completion, as 7.5.2
+  //     counts them.
+  void share(SharedLossBudget& shared, std::uint64_t min_bytes) {
+    shared_ = &shared;
+    bytes_ = std::max(bytes_, min_bytes);
+  }
+  // The receive ends without these bytes. Nothing is read from the shared budget from then on.
+  void settle(std::uint64_t missing_bytes) {
+    bytes_ = bytes();
+    if (shared_ != nullptr) shared_->draw(missing_bytes);
+    shared_ = nullptr;
+  }
+
+  std::uint64_t bytes() const { return shared_ == nullptr ? bytes_ : std::min(bytes_, shared_->left_bytes()); }
 
   // The sender has critical segments; their number follows in a probe.
   void expect_critical() { has_critical_ = true; }
@@ -49,7 +64,7 @@ class LossBudget {
   bool covers(std::uint64_t missing_bytes) const {
     // PROTOCOL 7.5.2: A receiver MUST count the bound in elements: the largest k whose fraction k / elements, in double
     //     precision, is not above p may be missing at completion, and not one more.
-    return missing_bytes <= bytes_ && is_critical_complete();
+    return missing_bytes <= bytes() && is_critical_complete();
   }
   // For a patient receive at the end of `round`: segments that this endpoint dropped do not count as network loss.
   bool covers_loss(std::uint64_t missing_bytes, std::uint8_t round) const {
@@ -60,7 +75,7 @@ class LossBudget {
   }
   // END_OF_ROUND states that critical segments exist, but not how many; the probe that follows does.
   bool lacks_only_critical_number(std::uint64_t missing_bytes) const {
-    return missing_bytes <= bytes_ && has_critical_ && !critical_known_;
+    return missing_bytes <= bytes() && has_critical_ && !critical_known_;
   }
 
  private:
@@ -69,6 +84,7 @@ class LossBudget {
   }
 
   std::uint64_t bytes_ = 0;
+  SharedLossBudget* shared_ = nullptr;  // null: none, or the receive has ended
   std::uint32_t critical_total_ = 0;
   std::uint32_t critical_received_ = 0;
   bool has_critical_ = false;

@@ -70,7 +70,8 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   if (request.data.size() % element != 0) return PostStatus::kBadElementCount;
   // PROTOCOL 5.3.1: A loss bound MUST be at least 0 and below 1, and above 0 only for floating-point elements.
   if (!(request.loss_bound >= 0.0 && request.loss_bound < 1.0)) return PostStatus::kBadLossBound;
-  if (request.loss_bound > 0.0 && !wire::is_floating_point(request.element)) return PostStatus::kLossyInteger;
+  const bool may_lose = request.loss_bound > 0.0 || request.shared_budget != nullptr;
+  if (may_lose && !wire::is_floating_point(request.element)) return PostStatus::kLossyInteger;
   const Peer& peer = shared_.peers[request.peer];
   const SegmentGrid grid(static_cast<std::uint32_t>(request.data.size()), peer.segment_bytes);
   if (receives_.is_full()) return PostStatus::kTooManyOperations;
@@ -87,6 +88,12 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   state.generation = ReceiveTags::take_generation(*entry);
   state.placement = Placement(grid, words);
   state.budget = LossBudget(request.data.size() / element, element, request.loss_bound);
+  if (request.shared_budget != nullptr) {
+    // PROTOCOL 7.5.12: Of each, its own bound may be missing, or with the policy patient one segment if that is more.
+    // An eager receive of one segment would complete before anything has come.
+    const bool is_patient = request.stop == StopPolicy::kPatient;
+    state.budget.share(*request.shared_budget, is_patient ? grid.length(0) : 0);
+  }
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
   // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s).
@@ -201,6 +208,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   receives_.unlist(state);
   --shared_.peers[state.request.peer].operations;
   shared_.timers.cancel(shared_.receive_timer(slot));
+  state.budget.settle(is_failure(status) ? 0 : state.placement.missing_bytes());
   if (!is_failure(status) && state.placement.missing_bytes() > 0) {
     state.placement.fill_missing(state.request);
     shared_.counters.add(Counter::k_segments_lost_within_bound, state.placement.missing_segments());

@@ -53,6 +53,8 @@ CollectiveHosts::CollectiveHosts(Simulator& simulator) : simulator_(simulator) {
     collective::Collectives& machine = machines_[rank]->collectives();
     machine.on_completion(simulator_.now(), completion);
     machine.retry(simulator_.now());
+    // What it lacks may be passed on now: a feed is taken in the next turn only.
+    simulator_.host(rank).wake(simulator_.now());
     settle(rank);
   };
   simulator.on_machine_message = [this](std::uint16_t rank, std::uint16_t from, std::span<const std::byte> bytes) {

@@ -73,6 +73,24 @@ Finding check_bound(const Plan& receive, const Completion& completion) {
     return lost == 0 || static_cast<double>(lost) / static_cast<double>(elements) <= receive.loss_bound;
   };
   const std::uint64_t allowed = completion.allowed_missing_bytes / element;
+  if (receive.shared_budget != 0) {
+    // Its own bound, or of a patient one a segment if that is more; less if the others have drawn.
+    const bool is_patient = receive.stop == core::StopPolicy::kPatient;
+    const std::uint64_t segment = is_patient ? std::min<std::uint64_t>(receive.bytes, completion.segment_bytes) : 0;
+    const bool is_own = completion.allowed_missing_bytes % element == 0 && within(allowed);
+    if (!is_own && completion.allowed_missing_bytes > segment) {
+      return Violation{1, std::to_string(allowed) + " elements may be missing, more than its own bound allows"};
+    }
+    if (completion.status == CompletionStatus::kComplete && missing != 0) {
+      return Violation{1, "complete, but something is missing"};
+    }
+    if (completion.status != CompletionStatus::kWithinBound) return std::nullopt;
+    if (missing == 0) return Violation{1, "within its bound, but nothing is missing"};
+    if (missing > completion.allowed_missing_bytes) {
+      return Violation{1, std::to_string(missing) + " bytes are missing, beyond what it may draw"};
+    }
+    return std::nullopt;
+  }
   if (completion.allowed_missing_bytes % element != 0 || !within(allowed) || (elements > 0 && within(allowed + 1))) {
     return Violation{1, std::to_string(allowed) + " elements may be missing, which is not what the bound allows"};
   }

@@ -29,6 +29,7 @@ struct Plan {
   std::uint32_t fed_run = 1;
   // Receives.
   double loss_bound = 0;
+  std::uint32_t shared_budget = 0;  // number of the one that it shares with other receives of its host; 0: none
   core::StopPolicy stop = core::StopPolicy::kPatient;
   core::Fill fill = core::Fill::kZero;
   base::DurationNs deadline_ns = 0;
@@ -78,7 +79,8 @@ Finding check_reason(const Side& side, const Side* other, bool outcome_forgotten
 // Rule 3: a send succeeds only with its receive (null: never posted), and with the same status.
 Finding check_agreement(const Side& send, const Side* receive);
 
-// Rule 1: checks the loss that the status permits, with independent arithmetic.
+// Rule 1: checks the loss that the status permits, with independent arithmetic. Of receives that share a budget the
+// caller checks the sum.
 Finding check_bound(const Plan& receive, const core::Completion& completion);
 
 // Rules 1 to 3: a receive succeeds only with a send (null: never posted) of its size and type, and has all of that

@@ -182,12 +182,30 @@ void Oracle::check_receive(Operation& operation, const Completion& completion) {
 void Oracle::check_status(const Operation& receive, const Completion& completion) {
   const Plan& plan = receive.plan;
   hold(receive, check_bound(plan, completion));
+  check_shared_budget(receive, completion);
   if (completion.status == CompletionStatus::kWithinBound && faultless_ && plan.stop == core::StopPolicy::kPatient &&
       plan.peer != overrunning_) {
     violate(8, receive, std::to_string(completion.missing_bytes) + " bytes lost on a network without faults");
   }
   const core::OperationId send = matches_.at(receive.key).send;
   hold(receive, check_source(plan, completion, send == 0 ? nullptr : &operations_[send - 1]->plan));
+}
+
+std::uint32_t Oracle::share_budget(std::uint64_t elements, std::uint32_t element_bytes, double bound) {
+  budgets_.push_back({core::SharedLossBudget(elements, element_bytes, bound), elements, element_bytes, bound, 0});
+  return static_cast<std::uint32_t>(budgets_.size());
+}
+
+// Rule 1 over all receives that share a budget.
+void Oracle::check_shared_budget(const Operation& receive, const Completion& completion) {
+  if (receive.plan.shared_budget == 0 || completion.status != CompletionStatus::kWithinBound) return;
+  Budget& budget = budgets_[receive.plan.shared_budget - 1];
+  budget.missing_bytes += completion.missing_bytes;
+  const std::uint64_t missing = budget.missing_bytes / budget.element_bytes;
+  if (static_cast<double>(missing) / static_cast<double>(budget.elements) > budget.bound) {
+    violate(1, receive,
+            std::to_string(missing) + " elements are missing of all that share its budget, beyond the bound");
+  }
 }
 
 // Rule 2: what arrived equals what was sent, at its offset; missing parts are filled, or unchanged.

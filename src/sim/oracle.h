@@ -1,6 +1,6 @@
 // The application of a simulated run, and its checker: it posts tensors, owns their buffers, and checks every
 // completion against the protocol's promises. The rules:
-//   1  never more missing than the bound, never a critical segment
+//   1  never more missing than the bound, of a receive or of all that share a budget, never a critical segment
 //   2  every element delivered is what was sent, at its place; what is missing is filled as promised
 //   3  every posted operation completes exactly once, in time
 //   4  no write to a buffer outside its transfer's life (canaries, and another use of the memory afterwards)
@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,6 +51,8 @@ class Oracle final : private Observer {
   core::OperationId post_send(const Plan& plan);
   core::OperationId post_receive(const Plan& plan);
   void cancel(core::OperationId operation);
+  // Receives of plans that name the returned number may together miss `bound` of `elements` of `element_bytes`.
+  std::uint32_t share_budget(std::uint64_t elements, std::uint32_t element_bytes, double bound);
   // Marks one part of a fed send as ready (Plan::fed_parts).
   void feed(core::OperationId operation, std::uint32_t part);
   // From now on the network is not faultless: it dropped something, or let data overtake data of the same path.
@@ -118,6 +121,14 @@ class Oracle final : private Observer {
     std::uint32_t segment_bytes = 0;
   };
 
+  struct Budget {
+    core::SharedLossBudget shared;
+    std::uint64_t elements = 0;
+    std::uint32_t element_bytes = 1;
+    double bound = 0;
+    std::uint64_t missing_bytes = 0;  // of receives that ended within their bounds
+  };
+
   // The models of what hosts must do, and the ends that they determine.
   struct Watches {
     struct Due {
@@ -156,6 +167,7 @@ class Oracle final : private Observer {
   void check_receive(Operation& operation, const core::Completion& completion);
   void check_contents(const Operation& receive, const core::Completion& completion);
   void check_status(const Operation& receive, const core::Completion& completion);
+  void check_shared_budget(const Operation& receive, const core::Completion& completion);
   void check_end(const Operation& operation, const core::Completion& completion);
   bool may_be_too_long(const Operation& operation) const;
   std::uint32_t longest_datagram(const Operation& operation) const;
@@ -174,6 +186,7 @@ class Oracle final : private Observer {
   VirtualDriver& simulator_;
   bool faultless_;
   std::vector<std::unique_ptr<Operation>> operations_;
+  std::deque<Budget> budgets_;  // each stays where it is: endpoints refer to it
   std::map<Key, Match> matches_;
   std::map<Key, std::uint64_t> generations_;  // by Key with generation 0 and, for receives, the ranks in their order
   std::map<Key, std::uint64_t> receive_generations_;

@@ -81,6 +81,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     request.data = data;
     request.element = plan.element;
     request.loss_bound = plan.loss_bound;
+    if (plan.shared_budget != 0) request.shared_budget = &budgets_[plan.shared_budget - 1].shared;
     request.stop = plan.stop;
     request.fill = plan.fill;
     request.deadline_ns = plan.deadline_ns;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/scenario_budget.h"
 #include "sim/scenario_fed.h"
 #include "sim/scenario_late.h"
 #include "sim/scenario_long.h"
@@ -420,6 +421,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kFifth) draw_retirement(scenario);
   if (draw >= Draw::kSixth) draw_fed(scenario);
   if (draw >= Draw::kSeventh) draw_long_paths(scenario);
+  if (draw >= Draw::kSeventh) draw_shared_budgets(scenario);
   if (draw >= Draw::kFifth) widen_window(scenario);
   if (draw >= Draw::kFifth) widen_ports(scenario);
   scenario.limit_ns = scenario.quiet_ns + scenario.simulator.host.endpoint.operation_timeout_ns * 3 / 2;
@@ -453,6 +455,7 @@ std::string Scenario::text() const {
             std::to_string(accident.start_ns) + " ns for " + std::to_string(accident.length_ns) + " ns\n";
   }
   text += std::to_string(exchanges.size()) + " exchanges\n";
+  if (!budgets.empty()) text += std::to_string(budgets.size()) + " shared loss budgets\n";
   return text;
 }
 

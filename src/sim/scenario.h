@@ -48,6 +48,12 @@ struct Exchange {
   bool cancel_send = false;
 };
 
+// Of what the receives that name it may miss together (Plan::shared_budget).
+struct BudgetPlan {
+  std::uint64_t elements = 0;
+  double bound = 0;
+};
+
 struct Scenario {
   std::uint64_t seed = 0;
   Shape shape = Shape::kStar;
@@ -59,6 +65,7 @@ struct Scenario {
   bool clocks_differ = false;
   base::DurationNs wake_up_most_ns = 0;
   std::vector<Exchange> exchanges;
+  std::vector<BudgetPlan> budgets;  // of float32 receives; number i + 1 is the i-th
   std::vector<Accident> accidents;
   bool control_datagrams_lost = false;  // all of them, permanently: only the control connections work
   bool faultless = false;               // nothing drops, repeats or reorders, and no host or connection fails
@@ -74,7 +81,7 @@ struct Scenario {
 // orderly ends, path limits, wrapping sequence numbers, peers that exceed their share, and round bounds. kThird: before
 // late networks without loss. kFourth: before links that carry only short datagrams, and before tags were forgotten.
 // kFifth: before sends whose segments become ready one after another. kSixth: before long paths, windows that grow, and
-// sockets that drop though the network does not.
+// sockets that drop though the network does not. kSeventh also has receives that share a loss budget.
 enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth, kSixth, kSeventh };
 Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kSeventh);
 

@@ -35,6 +35,9 @@ class Run {
       };
     }
     oracle_.on_overrunning(scenario_.simulator.overrunning_host);
+    for (const BudgetPlan& budget : scenario_.budgets) {
+      oracle_.share_budget(budget.elements, wire::element_bytes(wire::ElementType::kFloat32), budget.bound);
+    }
     const base::TimeNs start = simulator_.now();
     simulator_.connect_all(scenario_.faultless ? 0 : 200 * base::kMicrosecond);
     // The connections exist before the first post: a rejected post then has a reason.

@@ -64,6 +64,11 @@ void Judge::check_results(const std::vector<const Operation*>& members) {
       violate(1, *one, "complete, but something is missing");
     }
     if (one->plan.loss_bound == 0 && one->completion.missing_bytes != 0) violate(1, *one, "lost some without a bound");
+    // Of all sums that a member receives, which are less than the tensor.
+    const double most = one->plan.loss_bound * static_cast<double>(one->plan.bytes);
+    if (one->verb == "all_reduce" && static_cast<double>(one->completion.missing_bytes) > most) {
+      violate(1, *one, "lost more than the bound of its tensor");
+    }
     if ((nothing_missing || one->plan.loss_bound == 0) && one->digest != expected_result(*one)) {
       violate(2, *one, "the result is not what the inputs give");
     }

@@ -18,6 +18,7 @@
 #include "base/prng.h"
 #include "collective/collectives.h"
 #include "collective/direct_allreduce.h"
+#include "core/loss_budget.h"
 #include "core/segmenter.h"
 
 namespace mlt::test {
@@ -262,8 +263,9 @@ class FakeBus {
     const core::SegmentGrid grid(static_cast<std::uint32_t>(send.data.size()), kFakeSegmentBytes);
     if (!send.tags.empty()) REQUIRE(send.tags.size() == grid.count());
     const std::uint64_t elements = send.data.size() / wire::element_bytes(receive.element);
-    auto may_lose = static_cast<std::uint64_t>(receive.loss_bound * static_cast<double>(elements)) *
-                    wire::element_bytes(receive.element);
+    core::LossBudget budget(elements, wire::element_bytes(receive.element), receive.loss_bound);
+    if (receive.shared_budget != nullptr) budget.share(*receive.shared_budget, grid.length(0));
+    std::uint64_t may_lose = budget.bytes();
     core::Completion completion;
     bitmaps_.emplace_back((grid.count() + 63) / 64);
     std::vector<std::uint64_t>& bitmap = bitmaps_.back();
@@ -283,6 +285,7 @@ class FakeBus {
         std::memcpy(receive.data.data() + grid.offset(i), payload.data(), length);
       }
     }
+    budget.settle(completion.missing_bytes);
     lost_elements_ += completion.missing_bytes / wire::element_bytes(receive.element);
     end(from, send, core::CompletionKind::kSend, status);
     end(to, receive, core::CompletionKind::kReceive, status);

@@ -126,20 +126,25 @@ TEST_CASE("ring_allreduce__takes_any_group_in_its_own_order") {
   CHECK(tensors[2] == before[2]);
 }
 
-TEST_CASE("ring_allreduce__losses_stay_within_the_bound_of_each_hop_and_ranks_end_with_the_same_bits") {
+TEST_CASE("ring_allreduce__losses_stay_within_the_bound_of_each_rank_and_ranks_end_with_the_same_bits") {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     CAPTURE(seed);
     const auto ranks = static_cast<std::uint16_t>(2 + seed % 4);
     const double bound = 0.05 * static_cast<double>(1 + seed % 5);
     FakeBus bus({.ranks = ranks, .seed = seed, .lossy = true});
     // Ones: an element of the sum is the number of terms that reached it.
-    std::vector<std::vector<float>> tensors(ranks, std::vector<float>(100'000 + seed, 1.0F));
+    // Chunks of several pieces, and of one, whose segments are passed on one by one.
+    const std::size_t elements = (seed % 8 < 4 ? 100'000 : 16'000) + seed;
+    std::vector<std::vector<float>> tensors(ranks, std::vector<float>(elements, 1.0F));
     all_reduce(bus, tensors, false, bound);
     std::uint64_t missing = 0;
     for (std::uint16_t rank = 0; rank < ranks; ++rank) {
       REQUIRE(bus.done(rank).size() == 1);
       CHECK(bus.done(rank)[0].error == "");
       missing += bus.done(rank)[0].missing_bytes;
+      // A rank receives of sums every chunk but its own.
+      const std::size_t own = elements / ranks + (rank < elements % ranks ? 1 : 0);
+      CHECK(bus.done(rank)[0].missing_bytes <= 4 * mlt::core::allowed_missing(elements - own, bound));
       CHECK(tensors[rank] == tensors[0]);
     }
     CHECK(missing == 4 * bus.lost_elements());
@@ -155,6 +160,31 @@ TEST_CASE("ring_allreduce__losses_stay_within_the_bound_of_each_hop_and_ranks_en
     const double hops = ranks - 1.0;
     CHECK(static_cast<double>(short_of_terms) <= hops * bound * static_cast<double>(tensors[0].size()));
     CHECK(missing <= static_cast<std::uint64_t>(4 * hops * bound * static_cast<double>(tensors[0].size())));
+  }
+}
+
+// Chunks of four segments: a tenth of one is less than a segment, a tenth of the 28 that a rank receives is two.
+TEST_CASE("ring_allreduce__all_receives_of_sums_share_the_bound_and_results_have_none") {
+  constexpr std::uint32_t kRanks = 8;
+  std::vector<float> data(kRanks * 4 * kFakeSegmentBytes / sizeof(float));
+  RingAllReduce ring({{0, 1, 2, 3, 4, 5, 6, 7}, 3}, std::as_writable_bytes(std::span(data)),
+                     mlt::wire::ElementType::kFloat32, Reduction::kSum, 0.1);
+  std::size_t drawn = 0;
+  for (std::uint32_t step = 1; step < kRanks; ++step) {
+    mlt::core::ReceiveRequest receive;
+    ring.fill(ring.streams[0], step, receive);
+    REQUIRE(receive.shared_budget != nullptr);
+    CHECK(receive.loss_bound == kMaxPieceLoss);
+    if (receive.shared_budget->left_bytes() < kFakeSegmentBytes) continue;
+    receive.shared_budget->draw(kFakeSegmentBytes);
+    ++drawn;
+  }
+  CHECK(drawn == 2);
+  for (std::uint32_t step = kRanks; step < 2 * kRanks - 1; ++step) {
+    mlt::core::ReceiveRequest receive;
+    ring.fill(ring.streams[0], step, receive);
+    CHECK(receive.shared_budget == nullptr);
+    CHECK(receive.loss_bound == 0);
   }
 }
 

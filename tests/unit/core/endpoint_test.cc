@@ -80,6 +80,10 @@ TEST_CASE("post__refuses_bad_requests_before_anything_is_touched") {
     receive.element = element;
     CHECK(network.receive(0, receive) == PostStatus::kLossyInteger);
   }
+  core::SharedLossBudget budget(100, 4, 0.1);
+  receive.loss_bound = 0;
+  receive.shared_budget = &budget;
+  CHECK(network.receive(0, receive) == PostStatus::kLossyInteger);
   // Nothing of it left a trace.
   network.run_for(kSecond);
   CHECK(network.completed(0).empty());

@@ -5,6 +5,7 @@
 namespace {
 
 using mlt::core::LossBudget;
+using mlt::core::SharedLossBudget;
 
 TEST_CASE("covers__as_many_bytes_as_the_bound_allows") {
   const LossBudget budget(100, 4, 0.29);
@@ -56,6 +57,34 @@ TEST_CASE("covers_loss__not_of_any_round_of_which_segments_may_have_been_dropped
   for (const int round : {2, 100, 253}) CHECK(budget.covers_loss(200, static_cast<std::uint8_t>(round)));
   budget.note_dropped();  // of the first round, which is over
   CHECK_FALSE(budget.covers_loss(200, 255));
+}
+
+TEST_CASE("share__what_one_receive_does_not_use_another_may") {
+  SharedLossBudget shared(400, 4, 0.1);  // 160 bytes
+  LossBudget first(100, 4, 0.5), second(100, 4, 0.5), third(100, 4, 0.5);
+  for (LossBudget* budget : {&first, &second, &third}) budget->share(shared, 64);
+  CHECK(first.bytes() == 160);
+  CHECK(first.covers(160));
+  CHECK_FALSE(first.covers(161));
+  first.settle(100);
+  CHECK(first.bytes() == 160);  // what it might have missed
+  CHECK(second.covers(60));
+  CHECK_FALSE(second.covers(61));
+  second.settle(0);
+  CHECK(third.covers(60));
+  third.settle(64);  // its deadline passed
+  CHECK(third.bytes() == 60);
+  CHECK(shared.left_bytes() == 0);
+  CHECK_FALSE(first.covers(161));
+}
+
+TEST_CASE("share__no_receive_misses_more_than_its_own_bound_or_one_segment") {
+  SharedLossBudget shared(1'000, 4, 0.5);
+  LossBudget long_one(100, 4, 0.5), short_one(16, 4, 0.5), exact(100, 4, 0.0);
+  for (LossBudget* budget : {&long_one, &short_one, &exact}) budget->share(shared, 64);
+  CHECK(long_one.bytes() == 200);
+  CHECK(short_one.bytes() == 64);
+  CHECK(exact.bytes() == 64);
 }
 
 }  // namespace

@@ -101,6 +101,73 @@ TEST_CASE("loss_bound__holds_under_random_loss_for_both_policies") {
   }
 }
 
+// Of ten segments each loses one, of which it alone may miss none; together they may miss two.
+TEST_CASE("shared_budget__covers_what_is_missing_until_it_is_used_up") {
+  Simulation network(SimulationConfig{});
+  network.drop_if = [&](const Flight& f) {
+    return f.type == wire::PacketType::kData && header_of(f).prefix.round == 0 && segment_of(f) == 3;
+  };
+  core::SharedLossBudget budget(4UL * 10 * kSegment / 4, 4, 0.06);
+  CHECK(budget.left_bytes() == 3'436);
+  std::uint64_t missing = 0, repaired = 0;
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  for (std::uint64_t number = 1; number <= 4; ++number) {
+    transfers.push_back(std::make_unique<Transfer>(network, 10 * kSegment, TransferOptions{}.numbered(number)));
+    Transfer& transfer = *transfers.back();
+    core::ReceiveRequest receive = transfer.receive_request();
+    receive.shared_budget = &budget;
+    REQUIRE(network.receive(1, receive) == core::PostStatus::kPosted);
+    REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+  }
+  for (const auto& transfer : transfers) {
+    REQUIRE(transfer->run());
+    const Completed& done = *transfer->received();
+    CHECK(done.missing_bytes <= done.allowed_missing_bytes);
+    CHECK((done.status == CompletionStatus::kWithinBound) == (done.missing_bytes > 0));
+    missing += done.missing_bytes;
+    repaired += done.repaired_segments;
+  }
+  CHECK(missing == 2 * kSegment);
+  CHECK(repaired == 2);
+  CHECK(budget.left_bytes() == 3'436 - 2 * kSegment);
+}
+
+TEST_CASE("shared_budget__of_one_receive_is_its_own_bound_or_one_segment") {
+  for (const std::uint32_t lost : {1U, 2U}) {
+    CAPTURE(lost);
+    Simulation network(SimulationConfig{});
+    network.drop_if = [&](const Flight& f) {
+      return f.type == wire::PacketType::kData && header_of(f).prefix.round == 0 && segment_of(f) < lost;
+    };
+    core::SharedLossBudget budget(1'000'000, 4, 0.5);
+    Transfer transfer(network, 10 * kSegment, TransferOptions{});
+    core::ReceiveRequest receive = transfer.receive_request();
+    receive.shared_budget = &budget;
+    REQUIRE(network.receive(1, receive) == core::PostStatus::kPosted);
+    REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+    REQUIRE(transfer.run());
+    CHECK(transfer.received()->allowed_missing_bytes == kSegment);
+    CHECK(transfer.received()->missing_bytes == (lost == 1 ? kSegment : 0));
+    CHECK(budget.left_bytes() == 2'000'000 - transfer.received()->missing_bytes);
+  }
+}
+
+// An eager receive of one segment would otherwise be complete before anything has come, critical or not.
+TEST_CASE("shared_budget__of_an_eager_receive_is_no_more_than_its_own_bound") {
+  Simulation network(SimulationConfig{});
+  core::SharedLossBudget budget(1'000'000, 4, 0.5);
+  TransferOptions options;
+  options.stop = core::StopPolicy::kEager;
+  Transfer transfer(network, kSegment, options);
+  core::ReceiveRequest receive = transfer.receive_request();
+  receive.shared_budget = &budget;
+  REQUIRE(network.receive(1, receive) == core::PostStatus::kPosted);
+  REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+  REQUIRE(transfer.run());
+  CHECK(transfer.received()->status == CompletionStatus::kComplete);
+  CHECK(transfer.fault() == "");
+}
+
 TEST_CASE("eager__stops_the_moment_enough_has_arrived") {
   SimulationConfig config;
   // 1 Gbit would be too fast to see the stop come early. The link also carries framing, which the endpoint doesn't

@@ -1,0 +1,94 @@
+// Times of all-reduces one after another between simulated hosts around one switch, of which one sends over a link that
+// loses packets.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "sim/collective_hosts.h"
+#include "sim/scenarios/stream.h"
+
+namespace mlt::test {
+
+struct AllReduces {
+  std::uint16_t ranks = 8;
+  std::size_t bytes = 64U << 10;
+  double loss_bound = 0;
+  double loss = 0.02;  // of the data that rank 0 sends
+  double control_loss = 0;
+  double rate = 1.25e9;
+  base::DurationNs propagation_ns = 2 * base::kMicrosecond;  // of a host's link
+  std::uint32_t segment_bytes = 1'432;
+  int operations = 1'000;
+  std::uint64_t seed = 1;
+};
+
+struct AllReduceTimes {
+  std::vector<double> ns;  // sorted; until the last rank has its result
+  double missing = 0;      // of all that ranks received of sums
+  double percentile(double percent) const {
+    return ns[static_cast<std::size_t>(percent / 100 * static_cast<double>(ns.size() - 1) + 0.5)];
+  }
+  double mean() const {
+    double sum = 0;
+    for (const double one : ns) sum += one;
+    return sum / static_cast<double>(ns.size());
+  }
+};
+
+inline AllReduceTimes time_all_reduces(const AllReduces& what) {
+  sim::Fabric network = fabric(what.rate, 1'000'000);
+  network.host_link.propagation_ns = what.propagation_ns;
+  sim::Topology topology = sim::star(what.ranks, network);
+  sim::Link& lossy = topology.edges[topology.edge(0, what.ranks)].link;
+  lossy.data.drop = what.loss;
+  lossy.control.drop = what.control_loss;
+  sim::SimulatorConfig config = configured(what.rate);
+  config.seed = what.seed;
+  config.segment_bytes = what.segment_bytes;
+  config.host.endpoint.timely.packet_bytes = what.segment_bytes + MLT_DATA_HEADER_BYTES + sim::kOverheadBytes;
+  sim::Simulator simulator(config, topology);
+  sim::CollectiveHosts hosts(simulator);
+  simulator.connect_all();
+  simulator.run_for(10 * base::kMillisecond);
+  std::vector<std::vector<float>> tensors(what.ranks, std::vector<float>(what.bytes / sizeof(float), 1.0F));
+  collective::CollectiveRequest request;
+  for (std::uint16_t rank = 0; rank < what.ranks; ++rank) request.ranks.push_back(rank);
+  request.reduction = collective::Reduction::kMean;
+  request.loss_bound = what.loss_bound;
+  AllReduceTimes times;
+  std::uint64_t missing = 0;
+  for (std::size_t i = 1; i <= static_cast<std::size_t>(what.operations); ++i) {
+    const base::TimeNs start = simulator.now();
+    for (std::uint16_t rank = 0; rank < what.ranks; ++rank) {
+      request.operation = i;
+      request.output = std::as_writable_bytes(std::span(tensors[rank]));
+      hosts.start(rank, request);
+    }
+    const auto over = [&] {
+      for (std::uint16_t rank = 0; rank < what.ranks; ++rank) {
+        if (hosts.done(rank).size() < i) return false;
+      }
+      return true;
+    };
+    MLT_CHECK(simulator.run_until(over, 10 * base::kSecond) && simulator.fault().empty());
+    times.ns.push_back(static_cast<double>(simulator.now() - start));
+    // Not in step with what the last operation left behind.
+    simulator.run_for(base::kMillisecond);
+  }
+  const double received = static_cast<double>(what.bytes) * (what.ranks - 1);
+  for (std::uint16_t rank = 0; rank < what.ranks; ++rank) {
+    for (const collective::CollectiveDone& done : hosts.done(rank)) {
+      // Of all chunks that the rank received of sums.
+      const double most = what.loss_bound * static_cast<double>(what.bytes) * (what.ranks - 1) / what.ranks;
+      MLT_CHECK(done.error.empty() && static_cast<double>(done.missing_bytes) <= most);
+      missing += done.missing_bytes;
+    }
+  }
+  times.missing = static_cast<double>(missing) / received / what.operations;
+  std::ranges::sort(times.ns);
+  return times;
+}
+
+}  // namespace mlt::test
