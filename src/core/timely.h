@@ -26,8 +26,10 @@
 // wherever they are serialised. Their length in time is added to the thresholds and is a lower bound of the gradient's
 // divisor (TIMELY subtracts a segment's serialisation time from its round trip for the same reason). A flow starts at
 // line rate. Source: Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1. Results: tests/sim/rate_control,
-// tests/unit/core/rate_test.cc. Weakness: if round trips jitter by more than T_high - base, the rate falls until a few
-// packets take that long.
+// tests/unit/core/rate_test.cc.
+//
+// Jitter is not a queue: thresholds are raised by what round trips fall faster than any queue empties (measure_jitter).
+// Weakness: jitter that comes and goes between two samples, ten packets apart, looks like a queue.
 #pragma once
 
 #include <algorithm>
@@ -56,6 +58,8 @@ struct TimelyConfig {
   base::DurationNs high_offset_ns = 125'000;
   double low_packets = 3;
   double high_packets = 30;
+  double jitter_weight = 1.0 / 64;       // of the newest sample in the jitter
+  double jitter_multiple = 20;           // thresholds are higher by so many times the jitter
   double reference_packets = 5;          // beyond T_low, at the current rate: above it the middle band decreases
   std::uint32_t hyper_active_after = 0;  // N falling samples in a row, then N * alpha; 0: off (TIMELY's N is 5)
   double delivery_packets = 20;  // min length of a delivery-rate window at the current rate; at least a round trip
@@ -108,6 +112,7 @@ class Timely {
 
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     update_base(now, rtt_ns);
+    measure_jitter(now, rtt_ns);
     // RECOVERY R1.2.12: delivered MUST be what acknowledgement blocks newly report as received, each packet counted as
     //     a full one, over a round trip and the time of 20 packets at the current rate at least, by the arrival of the
     //     reports; of the last two such windows the larger counts.
@@ -155,6 +160,8 @@ class Timely {
   }
 
  private:
+  static constexpr double kSteepFall = 0.95;  // of the time between departures; a queue of ours falls less
+
   // Increase of the rate per round trip.
   double alpha(base::DurationNs rtt_ns) const {
     if (config_.alpha_bytes_per_second > 0) return config_.alpha_bytes_per_second;
@@ -167,9 +174,24 @@ class Timely {
   }
 
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
-    // RECOVERY R1.2.3: T_low MUST be base + run + max(12.5 us, 3 packets at the current rate), and T_high MUST be base
-    //     + run + max(125 us, 30 packets at the current rate).
-    return base_rtt_ns_ + run_ns() + std::max(offset_ns, packets_ns(packets));
+    // RECOVERY R1.2.3: T_low MUST be base + run + 20 jitter + max(12.5 us, 3 packets at the current rate), and T_high
+    //     MUST be base + run + 20 jitter + max(125 us, 30 packets at the current rate).
+    return base_rtt_ns_ + run_ns() + static_cast<base::DurationNs>(config_.jitter_multiple * jitter_ns_) +
+           std::max(offset_ns, packets_ns(packets));
+  }
+
+  // Before previous_rtt_ns_ is replaced. A queue that is always served empties no faster than time passes, and slower
+  // while this flow itself adds to it. Packets that something held back and then released arrive together: from one to
+  // the next, delay falls by all of the time between their departures.
+  void measure_jitter(base::TimeNs now, base::DurationNs rtt_ns) {
+    const base::TimeNs sent_ns = now - rtt_ns;
+    const base::DurationNs apart = sent_ns - previous_sent_ns_, fall = previous_rtt_ns_ - rtt_ns;
+    previous_sent_ns_ = sent_ns;
+    if (apart <= 0) return;
+    // RECOVERY R1.2.14: jitter MUST be the smoothed fall of consecutive samples (weight 1/64 for the newest). The fall
+    //     is that of rtt if it is 0.95 of the time between the departures of the two packets at least, else zero.
+    const bool is_jitter = fall > 0 && static_cast<double>(fall) >= kSteepFall * static_cast<double>(apart);
+    jitter_ns_ += config_.jitter_weight * ((is_jitter ? static_cast<double>(fall) : 0.0) - jitter_ns_);
   }
 
   // Time of this many packets at the current rate.
@@ -228,6 +250,8 @@ class Timely {
   double rate_;
   double smoothed_difference_ns_ = 0;
   base::DurationNs previous_rtt_ns_ = 0;
+  base::TimeNs previous_sent_ns_ = 0;  // departure of the previous sample's packet
+  double jitter_ns_ = 0;
   base::DurationNs base_rtt_ns_ = 0;
   base::DurationNs newer_min_ns_ = 0;
   base::DurationNs older_min_ns_ = 0;

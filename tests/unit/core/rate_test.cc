@@ -308,6 +308,49 @@ TEST_CASE("timely__between_the_thresholds_leaves_most_of_what_is_delivered") {
 
 // ---- delivery rate -------------------------------------------------------------------------------------------------
 
+// Packets leave 100 us apart; each time, what left during `held` arrives together, so that delay falls as time passes.
+void hold_and_release(core::Timely& timely, TimeNs& sent, DurationNs base, DurationNs held, int times) {
+  for (int i = 0; i < times; ++i) {
+    for (DurationNs late = held; late >= 0; late -= 100 * kMicrosecond, sent += 100 * kMicrosecond) {
+      timely.on_rtt_sample(sent + base + late, base + late);
+    }
+  }
+}
+
+TEST_CASE("timely__packets_that_something_holds_back_are_no_queue") {
+  core::TimelyConfig config;
+  config.line_rate_bytes_per_second = 1.25e9;
+  core::Timely held(config);
+  TimeNs sent = kMillisecond;
+  held.on_rtt_sample(sent, 20 * kMicrosecond);
+  const DurationNs before = held.high_threshold_ns() - held.base_rtt_ns();
+  hold_and_release(held, sent, 20 * kMicrosecond, kMillisecond, 1'000);
+  CHECK(held.low_threshold_ns() - held.base_rtt_ns() > 900 * kMicrosecond);
+  CHECK(held.rate_bytes_per_second() == 1.25e9);
+  // Once nothing is held back any more, the thresholds come down again.
+  for (int i = 0; i < 1'000; ++i, sent += 100 * kMicrosecond) held.on_rtt_sample(sent, 20 * kMicrosecond);
+  CHECK(held.high_threshold_ns() - held.base_rtt_ns() <= before + kMicrosecond);
+}
+
+TEST_CASE("timely__a_queue_that_empties_as_fast_as_this_flow_lets_it_is_no_jitter") {
+  core::TimelyConfig config;
+  config.line_rate_bytes_per_second = 1.25e9;
+  core::Timely timely(config);
+  TimeNs sent = kMillisecond;
+  timely.on_rtt_sample(sent + 20 * kMicrosecond, 20 * kMicrosecond);
+  for (int i = 0; i < 100; ++i) {
+    // It fills and empties by nine tenths of the time between two departures, as with a tenth of the port's rate.
+    for (const DurationNs step : {90 * kMicrosecond, -90 * kMicrosecond}) {
+      DurationNs delay = step > 0 ? 0 : kMillisecond;
+      for (int packet = 0; packet < 11; ++packet, delay += step, sent += 100 * kMicrosecond) {
+        timely.on_rtt_sample(sent + 20 * kMicrosecond + delay, 20 * kMicrosecond + delay);
+      }
+    }
+  }
+  CHECK(timely.rate_bytes_per_second() < 1.25e9 / 2);
+  CHECK(timely.low_threshold_ns() - timely.base_rtt_ns() < 900 * kMicrosecond);
+}
+
 TEST_CASE("delivery_rate__is_the_larger_of_two_windows_and_begins_anew_after_a_pause") {
   core::DeliveryRate rate;
   const auto report = [&rate](TimeNs at, std::uint64_t bytes) {
