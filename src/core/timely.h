@@ -58,7 +58,7 @@ struct TimelyConfig {
   base::DurationNs high_offset_ns = 125'000;
   double low_packets = 3;
   double high_packets = 30;
-  double jitter_weight = 1.0 / 64;       // of the newest sample in the jitter
+  double jitter_weight = 0.015625;       // of the newest sample in the jitter
   double jitter_multiple = 20;           // thresholds are higher by so many times the jitter
   double reference_packets = 5;          // beyond T_low, at the current rate: above it the middle band decreases
   std::uint32_t hyper_active_after = 0;  // N falling samples in a row, then N * alpha; 0: off (TIMELY's N is 5)
@@ -174,8 +174,8 @@ class Timely {
   }
 
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
-    // RECOVERY R1.2.3: T_low MUST be base + run + 20 jitter + max(12.5 us, 3 packets at the current rate), and T_high
-    //     MUST be base + run + 20 jitter + max(125 us, 30 packets at the current rate).
+    // RECOVERY R1.2.3: T_low MUST be base + run + 20 * jitter + max(12.5 us, 3 packets at the current rate), and T_high
+    //     MUST be base + run + 20 * jitter + max(125 us, 30 packets at the current rate).
     return base_rtt_ns_ + run_ns() + static_cast<base::DurationNs>(config_.jitter_multiple * jitter_ns_) +
            std::max(offset_ns, packets_ns(packets));
   }
