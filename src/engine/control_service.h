@@ -19,6 +19,7 @@ namespace mlt::engine {
 inline constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // bytes of a control-class packet
 inline constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
 inline constexpr std::uint8_t kFailureMessage = io::kFirstMessageType + 2;     // why the sender leaves, as text
+inline constexpr std::uint8_t kPathReportMessage = io::kFirstMessageType + 3;  // path_checks.h
 
 inline constexpr std::size_t kMaxFailureBytes = 1'024;  // of that text
 // The text of a failure message, fit to be shown.

@@ -45,6 +45,8 @@ EventLoop::EventLoop(const Options& options)
       control_service_(endpoint_, *channel_),
       collectives_(options_, endpoint_, *channel_, peers_, path_mtu_errors_, operations_),
       user_operations_(options_, endpoint_, operations_, peers_, path_mtu_errors_, transmitter_),
+      path_checks_(options_.rank, static_cast<std::uint32_t>(hello_.incarnation()), endpoint_, datapath_, *channel_,
+                   peers_),
       failure_reasons_(options_.ranks) {
   for (const std::uint64_t cookie : hello_.cookies()) endpoint_.set_issued_cookie(cookie);
 }
@@ -124,7 +126,8 @@ bool EventLoop::step(bool is_channel_quiet) {
   const TimeNs now = now_ = io::monotonic_now();
   ++turns_;
   if (is_channel_quiet) control_service_.on_quiet(now);
-  busy |= datapath_.outer->receive(now, kReceiveBudget, *this) > 0;
+  const std::size_t received = datapath_.outer->receive(now, kReceiveBudget, *this);
+  busy |= received > 0;
   busy |= control_service_.service(now, *this);
   if (endpoint_.next_timeout() <= now) {
     endpoint_.on_timeout(now);
@@ -132,6 +135,7 @@ bool EventLoop::step(bool is_channel_quiet) {
   }
   busy |= collectives_.on_timeout(now);
   busy |= drain_completions(now);
+  path_checks_.turn(now, received < kReceiveBudget);
   busy |= transmit(kTransmitBudget) > 0;
   control_service_.send_fallback(now_);
   busy |= drain_completions(now);
@@ -151,7 +155,7 @@ bool EventLoop::run_posts() {
 
 TimeNs EventLoop::next_timeout() const {
   return std::min({endpoint_.next_timeout(), channel_->next_timeout(), datapath_.outer->next_timeout(),
-                   collectives_.next_timeout()});
+                   collectives_.next_timeout(), path_checks_.next_timeout()});
 }
 
 EventLoop::Descriptors EventLoop::descriptors() const { return {datapath_.outer->readable_fd(), channel_->poll_fd()}; }
@@ -198,14 +202,17 @@ void EventLoop::on_run(const base::ReceivedRun& run) {
     if (at + 2 * run.datagram_bytes < run.bytes.size())
       __builtin_prefetch(run.bytes.data() + at + 2 * run.datagram_bytes);
     const std::size_t size = std::min<std::size_t>(run.datagram_bytes, run.bytes.size() - at);
-    endpoint_.on_datagram(now_, run.bytes.subspan(at, size), run.ecn, run.arrival_ns);
+    const std::span<const std::byte> datagram = run.bytes.subspan(at, size);
+    if (path_checks_.on_datagram(datagram)) continue;
+    endpoint_.on_datagram(now_, datagram, run.ecn, run.arrival_ns);
   }
 }
 
 void EventLoop::on_message(std::uint16_t from, std::uint8_t type, std::span<const std::byte> bytes) {
   if (type == kBackstopMessage) endpoint_.on_control(now_, core::PeerMessage{from, bytes});
   if (type == kFailureMessage) failure_reasons_[from] = failure_reason(bytes);
-  // PROTOCOL 3.1.7: A receiver MUST ignore messages of types 19 and above: a later version may define them.
+  if (type == kPathReportMessage) path_checks_.on_report(now_, from, bytes);
+  // PROTOCOL 3.1.7: A receiver MUST ignore messages of types 20 and above: a later version may define them.
   if (type == kCollectiveMessage) collectives_.on_message(now_, from, bytes);
 }
 
@@ -221,17 +228,20 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   const std::uint32_t grid_bytes = up->segment_bytes;
   if (local_peers_ && !local_peers_->join(hello, *up, text)) return channel_->give_up(hello.rank, text);
   endpoint_.on_control(now_, *up);
+  path_checks_.on_peer_up(*up);
   peers_.on_up(hello.rank, peer.udp_addresses, up->segment_bytes, grid_bytes);
 }
 
 void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) {
-  const std::string& reason = failure_reasons_[peer];
-  peers_.on_down(peer, cause,
-                 cause == io::PeerDownCause::kLost && !reason.empty()
-                     ? "rank " + std::to_string(peer) + " at " + peers_.addresses(peer).front().host() + " failed (" +
-                           reason + "): look at its output"
-                     : text);
+  // Why the peer ended the connection, if that is known: else the channel's text says that it died.
+  std::string reason = cause == io::PeerDownCause::kLost ? path_checks_.blocked(peer) : "";
+  if (cause == io::PeerDownCause::kLost && reason.empty() && !failure_reasons_[peer].empty()) {
+    reason = "rank " + std::to_string(peer) + " at " + peers_.addresses(peer).front().host() + " failed (" +
+             failure_reasons_[peer] + "): look at its output";
+  }
+  peers_.on_down(peer, cause, reason.empty() ? text : reason);
   endpoint_.on_control(now_, core::PeerDown{peer});
+  path_checks_.on_peer_down(peer);
   if (local_peers_) local_peers_->remove(peer);
   collectives_.on_peer_down(now_, peer);
 }

@@ -26,6 +26,7 @@
 #include "engine/hello_negotiation.h"
 #include "engine/local_peers.h"
 #include "engine/operation_table.h"
+#include "engine/path_check_service.h"
 #include "engine/path_mtu_errors.h"
 #include "engine/path_report.h"
 #include "engine/peer_table.h"
@@ -143,6 +144,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   OperationTable operations_{options_.max_operations, driving_};
   Collectives collectives_;
   UserOperations user_operations_;
+  PathCheckService path_checks_;
   CounterSnapshot counter_snapshot_;
 
   core::Completion completion_;
