@@ -159,8 +159,7 @@ void PathChecks::conclude(base::TimeNs now, std::uint16_t peer) {
 }
 
 // PROTOCOL 3.9.11: A side whose timers ran late by more than 100 ms MUST NOT count that time in a check: the host is
-// slow,
-//     and its peers may have had no turn either.
+//     slow, and its peers may have had no turn either.
 void PathChecks::discount_lateness(base::TimeNs now) {
   const base::TimeNs due = next_timer();
   if (due >= now || now - due <= patient(kLateTimerNs)) return;
