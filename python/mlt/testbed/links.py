@@ -2,6 +2,11 @@
 
 Segmentation offload is off on every interface. Otherwise a queue that counts packets, and an injector that drops them,
 would take a 64 KB super-packet for one packet.
+
+Packets of a flow keep their order, as in a cable. A veth pair alone does not promise that: it queues what arrives with
+the CPU that sent it, and a shaped port sends from whatever CPU its timer expired on. Receive packet steering queues a
+flow with one CPU. Linux has had a default per namespace since version 6.3; before, packets of a flow may overtake each
+other when CPUs are busy.
 """
 
 from __future__ import annotations
@@ -71,9 +76,11 @@ def connect(layout: Layout, path: Paths, mtus: Mapping[str, int]) -> None:
 
 def _prepare(layout: Layout, node: str) -> None:
     if node == LINES:
-        _set_sysctls(_LINES_SYSCTLS)
+        _set_sysctls({"net/core/rps_default_mask": _all_cpus(), **_LINES_SYSCTLS})
         return
-    _set_sysctls(_NODE_SYSCTLS if node in layout.hosts else {**_NODE_SYSCTLS, **_SWITCH_SYSCTLS})
+    _set_sysctls({"net/core/rps_default_mask": _all_cpus(), **_NODE_SYSCTLS})
+    if node not in layout.hosts:
+        _set_sysctls(_SWITCH_SYSCTLS)
     with _socket() as ip:
         ip.link("set", index=1, state="up")
         if node in layout.segments:
@@ -84,9 +91,17 @@ def _prepare(layout: Layout, node: str) -> None:
 
 def _set_sysctls(values: dict[str, str]) -> None:
     for name, value in values.items():
-        # A kernel without IPv6 has neither these files nor IPv6 addresses.
+        # A kernel without IPv6 has neither its files nor IPv6 addresses.
         if (path := Path("/proc/sys", name)).exists():
             path.write_text(value, encoding="ascii")
+
+
+def _all_cpus() -> str:
+    """Every CPU as a mask of the kernel: groups of 32 bits, the highest first."""
+    cpus = os.cpu_count() or 1
+    mask = f"{(1 << cpus) - 1:x}"
+    mask = mask.zfill(-(-len(mask) // 8) * 8)
+    return ",".join(mask[i : i + 8] for i in range(0, len(mask), 8))
 
 
 def _make_pairs(layout: Layout, node: str, path: Paths) -> None:

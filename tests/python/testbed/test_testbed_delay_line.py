@@ -183,7 +183,7 @@ def test_run__killed__takes_the_program_with_it_and_the_next_command_removes_the
         run.kill()
         run.wait()
     until(lambda: state.start_time(pid) is None)
-    assert f"removed {name}" in command("down", name).stdout
+    command("down", name)  # or a command of another test was the next
     assert leftovers(name) == []
     assert not os.path.exists(f"/run/mlt-testbed/{name}.delay")
 

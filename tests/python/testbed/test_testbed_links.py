@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from checks import until
@@ -16,6 +19,7 @@ from mlt.testbed import BadTopologyError, Testbed
 pytestmark = needs_testbed
 
 UDP_SEGMENT = 103
+ORDER = Path(__file__).with_name("testbed_order.py")
 
 
 @pytest.fixture(scope="module")
@@ -234,3 +238,12 @@ def test_fifo__is_a_plain_queue_with_the_same_losses() -> None:
             # 72 KB into 16 KiB and htb's first burst of 16 KiB: about half is dropped.
             until(lambda: queue(bed, "switch", "host1", "all").dropped_full > 15)
             until(lambda: any(row.lost == 1 for row in bed.link_counters() if row.link == "host1"))
+
+
+@pytest.mark.skipif(not Path("/proc/sys/net/core/rps_default_mask").exists(), reason="needs Linux 6.3")
+def test_link__keeps_the_order_of_a_flow_on_busy_cpus() -> None:
+    done = subprocess.run([sys.executable, str(ORDER), "4"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["arrived"] > 1_000
+    assert found["late"] == 0
