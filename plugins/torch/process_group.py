@@ -22,7 +22,7 @@ from mlt.torch import collectives, contexts
 from mlt.torch.exchange import Exchange, as_bytes
 from mlt.torch.loss import current_bound
 from mlt.torch.monitored_barrier import MonitoredBarrier
-from mlt.torch.reductions import LOSSY, Landing, reduction_of
+from mlt.torch.reductions import LOSSY, Landing, divisor_of, reduction_of
 from mlt.torch.transfers import USER_TAGS, InProgress, Transfers, TransferWork
 from mlt.torch.work import CallQueue, MltWork
 
@@ -189,7 +189,7 @@ class MltProcessGroup(dist.ProcessGroup):
                 if landing.data.numel()
             ]
 
-        return self._start("allreduce", post, tensors)
+        return self._start("allreduce", post, tensors, divisor=divisor_of(opts, tensors, self.size()))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
@@ -212,7 +212,8 @@ class MltProcessGroup(dist.ProcessGroup):
                 if landing.data.numel()
             ]
 
-        return self._start("reduce", post, tensors)
+        divisor = divisor_of(opts, tensors, self.size()) if root == self._rank else 1
+        return self._start("reduce", post, tensors, divisor=divisor)
 
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[k]`` into ``output_lists[k][i]``."""
@@ -275,7 +276,7 @@ class MltProcessGroup(dist.ProcessGroup):
                 if part.numel()
             ]
 
-        return self._start("reduce_scatter", post, outputs)
+        return self._start("reduce_scatter", post, outputs, divisor=divisor_of(opts, outputs, self.size()))
 
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Set ``output`` to the combination of every rank's own share of ``tensor``."""
@@ -298,7 +299,8 @@ class MltProcessGroup(dist.ProcessGroup):
                 if landing.data.numel()
             ]
 
-        return self._start("reduce_scatter", post, outputs, also_uses=inputs)
+        divisor = divisor_of(opts, outputs, self.size())
+        return self._start("reduce_scatter", post, outputs, also_uses=inputs, divisor=divisor)
 
     def gather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[0]`` into ``output_lists[0][i]`` of ``opts.rootRank``."""
@@ -487,8 +489,9 @@ class MltProcessGroup(dist.ProcessGroup):
         tensors: Sequence[torch.Tensor],
         *,
         also_uses: Sequence[torch.Tensor] = (),
+        divisor: int = 1,
     ) -> Any:
-        """Post collectives of the transport on these tensors.
+        """Post collectives of the transport on these tensors, and divide the results by ``divisor``.
 
         Now, unless calls in the queue, or others in progress, may use the same memory: then after them.
         """
@@ -503,7 +506,7 @@ class MltProcessGroup(dist.ProcessGroup):
 
             def landed() -> None:
                 for landing in landings:
-                    landing.land()
+                    landing.land(divisor)
 
             return self._native.add(TransferWork(post(landings), description, result, self._publisher, landed))
 

@@ -32,13 +32,27 @@ def reduction_of(opts: Any, tensors: Sequence[torch.Tensor], call: str) -> str:
         raise ValueError(f"mlt {call}: unknown reduce operation {operation}; use {names}")
     for tensor in tensors:
         is_real = tensor.is_floating_point()
-        if name == "MEAN" and not (is_real or tensor.is_complex()):
-            raise TypeError(f"mlt {call}: AVG needs floating-point tensors; use SUM for integers")
+        if name == "MEAN" and tensor.dtype == torch.bool:
+            raise TypeError(f"mlt {call}: AVG needs tensors of numbers, not bool")
         if name in _BITWISE and (is_real or tensor.is_complex()):
             raise TypeError(f"mlt {call}: {operation} needs integer or bool tensors")
         if tensor.is_complex() and name not in LOSSY:
             raise TypeError(f"mlt {call}: complex tensors have SUM and AVG only, not {operation}")
+    if name == "MEAN" and (integers := sum(map(_is_integer, tensors))):
+        if integers < len(tensors):
+            raise TypeError(f"mlt {call}: AVG of integers and other tensors in one call; make it two")
+        return "SUM"  # divided here, by divisor_of
     return name
+
+
+def divisor_of(opts: Any, tensors: Sequence[torch.Tensor], size: int) -> int:
+    """What the sums of this call's integers are divided by: the transport averages no integers. NCCL rounds towards
+    zero, and so does this."""
+    return size if opts is not None and opts.reduceOp == dist.ReduceOp.AVG and any(map(_is_integer, tensors)) else 1
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 class Landing:
@@ -50,8 +64,10 @@ class Landing:
         self.data = real.contiguous()
         self._is_copy = self.data.data_ptr() != self._tensor.data_ptr() or self._tensor.is_conj()
 
-    def land(self) -> None:
-        """Copy ``data`` back if it is a copy."""
+    def land(self, divisor: int = 1) -> None:
+        """Divide ``data``, if the divisor is not 1, and copy it back if it is a copy."""
+        if divisor != 1:
+            torch.div(self.data, divisor, rounding_mode="trunc", out=self.data)
         if self._is_copy:
             with torch.no_grad():
                 self._tensor.copy_(torch.view_as_complex(self.data) if self._tensor.is_complex() else self.data)

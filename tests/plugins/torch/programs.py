@@ -59,6 +59,16 @@ def collectives(context: mlt.Context, options: dict[str, Any]) -> Any:
     scalar = torch.tensor(float(rank))
     dist.all_reduce(scalar, op=dist.ReduceOp.AVG)
     assert scalar.item() == (size - 1) / 2
+    for dtype in (torch.uint8, torch.int32, torch.int64):
+        whole = torch.full((5,), rank + 1, dtype=dtype)
+        dist.all_reduce(whole, op=dist.ReduceOp.AVG)
+        assert torch.equal(whole, torch.full((5,), (size + 1) // 2, dtype=dtype)), dtype
+        whole = torch.full((5,), rank + 1, dtype=dtype)
+        dist.reduce(whole, 0, op=dist.ReduceOp.AVG)
+        assert whole[0].item() == ((size + 1) // 2 if rank == 0 else rank + 1), dtype
+        part = torch.zeros(2, dtype=dtype)
+        dist.reduce_scatter_tensor(part, torch.full((2 * size,), rank + 1, dtype=dtype), op=dist.ReduceOp.AVG)
+        assert torch.equal(part, torch.full((2,), (size + 1) // 2, dtype=dtype)), dtype
     strided = torch.zeros(6, 4).t()
     strided += rank
     dist.all_reduce(strided, op=dist.ReduceOp.MAX)

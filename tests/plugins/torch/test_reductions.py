@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from checks import names
-from mlt.torch.reductions import Landing, reduction_of
+from mlt.torch.reductions import Landing, divisor_of, reduction_of
 
 import mlt
 
@@ -29,7 +29,7 @@ def test_reduction_of__names_one_of_the_transport() -> None:
 @pytest.mark.parametrize(
     ("operation", "dtype", "error"),
     [
-        (dist.ReduceOp.AVG, torch.int64, TypeError),
+        (dist.ReduceOp.AVG, torch.bool, TypeError),
         (dist.ReduceOp.BAND, torch.float32, TypeError),
         (dist.ReduceOp.MAX, torch.complex64, TypeError),
         (dist.ReduceOp.PREMUL_SUM, torch.float32, ValueError),
@@ -38,6 +38,23 @@ def test_reduction_of__names_one_of_the_transport() -> None:
 def test_reduction_of__refuses_what_is_undefined(operation: object, dtype: torch.dtype, error: type[Exception]) -> None:
     with pytest.raises(error, match=names("mlt reduce")):
         reduction_of(opts(operation), [torch.ones(1, dtype=dtype)], "reduce")
+
+
+def test_reduction_of__the_mean_of_integers_is_their_sum_divided() -> None:
+    average, integers = opts(dist.ReduceOp.AVG), [torch.ones(1, dtype=torch.int64)]
+    assert reduction_of(average, integers, "allreduce") == "SUM"
+    assert divisor_of(average, integers, 3) == 3
+    assert divisor_of(opts(dist.ReduceOp.SUM), integers, 3) == 1
+    assert divisor_of(average, [torch.ones(1)], 3) == 1
+    with pytest.raises(TypeError, match=names("allreduce", "integers")):
+        reduction_of(average, [*integers, torch.ones(1)], "allreduce")
+
+
+def test_landing__divides_towards_zero() -> None:
+    strided = torch.tensor([[7, -7], [8, -1]], dtype=torch.int32).t()
+    for tensor in (strided, torch.tensor([7, 8, -7, -1], dtype=torch.int16)):
+        Landing(tensor).land(3)
+        assert tensor.flatten().tolist() == [2, 2, -2, 0]
 
 
 def test_landing__shares_memory_where_it_can() -> None:
