@@ -56,7 +56,7 @@ $(VENV)/.torch: $(VENV)/.created
 	@touch $@
 
 $(VENV)/.tools: pyproject.toml tools/extra_requirements.py $(VENV)/.torch
-	$(BIN)/python tools/extra_requirements.py dev demo plan switch switch-push testbed > build/requirements.txt
+	$(BIN)/python tools/extra_requirements.py dev demo plan recipes switch switch-push testbed > build/requirements.txt
 	$(BIN)/python -m pip install -q -r build/requirements.txt "scikit-build-core>=0.10" "pybind11>=2.12"
 	@touch $@
 
