@@ -14,8 +14,6 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,25 +24,12 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent.parent / "docs" / "results" / "pytorch.md"
 LIMIT_SECONDS = 240
 CONTROL = "cubic"
-# What namespaces may use besides their host's default.
-ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 KINDS = {
     "gloo": ("gloo", "none", 0),
     "mlt": ("mlt", "none", 0),
     "mlt, hook": ("mlt", "0.1", 0),
     "mlt, hook, 1 service": ("mlt", "0.1", 1),
 }
-
-
-@contextmanager
-def control_allowed() -> Iterator[None]:
-    """Let network namespaces choose ``CONTROL``, as long as this lasts."""
-    before = ALLOWED.read_text()
-    ALLOWED.write_text(" ".join({*before.split(), CONTROL}))
-    try:
-        yield
-    finally:
-        ALLOWED.write_text(before)
 
 
 @dataclass(frozen=True)
@@ -63,11 +48,9 @@ def run(case: Case, kind: str, steps: int) -> tuple[list[float], int]:
     backend, bound, services = KINDS[kind]
     hosts = case.workers + services
     with Testbed(hosts=hosts, rate=case.rate, loss=case.loss) as bed:
+        bed.set_tcp_control(CONTROL)
         processes = []
         for rank, host in enumerate(bed.hosts):
-            done = bed.exec(host, ["sysctl", "-q", "-w", f"net.ipv4.tcp_congestion_control={CONTROL}"])
-            if done.returncode != 0:
-                raise SystemExit(f"{host} cannot use {CONTROL}: {done.stderr.strip()}")
             worker = [sys.executable, str(HERE / "train.py"), backend, bound, case.model, str(steps)]
             command = worker if rank < case.workers else [sys.executable, "-m", "mlt", "serve"]
             env = {"WORLD_SIZE": str(case.workers), "MLT_SERVICES": str(services), "OMP_NUM_THREADS": "1"}
@@ -143,8 +126,7 @@ def main() -> None:
         for model in chosen.models.split(",")
         for loss in chosen.losses.split(",")
     ]
-    with control_allowed():
-        results = measure(cases, chosen.turns, chosen.steps)
+    results = measure(cases, chosen.turns, chosen.steps)
     print(table(results))
     if not chosen.no_page:
         PAGE.write_text(page(results, chosen.turns, chosen.steps))

@@ -33,6 +33,7 @@ from mlt.testbed import (
     state,
     switch_port,
     tc,
+    tcp_control,
 )
 from mlt.testbed.delay_line import DelayCounters
 from mlt.testbed.errors import BadTopologyError, TestbedError
@@ -246,6 +247,15 @@ class Testbed:
         return namespaces.inside(self.path(self._host(host)), work)
 
     # Changes
+
+    def set_tcp_control(self, name: str) -> None:
+        """TCP congestion control of every host's new connections, such as "cubic"; the default is this machine's.
+
+        Raises TestbedError if the kernel has none of that name.
+        """
+        self._up()
+        with state.locked():  # the machine's list of allowed ones changes for a moment
+            tcp_control.set_control([self.path(host) for host in self.hosts], name)
 
     def set_loss(self, loss: str | float, *, link: str | None = None, direction: str | None = None) -> None:
         """Drop a fraction of packets on one link (default: both directions), or on every host's uplink."""
