@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +18,15 @@ from mlt.cli.unit_option import LOSS, TIME, UnitOption
 from mlt.demo.problem import BadSettingError, DemoError
 
 if TYPE_CHECKING:
-    from mlt.demo.settings import DemoSettings
+    from mlt.demo.settings import DemoSettings, Network
 
 app = App()
+
+
+class NetworkChoice(str, Enum):
+    auto = "auto"
+    testbed = "testbed"
+    loopback = "loopback"
 
 
 class DataChoice(str, Enum):
@@ -31,12 +38,19 @@ class DataChoice(str, Enum):
 @app.command()
 def demo(
     *,
-    steps: Annotated[int, typer.Option(help="Training steps per run.")] = 360,
+    network: Annotated[
+        NetworkChoice,
+        typer.Option(
+            help="Hosts of a testbed, beside gloo, or processes on loopback; auto: a testbed if this machine can make "
+            "one (as root)."
+        ),
+    ] = NetworkChoice.auto,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps per run.  [default: 240 on a testbed, 360 on loopback]")
+    ] = None,
     loss: Annotated[
         float,
-        typer.Option(
-            parser=UnitOption(LOSS), help="Injected packet loss of the lossy runs: a fraction, or percent (1%)."
-        ),
+        typer.Option(parser=UnitOption(LOSS), help="Packet loss of the lossy runs: a fraction, or percent (1%)."),
     ] = 0.01,
     bound: Annotated[
         float,
@@ -46,35 +60,40 @@ def demo(
     ] = 0.1,
     seed: Annotated[int, typer.Option(help="First seed of the weights, the image order and the packet loss.")] = 1,
     seeds: Annotated[
-        int, typer.Option(help="Number of seeds; all three runs are repeated with each, to show the noise.")
+        int, typer.Option(help="Number of seeds; all runs are repeated with each, to show the noise.")
     ] = 1,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for report.json, report.png and logs.")
     ] = Path("demo-report"),
     live: Annotated[bool, typer.Option(help="Redraw a live table (on a terminal only).")] = True,
-    workers: Annotated[int, typer.Option(help="Number of worker processes.")] = 2,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of worker processes.  [default: 4 on a testbed, 2 on loopback]")
+    ] = None,
     data: Annotated[DataChoice, typer.Option(help="Data set.")] = DataChoice.auto,
     timeout: Annotated[
         float, typer.Option(parser=UnitOption(TIME), help="Time without progress after which a run fails, in seconds.")
     ] = 120.0,
 ) -> None:
-    """Train a small residual network three times over the transport: without loss, with a loss bound, fully reliable.
+    """Train a small residual network over the transport: without loss, fully reliable with loss, with a loss bound.
 
-    Worker processes and one summation service process communicate over real UDP sockets of this host, with injected
-    packet loss. The results are a table, a plot and a JSON file.
+    On a testbed, each worker has a host of its own in a network that loses packets, and the same model trains over gloo
+    in the same network first. Elsewhere, workers and one summation service process communicate over UDP sockets of this
+    host and drop packets themselves. The results are a table, a plot and a JSON file.
     """
     console = Output()
     try:
         with interruptible():
-            from mlt.demo.settings import DemoSettings
+            from mlt.demo.settings import STEPS, WORKERS, DemoSettings
 
+            place: Network = "testbed" if network is NetworkChoice.auto else network.value
             settings = DemoSettings(
-                steps=steps,
+                network=place,
+                steps=STEPS[place] if steps is None else steps,
                 loss=loss,
                 bound=bound,
                 seed=seed,
                 seeds=seeds,
-                workers=workers,
+                workers=WORKERS[place] if workers is None else workers,
                 data=data.value,
                 output=output,
                 live=live,
@@ -82,6 +101,22 @@ def demo(
             )
             _require(("torch", "matplotlib"))
             _check_interface()
+            if place == "testbed" and (problems := _testbed_problems(settings)):
+                if network is NetworkChoice.testbed:
+                    raise DemoError("; ".join(problems))
+                console.print(
+                    f"no testbed on this machine ({'; '.join(problems)}). On loopback instead, where processes drop "
+                    "packets themselves: gloo, whose TCP loses nothing there, is left out",
+                    markup=False,
+                    highlight=False,
+                    soft_wrap=True,
+                )
+                settings = replace(
+                    settings,
+                    network="loopback",
+                    steps=STEPS["loopback"] if steps is None else steps,
+                    workers=WORKERS["loopback"] if workers is None else workers,
+                )
             _run(console, settings)
     except DemoError as error:
         show_error(error)
@@ -123,6 +158,12 @@ def _run(console: Output, settings: DemoSettings) -> None:
         console.print_table(table.accuracy_by_seed(result))
     written = [report.write_json(result, settings.output), plot.write_png(result, settings.output)]
     console.print(f"{result.seconds:.0f} s in all; written: {', '.join(map(str, written))}", markup=False)
+
+
+def _testbed_problems(settings: DemoSettings) -> list[str]:
+    from mlt.demo.network import testbed_problems
+
+    return testbed_problems(settings)
 
 
 def _check_interface() -> None:

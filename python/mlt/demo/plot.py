@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from mlt.demo.report import DemoReport, RunReport
+from mlt.demo.report import DemoReport, RunReport, step_ends
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +19,8 @@ PLOT_FILE: Final = "report.png"
 # A run's colour and width, a seed's dashes. The curves without loss and of the reliable run coincide, so the first
 # is wide.
 STYLES: Final[dict[str, dict[str, Any]]] = {
+    "gloo-no-loss": {"color": "#777777", "linewidth": 3.0, "alpha": 0.4},
+    "gloo-lossy": {"color": "#222222", "linewidth": 1.4},
     "no-loss": {"color": "#4477aa", "linewidth": 3.0, "alpha": 0.4},
     "bounded": {"color": "#ee6677", "linewidth": 1.1},
     "reliable": {"color": "#228833", "linewidth": 1.1},
@@ -49,12 +51,17 @@ def draw(report: DemoReport) -> Figure:
     seeds = list(dict.fromkeys(run.seed for run in report.runs))
     for run in report.runs:
         style = {**STYLES[run.name], "linestyle": DASHES[seeds.index(run.seed) % len(DASHES)]}
-        _training_loss(axes[0, 0], run, style)
-        _test_accuracy(axes[0, 1], run, style)
+        # By the time that each step took, where a network gives it meaning.
+        at = (
+            np.array(step_ends(run)) if report.settings.testbed is not None else np.arange(1.0, len(step_ends(run)) + 1)
+        )
+        _training_loss(axes[0, 0], run, at, style)
+        _test_accuracy(axes[0, 1], run, at, style)
         _sync_times(axes[1, 0], run, style)
         _gradient_loss(axes[1, 1], run, style)
-    axes[0, 0].set(title="Training loss", xlabel="step", ylabel="cross-entropy", yscale="log")
-    axes[0, 1].set(title="Test accuracy", xlabel="step", ylabel="share of test images classified right")
+    along = "step" if report.settings.testbed is None else "seconds of training"
+    axes[0, 0].set(title="Training loss", xlabel=along, ylabel="cross-entropy", yscale="log")
+    axes[0, 1].set(title="Test accuracy", xlabel=along, ylabel="share of test images classified right")
     axes[1, 0].set(
         title="Gradient synchronisation time", xlabel="milliseconds", ylabel="share of steps within", xscale="log"
     )
@@ -65,8 +72,10 @@ def draw(report: DemoReport) -> Figure:
     _plain_ticks(axes[1, 0].xaxis)
     _legend(figure, report, seeds)
     title = f"{report.settings.seeds} seeds" if report.settings.seeds > 1 else f"seed {report.settings.seed}"
+    bed = report.settings.testbed
+    place = "workers" if bed is None else f"hosts, links of {bed.rate}"
     figure.suptitle(
-        f"{report.data.name}, {report.settings.workers} workers, {100 * report.settings.loss:.3g} % packet loss, "
+        f"{report.data.name}, {report.settings.workers} {place}, {100 * report.settings.loss:.3g} % packet loss, "
         f"loss bound {100 * report.settings.bound:.3g} %, {title}"
     )
     return figure
@@ -103,16 +112,16 @@ def _mean_per_step(run: RunReport, values: list[float]) -> npt.NDArray[np.float6
     return np.array([np.mean(sums[step]) for step in sorted(sums)])
 
 
-def _training_loss(ax: Axes, run: RunReport, style: dict[str, Any]) -> None:
+def _training_loss(ax: Axes, run: RunReport, at: npt.NDArray[np.float64], style: dict[str, Any]) -> None:
     losses = _mean_per_step(run, [step.loss for step in run.steps])
     width = min(SMOOTHING_STEPS, len(losses))
     smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
-    ax.plot(np.arange(len(smooth)) + width // 2, smooth, **style)
+    ax.plot(at[width // 2 : width // 2 + len(smooth)], smooth, **style)
 
 
-def _test_accuracy(ax: Axes, run: RunReport, style: dict[str, Any]) -> None:
-    steps = [point.step for point in run.evaluations]
-    ax.plot(steps, [point.accuracy for point in run.evaluations], **style, marker="o", markersize=3)
+def _test_accuracy(ax: Axes, run: RunReport, at: npt.NDArray[np.float64], style: dict[str, Any]) -> None:
+    ends = at[[point.step - 1 for point in run.evaluations]]
+    ax.plot(ends, [point.accuracy for point in run.evaluations], **style, marker="o", markersize=3)
 
 
 def _sync_times(ax: Axes, run: RunReport, style: dict[str, Any]) -> None:

@@ -13,11 +13,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -62,17 +62,32 @@ def free_port_pair(host: str = "127.0.0.1") -> int:
         raise DemoError(str(error)) from None
 
 
+def popen_here(rank: int, command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Any:
+    """``subprocess.Popen`` on this host."""
+    return subprocess.Popen(command, env={**os.environ, **env, "RANK": str(rank)}, **options)
+
+
 class ProcessGroup:
     """Context manager around the processes of a run; on exit, all of them have ended.
 
-    ``stall_seconds``: limit of the time without any event, after which the run fails.
+    ``stall_seconds``: limit of the time without any event, after which the run fails. ``popen``: starts a process where
+    its rank belongs, with ``environment`` besides what belongs there.
     """
 
-    def __init__(self, specs: Sequence[ProcessSpec], *, environment: dict[str, str], logs: Path, stall_seconds: float):
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        *,
+        environment: dict[str, str],
+        logs: Path,
+        stall_seconds: float,
+        popen: Callable[..., Any] = popen_here,
+    ) -> None:
         self._specs = specs
         self._environment = environment
         self._logs = logs
         self._stall_seconds = stall_seconds
+        self._popen = popen
         self._group = Group()
         self._children: list[_Child] = []
         self._selector = selectors.DefaultSelector()
@@ -104,8 +119,8 @@ class ProcessGroup:
         try:
             with there:
                 start = functools.partial(
-                    subprocess.Popen, [sys.executable, "-m", spec.module, spec.job(there.fileno())],
-                    pass_fds=(there.fileno(),), env={**os.environ, **self._environment, "RANK": str(spec.rank)},
+                    self._popen, spec.rank, [sys.executable, "-m", spec.module, spec.job(there.fileno())],
+                    pass_fds=(there.fileno(),), env=self._environment,
                 )  # fmt: skip
                 process = self._group.start(spec.name, start, log.open("w+b"))
         except BaseException:

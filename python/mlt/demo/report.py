@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 from collections.abc import Sequence
@@ -15,10 +16,24 @@ from pydantic import BaseModel, ConfigDict
 from mlt.demo.data import Images
 from mlt.demo.events import Evaluated, Finished, StepDone
 from mlt.demo.runner import RunRecord
-from mlt.demo.settings import BATCH_PER_WORKER, SERVICES, DemoSettings, RunName
+from mlt.demo.settings import (
+    BATCH_PER_WORKER,
+    GRAY_LINK,
+    GRAY_LOSS,
+    PATHS,
+    RATE,
+    SERVICES,
+    TCP_CONTROL,
+    Backend,
+    DemoSettings,
+    Network,
+    RunName,
+)
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 REPORT_FILE: Final = "report.json"
+# The time to an accuracy is that to the highest multiple of this that every run reached, a fraction.
+ACCURACY_STEP: Final = 0.05
 
 # Counters of the transport, summed over the processes of a run. (The first exists only with injected faults.)
 PACKETS_DROPPED: Final = "fault_dropped"
@@ -45,6 +60,22 @@ class MachineReport(_Model):
     python: str
 
 
+class TestbedReport(_Model):
+    """The network of the runs: a host per worker, two leaves, two spines, every link of the same rate.
+
+    ``gray_link`` loses ``gray_loss``, a fraction, in the runs with loss. ``paths``: of each pair of mlt's ranks.
+    ``tcp_control``: TCP's congestion control, for gloo.
+    """
+
+    __test__ = False  # keeps pytest from collecting it
+
+    rate: str = RATE
+    gray_link: str = GRAY_LINK
+    gray_loss: float = GRAY_LOSS
+    paths: int = PATHS
+    tcp_control: str = TCP_CONTROL
+
+
 class SettingsReport(_Model):
     steps: int
     loss: float
@@ -54,18 +85,23 @@ class SettingsReport(_Model):
     workers: int
     services: int
     batch_per_worker: int
+    network: Network
+    testbed: TestbedReport | None
 
 
 class RunReport(_Model):
     """One training. Times in seconds, sizes in bytes; ``drop``, ``bound`` and the loss are fractions.
 
+    ``train_seconds``: sum of the steps, each as long as that of its slowest worker.
+
     ``sync_*`` and ``exposed_*`` are quantiles over all workers' steps except the first (it includes the start-up skew).
     ``gradient_loss``: fraction of all pushed gradient bytes that is missing. ``packets_dropped``: by the injected
     faults; their segments were declared lost within the loss bound (``segments_lost``) or sent again
-    (``segments_repaired``). ``counters``: the transport's own, by process.
+    (``segments_repaired``). ``counters``: the transport's own, by process. What only mlt counts is None over gloo.
     """
 
     name: RunName
+    backend: Backend
     title: str
     seed: int
     drop: float
@@ -75,6 +111,7 @@ class RunReport(_Model):
     buckets: int
     test_accuracy: float
     steps_per_second: float
+    train_seconds: float
     sync_p50: float
     sync_p99: float
     exposed_p50: float
@@ -83,9 +120,9 @@ class RunReport(_Model):
     gradient_bytes: int
     gradient_bytes_missing: int
     packets_dropped: int
-    segments_lost: int
-    segments_repaired: int
-    bytes_sent: int
+    segments_lost: int | None
+    segments_repaired: int | None
+    bytes_sent: int | None
     replicas_identical: bool
     parameters_sha256: str
     counters: dict[str, dict[str, int]]
@@ -106,7 +143,8 @@ class AccuracySummary(_Model):
 
 class DemoReport(_Model):
     """The whole report. ``equals_no_loss``: by kind of run and seed, whether the final parameters equal those of the
-    run without loss, bit by bit.
+    run of the same backend without loss, bit by bit. ``common_accuracy``: highest multiple of 0.05 that the curve of
+    every run reached, a fraction; None if there is none.
     """
 
     format_version: int = FORMAT_VERSION
@@ -118,6 +156,7 @@ class DemoReport(_Model):
     runs: list[RunReport]
     accuracy: list[AccuracySummary]
     equals_no_loss: dict[RunName, list[bool]]
+    common_accuracy: float | None
 
 
 def summarise_run(record: RunRecord) -> RunReport:
@@ -130,8 +169,10 @@ def summarise_run(record: RunRecord) -> RunReport:
     missing = sum(step.missing_bytes for step in record.steps)
     sync = np.array([step.sync_seconds for step in settled])
     exposed = np.array([step.exposed_seconds for step in settled])
+    is_mlt = record.spec.backend == "mlt"
     return RunReport(
         name=record.spec.name,
+        backend=record.spec.backend,
         title=record.spec.title,
         seed=record.spec.seed,
         drop=record.spec.drop,
@@ -141,6 +182,7 @@ def summarise_run(record: RunRecord) -> RunReport:
         buckets=max(step.buckets for step in record.steps),
         test_accuracy=next(done.test_accuracy for done in workers if done.test_accuracy is not None),
         steps_per_second=len(slowest) / sum(slowest),
+        train_seconds=sum(slowest),
         sync_p50=float(np.quantile(sync, 0.5)),
         sync_p99=float(np.quantile(sync, 0.99)),
         exposed_p50=float(np.quantile(exposed, 0.5)),
@@ -148,10 +190,10 @@ def summarise_run(record: RunRecord) -> RunReport:
         gradient_loss=missing / pushed,
         gradient_bytes=pushed,
         gradient_bytes_missing=missing,
-        packets_dropped=_total(record.finished, PACKETS_DROPPED) if record.spec.drop > 0 else 0,
-        segments_lost=_total(record.finished, SEGMENTS_LOST),
-        segments_repaired=_total(record.finished, SEGMENTS_REPAIRED),
-        bytes_sent=_total(record.finished, BYTES_SENT),
+        packets_dropped=_packets_dropped(record),
+        segments_lost=_total(record.finished, SEGMENTS_LOST) if is_mlt else None,
+        segments_repaired=_total(record.finished, SEGMENTS_REPAIRED) if is_mlt else None,
+        bytes_sent=_total(record.finished, BYTES_SENT) if is_mlt else None,
         replicas_identical=len(digests) == 1,
         parameters_sha256=sorted(digests)[0],
         counters={name: done.counters for name, done in record.finished.items()},
@@ -186,13 +228,36 @@ def build(settings: DemoSettings, images: Images, records: Sequence[RunRecord], 
             seed=settings.seed,
             seeds=settings.seeds,
             workers=settings.workers,
-            services=SERVICES,
-            batch_per_worker=BATCH_PER_WORKER,
+            services=SERVICES[settings.network],
+            batch_per_worker=BATCH_PER_WORKER[settings.network],
+            network=settings.network,
+            testbed=TestbedReport() if settings.network == "testbed" else None,
         ),
         runs=runs,
         accuracy=[_accuracy([run for run in runs if run.name == name]) for name in names],
         equals_no_loss=_same_parameters(runs),
+        common_accuracy=_common_accuracy(runs),
     )
+
+
+def step_ends(run: RunReport) -> list[float]:
+    """Seconds of training after each step, of the worker that was slowest in each."""
+    return list(itertools.accumulate(_slowest_per_step(run.steps)))
+
+
+def seconds_to(run: RunReport, accuracy: float) -> float:
+    """Seconds of training until the test accuracy first was this one. Raises ValueError if it never was."""
+    ends = step_ends(run)
+    reached = [point.step for point in run.evaluations if point.accuracy >= accuracy]
+    if not reached:
+        raise ValueError(f"{run.title}, seed {run.seed}: the test accuracy never was {accuracy}")
+    return ends[min(reached) - 1]
+
+
+def _common_accuracy(runs: Sequence[RunReport]) -> float | None:
+    lowest = min(max((point.accuracy for point in run.evaluations), default=0.0) for run in runs)
+    steps = int(lowest / ACCURACY_STEP + 1e-9)
+    return steps * ACCURACY_STEP if steps > 0 else None
 
 
 def write_json(report: DemoReport, folder: Path) -> Path:
@@ -207,7 +272,13 @@ def _slowest_per_step(steps: Sequence[StepDone]) -> list[float]:
     slowest: dict[int, float] = {}
     for step in steps:
         slowest[step.step] = max(slowest.get(step.step, 0.0), step.seconds)
-    return list(slowest.values())
+    return [slowest[step] for step in sorted(slowest)]
+
+
+def _packets_dropped(record: RunRecord) -> int:
+    if record.spec.drop == 0:
+        return 0
+    return _total(record.finished, PACKETS_DROPPED) if record.packets_lost is None else record.packets_lost
 
 
 def _total(finished: dict[str, Finished], counter: str) -> int:
@@ -227,8 +298,8 @@ def _accuracy(runs: Sequence[RunReport]) -> AccuracySummary:
 
 
 def _same_parameters(runs: Sequence[RunReport]) -> dict[RunName, list[bool]]:
-    reference = {run.seed: run.parameters_sha256 for run in runs if run.name == "no-loss"}
+    reference = {(run.backend, run.seed): run.parameters_sha256 for run in runs if run.name.endswith("no-loss")}
     same: dict[RunName, list[bool]] = {}
     for run in runs:
-        same.setdefault(run.name, []).append(run.parameters_sha256 == reference.get(run.seed))
+        same.setdefault(run.name, []).append(run.parameters_sha256 == reference.get((run.backend, run.seed)))
     return same

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
-from mlt.demo.processes import ProcessGroup, ProcessSpec, free_port_pair
-from mlt.demo.settings import SERVICES, DemoSettings, ProcessJob, RunSpec
-from mlt.job.secret import own_secret
-
-HOST = "127.0.0.1"
+from mlt.demo.network import network_of
+from mlt.demo.processes import ProcessGroup, ProcessSpec
+from mlt.demo.settings import BATCH_PER_WORKER, SERVICES, DemoSettings, ProcessJob, RunSpec
 
 
 @dataclass
 class RunRecord:
-    """All events of the processes of one run; ``seconds`` is the whole run, including the start of the processes."""
+    """All events of the processes of one run; ``seconds`` is the whole run, including the start of the processes.
+    ``packets_lost``: by the network, on purpose; None if the processes drop them and count.
+    """
 
     spec: RunSpec
     parameters: int = 0
@@ -26,6 +25,7 @@ class RunRecord:
     steps: list[StepDone] = field(default_factory=list)
     evaluations: list[Evaluated] = field(default_factory=list)
     finished: dict[str, Finished] = field(default_factory=dict)
+    packets_lost: int | None = None
 
     def add(self, event: Event, names: dict[int, str]) -> None:
         if isinstance(event, Ready):
@@ -49,6 +49,10 @@ def process_specs(settings: DemoSettings, run: RunSpec) -> list[ProcessSpec]:
                 events_fd=events_fd,
                 rank=rank,
                 workers=settings.workers,
+                services=SERVICES[settings.network],
+                batch=BATCH_PER_WORKER[settings.network],
+                network=settings.network,
+                backend=run.backend,
                 drop=run.drop,
                 # Each sender drops different packets, and the same ones in every demo run with this seed.
                 fault_seed=run.seed * 1000 + rank + 1,
@@ -63,7 +67,7 @@ def process_specs(settings: DemoSettings, run: RunSpec) -> list[ProcessSpec]:
     workers = [ProcessSpec(f"worker-{rank}", rank, "mlt.demo.worker", job(rank)) for rank in range(settings.workers)]
     services = [
         ProcessSpec(f"service-{number}", rank, "mlt.demo.service", job(rank))
-        for number, rank in enumerate(range(settings.workers, settings.workers + SERVICES))
+        for number, rank in enumerate(range(settings.workers, settings.workers + SERVICES[settings.network]))
     ]
     return workers + services
 
@@ -83,21 +87,18 @@ def execute(
     """
     specs = process_specs(settings, run)
     names = {spec.rank: spec.name for spec in specs}
-    environment = {
-        "WORLD_SIZE": str(settings.workers),
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": str(free_port_pair(HOST)),
-        # One computing thread per worker; the remaining cores serve the transport.
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        **own_secret(os.environ),
-    }
+    # One computing thread per worker; the remaining cores serve the transport.
+    environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     record = RunRecord(run)
     began = time.monotonic()
-    with ProcessGroup(specs, environment=environment, logs=logs, stall_seconds=settings.stall_seconds) as group:
-        started(group.pids)
-        for event in group.events():
-            record.add(event, names)
-            observe(record, event)
+    with network_of(settings, run) as place:
+        with ProcessGroup(
+            specs, environment=environment, logs=logs, stall_seconds=settings.stall_seconds, popen=place.popen
+        ) as group:
+            started(group.pids)
+            for event in group.events():
+                record.add(event, names)
+                observe(record, event)
+        record.packets_lost = place.packets_lost()
     record.seconds = time.monotonic() - began
     return record

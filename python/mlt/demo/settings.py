@@ -1,4 +1,4 @@
-"""Settings of the demo: its three trainings, and the job description of each process."""
+"""Settings of the demo: its trainings, and the job description of each process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,28 @@ from pydantic import BaseModel, ConfigDict
 from mlt.demo.data import DataName
 from mlt.demo.problem import BadSettingError
 
-RunName = Literal["no-loss", "bounded", "reliable"]
+RunName = Literal["gloo-no-loss", "gloo-lossy", "no-loss", "reliable", "bounded"]
+Backend = Literal["mlt", "gloo"]
+Network = Literal["testbed", "loopback"]
 
-SERVICES: Final = 1
+# What the options are if they are not given.
+WORKERS: Final[dict[Network, int]] = {"testbed": 4, "loopback": 2}
+STEPS: Final[dict[Network, int]] = {"testbed": 240, "loopback": 360}
+# Images of a worker's step. Fewer on a testbed, whose hosts share the cores of one machine: with as many, its steps
+# would be almost all computation, which they are not on hosts of their own.
+BATCH_PER_WORKER: Final[dict[Network, int]] = {"testbed": 16, "loopback": 64}
+# Summation services. On loopback they are part of what is shown; on a testbed, the workers average among themselves.
+SERVICES: Final[dict[Network, int]] = {"testbed": 0, "loopback": 1}
+# The testbed: every link's rate, and a link between leaf and spine that loses more than the others.
+RATE: Final = "200 Mbit/s"
+SPINES: Final = 2
+PATHS: Final = 8
+GRAY_LINK: Final = "leaf0-spine1"
+GRAY_LOSS: Final = 0.05
+# Of gloo's connections: the most common one, whatever this host uses itself.
+TCP_CONTROL: Final = "cubic"
 # PROTOCOL 3.2.7: payload of a packet at the MTU of Ethernet.
 ETHERNET_SEGMENT_BYTES: Final = 1_432
-BATCH_PER_WORKER: Final = 64
 # Enough for torch to load on a busy host; a step takes well under a second.
 STALL_SECONDS: Final = 120.0
 
@@ -37,6 +53,7 @@ class DemoSettings:
     data: DataName
     output: Path
     live: bool
+    network: Network = "loopback"
     stall_seconds: float = STALL_SECONDS
 
     def __post_init__(self) -> None:
@@ -68,17 +85,26 @@ class RunSpec:
     drop: float
     bound: float
     seed: int
+    backend: Backend = "mlt"
 
 
 def run_specs(settings: DemoSettings) -> list[RunSpec]:
-    """The trainings in the order they run: for each seed without loss, with a bound, and fully reliable."""
-    lossy = f"{100 * settings.loss:.3g} % loss"
+    """The trainings in the order they run: for each seed without loss, fully reliable, and with a bound. On a testbed
+    over gloo first, without loss and with it."""
+    loss, bound, lossy = settings.loss, settings.bound, f"{100 * settings.loss:.3g} % loss"
+    on_testbed = settings.network == "testbed"
+    mlt = "mlt, " if on_testbed else ""
     specs: list[RunSpec] = []
     for seed in range(settings.seed, settings.seed + settings.seeds):
+        if on_testbed:
+            specs += [
+                RunSpec("gloo-no-loss", "gloo, no loss", 0.0, 0.0, seed, "gloo"),
+                RunSpec("gloo-lossy", f"gloo, {lossy}", loss, 0.0, seed, "gloo"),
+            ]
         specs += [
-            RunSpec("no-loss", "no loss", 0.0, 0.0, seed),
-            RunSpec("bounded", f"{lossy}, bound {100 * settings.bound:.3g} %", settings.loss, settings.bound, seed),
-            RunSpec("reliable", f"{lossy}, bound 0", settings.loss, 0.0, seed),
+            RunSpec("no-loss", f"{mlt}no loss", 0.0, 0.0, seed),
+            RunSpec("reliable", f"{mlt}{lossy}, bound 0", loss, 0.0, seed),
+            RunSpec("bounded", f"{mlt}{lossy}, bound {100 * bound:.3g} %", loss, bound, seed),
         ]
     return specs
 
@@ -94,11 +120,13 @@ class ProcessJob(BaseModel):
     events_fd: int
     rank: int
     workers: int
-    services: int = SERVICES
+    services: int
+    network: Network
+    backend: Backend
     drop: float
     fault_seed: int
     bound: float
     seed: int
     steps: int
-    batch: int = BATCH_PER_WORKER
+    batch: int
     data: DataName

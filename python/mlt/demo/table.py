@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
 
 from rich.table import Table
 
-from mlt.demo.report import DemoReport, RunReport
+from mlt.demo.report import DemoReport, RunReport, seconds_to
 
 # label, figure of a run, format
-MEASURES: Final[tuple[tuple[str, Callable[[RunReport], float], str], ...]] = (
-    ("test accuracy, %", lambda run: 100 * run.test_accuracy, "{:.2f}"),
+Measure: TypeAlias = tuple[str, Callable[[RunReport], float | None], str]
+MEASURES: Final[tuple[Measure, ...]] = (
     ("steps/s", lambda run: run.steps_per_second, "{:.2f}"),
     ("synchronisation p50, ms", lambda run: 1e3 * run.sync_p50, "{:.2f}"),
     ("synchronisation p99, ms", lambda run: 1e3 * run.sync_p99, "{:.2f}"),
@@ -21,22 +21,22 @@ MEASURES: Final[tuple[tuple[str, Callable[[RunReport], float], str], ...]] = (
     ("packets lost on purpose", lambda run: run.packets_dropped, "{:,.0f}"),
     ("segments lost for good", lambda run: run.segments_lost, "{:,.0f}"),
     ("segments repaired", lambda run: run.segments_repaired, "{:,.0f}"),
-    ("megabytes sent", lambda run: run.bytes_sent / 1e6, "{:,.1f}"),
+    ("megabytes sent", lambda run: None if run.bytes_sent is None else run.bytes_sent / 1e6, "{:,.1f}"),
 )
 
 
 def comparison(report: DemoReport) -> Table:
-    """One row per measure; the mean over several seeds."""
+    """One row per measure; the mean over several seeds. What only mlt counts is "-" over gloo."""
     groups = _by_name(report)
     seeds = f", mean of {report.settings.seeds} seeds" if report.settings.seeds > 1 else ""
     table = Table(
         title=f"{report.data.name}: {report.settings.steps} steps, {report.settings.workers} workers{seeds}",
-        caption=f"test accuracy: of all {report.data.test_images:,} test images",
+        caption=f"test accuracy: of all {report.data.test_images:,} test images{_network(report)}",
     )
     _add_columns(table, groups)
-    for label, measure, form in MEASURES:
-        means = (sum(measure(run) for run in group) / len(group) for group in groups)
-        table.add_row(label, *(form.format(mean) for mean in means))
+    accuracy: Measure = ("test accuracy, %", lambda run: 100 * run.test_accuracy, "{:.2f}")
+    for label, measure, form in (accuracy, *_time_to_accuracy(report), *MEASURES):
+        table.add_row(label, *(_mean([measure(run) for run in group], form) for group in groups))
     table.add_row("replicas bit-identical", *(_agreement(run.replicas_identical for run in group) for group in groups))
     table.add_row("weights as without loss", *(_agreement(report.equals_no_loss[group[0].name]) for group in groups))
     return table
@@ -54,6 +54,29 @@ def accuracy_by_seed(report: DemoReport) -> Table:
     deviations = [summary.deviation for summary in report.accuracy]
     table.add_row("standard deviation", *("-" if one is None else f"{100 * one:.2f}" for one in deviations))
     return table
+
+
+def _time_to_accuracy(report: DemoReport) -> Iterator[Measure]:
+    """Of a testbed only: loopback has no rate, and its runs differ by what the machine does besides."""
+    target = report.common_accuracy
+    if target is not None and report.settings.testbed is not None:
+        yield f"seconds to {100 * target:.0f} % accuracy", lambda run: seconds_to(run, target), "{:.1f}"
+
+
+def _network(report: DemoReport) -> str:
+    bed = report.settings.testbed
+    if bed is None:
+        return ""
+    return (
+        f"\n{report.settings.workers} hosts of a testbed, links of {bed.rate}; with loss, every host's link loses "
+        f"{100 * report.settings.loss:.3g} %, {bed.gray_link} {100 * bed.gray_loss:.3g} %; gloo's TCP uses "
+        f"{bed.tcp_control}"
+    )
+
+
+def _mean(values: list[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    return form.format(sum(known) / len(known)) if known else "-"
 
 
 def _by_name(report: DemoReport) -> list[list[RunReport]]:

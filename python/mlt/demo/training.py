@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from mlt.demo.data import Images
 from mlt.demo.events import Evaluated, StepDone
 from mlt.demo.problem import DemoError
+from mlt.demo.timed_hook import TimedState
 from mlt.torch import BoundedLossState
 
 PEAK_LEARNING_RATE = 0.1
@@ -48,7 +49,7 @@ class ImageBatches(Dataset[Batch]):
 def run(
     replica: DistributedDataParallel,
     images: Images,
-    state: BoundedLossState,
+    state: BoundedLossState | TimedState,
     *,
     steps: int,
     batch: int,
@@ -101,7 +102,7 @@ def train_step(
     replica: DistributedDataParallel,
     optimizer: torch.optim.Optimizer,
     batch: Batch,
-    state: BoundedLossState,
+    state: BoundedLossState | TimedState,
     step: int,
 ) -> StepDone:
     """One forward, backward and update; the gradients are averaged inside ``backward``."""

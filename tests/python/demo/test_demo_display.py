@@ -14,15 +14,16 @@ from mlt.demo.data import Images
 from mlt.demo.display import LiveDisplay, PlainDisplay, Progress, make_display
 from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
 from mlt.demo.runner import RunRecord
-from mlt.demo.settings import DemoSettings, RunSpec, run_specs
+from mlt.demo.settings import DemoSettings, Network, RunSpec, run_specs
 
 STEPS = 20
 WORKERS = 2
 NAMES = {0: "worker-0", 1: "worker-1", 2: "service-0"}
 
 
-def settings(tmp_path: Path, *, seeds: int = 1) -> DemoSettings:
+def settings(tmp_path: Path, *, seeds: int = 1, network: Network = "loopback") -> DemoSettings:
     return DemoSettings(
+        network=network,
         steps=STEPS,
         loss=0.01,
         bound=0.1,
@@ -56,7 +57,7 @@ def events(run: RunSpec) -> list[Event]:
             for rank in range(WORKERS)
         ]
     counters = {"fault_dropped": 5, "segments_lost_within_bound": 2, "segments_repaired": 3, "udp_bytes_sent": 1000}
-    digest = {"no-loss": "same", "reliable": "same", "bounded": "other"}[run.name] + str(run.seed)
+    digest = ("other" if run.name == "bounded" else "same") + run.backend + str(run.seed)
     told += [Evaluated(rank=rank, step=STEPS, images=10, accuracy=0.8 + 0.01 * run.seed) for rank in range(WORKERS)]
     told += [
         Finished(rank=rank, counters=counters, parameters_sha256=digest, test_accuracy=0.8 + 0.01 * run.seed)
@@ -65,19 +66,20 @@ def events(run: RunSpec) -> list[Event]:
     return [*told, Finished(rank=WORKERS, counters=counters)]
 
 
-def record_of(run: RunSpec) -> RunRecord:
-    record = RunRecord(run, seconds=3.0)
+def record_of(run: RunSpec, packets_lost: int | None = None) -> RunRecord:
+    record = RunRecord(run, seconds=3.0, packets_lost=packets_lost)
     for event in events(run):
         record.add(event, NAMES)
     return record
 
 
-def report_of(tmp_path: Path, *, seeds: int) -> report.DemoReport:
-    chosen = settings(tmp_path, seeds=seeds)
+def report_of(tmp_path: Path, *, seeds: int, network: Network = "loopback") -> report.DemoReport:
+    chosen = settings(tmp_path, seeds=seeds, network=network)
+    packets_lost = 7 if network == "testbed" else None
     none = np.zeros((1, 28, 28), np.uint8)
     label = np.zeros(1, np.int64)
     images = Images("Images", "a package", "MIT", none, label, none, label)
-    return report.build(chosen, images, [record_of(run) for run in run_specs(chosen)], seconds=9.0)
+    return report.build(chosen, images, [record_of(run, packets_lost) for run in run_specs(chosen)], seconds=9.0)
 
 
 def shown(console_width: int, thing: object) -> str:
@@ -90,7 +92,7 @@ def shown(console_width: int, thing: object) -> str:
 
 def test_report__sums_and_quantiles(tmp_path: Path) -> None:
     told = report_of(tmp_path, seeds=1)
-    no_loss, bounded, _ = told.runs
+    no_loss, _, bounded = told.runs
     assert no_loss.packets_dropped == 0
     assert bounded.packets_dropped == 3 * 5
     assert bounded.segments_lost == 3 * 2
@@ -101,12 +103,32 @@ def test_report__sums_and_quantiles(tmp_path: Path) -> None:
     # Steps 1 to 19 count (2 to 20 ms); the first one is left out.
     assert no_loss.sync_p50 == pytest.approx(0.011)
     assert len(no_loss.evaluations) == 1
-    assert told.equals_no_loss == {"no-loss": [True], "bounded": [False], "reliable": [True]}
+    assert told.equals_no_loss == {"no-loss": [True], "reliable": [True], "bounded": [False]}
+
+
+def test_report__time_to_an_accuracy_that_all_runs_reached(tmp_path: Path) -> None:
+    told = report_of(tmp_path, seeds=1)
+    assert told.common_accuracy == pytest.approx(0.80)
+    assert report.seconds_to(told.runs[0], 0.80) == pytest.approx(0.1 * STEPS)
+    with pytest.raises(ValueError, match="no loss"):
+        report.seconds_to(told.runs[0], 0.9)
+
+
+def test_report__of_a_testbed(tmp_path: Path) -> None:
+    told = report_of(tmp_path, seeds=1, network="testbed")
+    gloo, lossy, no_loss, *_ = told.runs
+    assert (gloo.packets_dropped, lossy.packets_dropped, no_loss.packets_dropped) == (0, 7, 0)
+    assert (gloo.bytes_sent, gloo.segments_lost, no_loss.bytes_sent) == (None, None, 3 * 1000)
+    assert told.equals_no_loss["gloo-lossy"] == [True]
+    text = shown(120, table.comparison(told))
+    for words in ("gloo, 1 %", "seconds to 80 % accuracy", "2.0", "cubic", "200 Mbit/s", " - "):
+        assert words in text, words
+    assert plot.write_png(told, tmp_path).stat().st_size > 10_000
 
 
 def test_report__spread_over_seeds(tmp_path: Path) -> None:
     accuracy = report_of(tmp_path, seeds=3).accuracy
-    assert [summary.name for summary in accuracy] == ["no-loss", "bounded", "reliable"]
+    assert [summary.name for summary in accuracy] == ["no-loss", "reliable", "bounded"]
     for summary in accuracy:
         assert (summary.least, summary.greatest) == pytest.approx((0.81, 0.83))
         assert summary.mean == pytest.approx(0.82)
@@ -122,7 +144,7 @@ def test_report__json_round_trip(tmp_path: Path) -> None:
 def test_comparison__one_column_per_kind_of_run(tmp_path: Path) -> None:
     text = shown(100, table.comparison(report_of(tmp_path, seeds=1)))
     assert "1 % loss, bound 10 %" in text
-    for figures in (["81.00"] * 3, ["0.000", "10.000", "0.000"], ["yes", "no", "yes"]):
+    for figures in (["81.00"] * 3, ["0.000", "0.000", "10.000"], ["yes", "yes", "no"]):
         assert figures in [line.replace("│", " ").split()[-3:] for line in text.splitlines()]
 
 
@@ -182,14 +204,15 @@ def watch(display: LiveDisplay | PlainDisplay, run: RunSpec) -> None:
             display.observe(record, event)
 
 
+@pytest.mark.parametrize("network", ["loopback", "testbed"])
 @pytest.mark.parametrize("width", [80, 140])
-def test_live_display__fits_the_terminal_and_shows_the_latest(width: int, tmp_path: Path) -> None:
-    runs = run_specs(settings(tmp_path))
+def test_live_display__fits_the_terminal_and_shows_the_latest(width: int, network: Network, tmp_path: Path) -> None:
+    runs = run_specs(settings(tmp_path, network=network))
     output = io.StringIO()
     console = Console(file=output, width=width, force_terminal=True)
     display = make_display(console, runs, steps=STEPS, live=True)
     assert isinstance(display, LiveDisplay)
-    watch(display, runs[1])
+    watch(display, runs[-1])
     text = shown(width, display._render())
     assert all(len(line) <= width for line in text.splitlines())
     assert "test accuracy: of 10 images" in text
