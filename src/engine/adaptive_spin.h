@@ -5,6 +5,7 @@
 // No thread polls while runnable threads outnumber the CPUs: waits are long then, so that the window closes by itself.
 // A thread that lost its CPU while it polled does not poll for a while, nor one whose polling its peer waits for: where
 // the kernel put the woken peer behind the polling thread, on its CPU, the reply comes as soon as that thread sleeps.
+// That while doubles where the same happens again soon: each try costs the others, often the peers, a time slice.
 // The host's count of runnable threads (/proc/loadavg) would also include those of other priorities and other
 // containers. Not thread-safe: requires the loop's lock.
 #pragma once
@@ -24,21 +25,37 @@ class Crowd {
   // Longer than the turn of an I/O thread, shorter than a time slice of the scheduler.
   static constexpr base::DurationNs kLostCpuNs = 500 * base::kMicrosecond;
   static constexpr base::DurationNs kRestNs = 8 * base::kMillisecond;
+  // A rest is twice as long as the last one if that ended less than kSoon of its lengths ago.
+  static constexpr base::DurationNs kMaxRestNs = 1024 * base::kMillisecond;
+  static constexpr int kSoon = 4;
 
   // Whether to poll at `now`. `again`: the thread polled since its last work.
   bool is_there(base::TimeNs now, bool again) {
-    if (is_due_ || (again && now - polled_at_ > kLostCpuNs)) rests_until_ = now + kRestNs;
+    if (is_due_ || (again && has_lost_cpu(now))) begin_rest(now);
     is_due_ = false;
     polled_at_ = now;
     return now < rests_until_;
+  }
+
+  // The thread polled until now, and work has arrived.
+  void on_work(base::TimeNs now) {
+    if (has_lost_cpu(now)) rest();
   }
 
   // Rests from the next poll on.
   void rest() { is_due_ = true; }
 
  private:
+  bool has_lost_cpu(base::TimeNs now) const { return now - polled_at_ > kLostCpuNs; }
+
+  void begin_rest(base::TimeNs now) {
+    rest_ns_ = now - rests_until_ < kSoon * rest_ns_ ? std::min(2 * rest_ns_, kMaxRestNs) : kRestNs;
+    rests_until_ = now + rest_ns_;
+  }
+
   base::TimeNs polled_at_ = 0;
   base::TimeNs rests_until_ = 0;
+  base::DurationNs rest_ns_ = kRestNs;
   bool is_due_ = false;
 };
 
@@ -61,10 +78,12 @@ class AdaptiveSpin {
     return idle_ns < window_ns_ && !crowd_.is_there(now, again);
   }
 
-  // Ends a wait: work has arrived. `polled`: goes_on() returned true; `slept`: polling ended before the work arrived.
-  void ended(base::DurationNs idle_ns, bool polled, bool slept) {
+  // Ends a wait at `now`: work has arrived. `polled`: goes_on() returned true; `slept`: polling ended before that.
+  void ended(base::TimeNs now, base::DurationNs idle_ns, bool polled, bool slept) {
     if (bound_ns_ == 0) return;
     if (polled) {
+      // Where others compete for the CPU, most of what a thread waits for comes while they have it.
+      if (!slept) crowd_.on_work(now);
       ++(slept ? lost_ : won_);
       count_hindrance(idle_ns, slept);
     }

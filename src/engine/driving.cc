@@ -207,7 +207,7 @@ bool Driving::turn(Waiter& waiter, TimeNs until, Idle& idle) {
   idle.is_channel_quiet = false;
   const TimeNs now = io::monotonic_now();
   if (busy || waiter.done.load()) {
-    if (idle.since != 0) spin_.ended(now - idle.since, idle.polled, idle.slept);
+    if (idle.since != 0) spin_.ended(now, now - idle.since, idle.polled, idle.slept);
     idle = {};
     due_.store(busy ? kAwake : loop_.next_timeout());
     give_back();

@@ -286,14 +286,14 @@ TEST_CASE("adaptive_spin__follows_the_length_of_waits_within_its_bound") {
   constexpr base::DurationNs kBound = 50 * base::kMicrosecond;
   engine::AdaptiveSpin spin(kBound);
   CHECK(spin.window_ns() == kBound);
-  for (int i = 0; i < 10; ++i) spin.ended(10 * kBound, true, true);
+  for (int i = 0; i < 10; ++i) spin.ended(0, 10 * kBound, true, true);
   CHECK(spin.window_ns() == 0);
   CHECK_FALSE(spin.goes_on(1, 0, false));
-  spin.ended(kBound / 2, false, true);
+  spin.ended(0, kBound / 2, false, true);
   CHECK(spin.window_ns() == engine::AdaptiveSpin::kFirstNs);
-  for (int i = 0; i < 10; ++i) spin.ended(kBound, false, true);
+  for (int i = 0; i < 10; ++i) spin.ended(0, kBound, false, true);
   CHECK(spin.window_ns() == kBound);
-  spin.ended(kBound / 2, true, false);
+  spin.ended(0, kBound / 2, true, false);
   CHECK(spin.window_ns() == kBound);
   CHECK(spin.won() == 1);
   CHECK(spin.lost() == 10);
@@ -315,6 +315,48 @@ TEST_CASE("adaptive_spin__rests_after_it_lost_its_cpu_and_not_for_a_brief_interr
   CHECK(spin.goes_on(now + 2 * kRest, 0, false));
 }
 
+TEST_CASE("adaptive_spin__rests_after_it_lost_its_cpu_even_if_work_came_meanwhile") {
+  constexpr base::DurationNs kLost = engine::Crowd::kLostCpuNs;
+  constexpr base::DurationNs kRest = engine::Crowd::kRestNs;
+  for (const bool is_lost : {false, true}) {
+    CAPTURE(is_lost);
+    engine::AdaptiveSpin spin(base::kSecond);
+    base::TimeNs now = base::kSecond;
+    CHECK(spin.goes_on(now, 0, false));
+    now += is_lost ? kLost + 1 : kLost;
+    spin.ended(now, kLost, true, false);
+    CHECK(spin.goes_on(now, 0, false) != is_lost);
+    CHECK(spin.goes_on(now + kRest - 1, 0, false) != is_lost);
+    CHECK(spin.goes_on(now + kRest, 0, false));
+    // It slept: how long that was says nothing.
+    spin.ended(now + 2 * kRest, kRest, true, true);
+    CHECK(spin.goes_on(now + 2 * kRest, 0, false));
+  }
+}
+
+// Time without polling after the thread lost its CPU at `now`; `now` becomes the end of that.
+base::DurationNs rest_after_loss(engine::AdaptiveSpin& spin, base::TimeNs& now) {
+  CHECK(spin.goes_on(now, 0, false));
+  now += engine::Crowd::kLostCpuNs + 1;
+  const base::TimeNs begin = now;
+  CHECK_FALSE(spin.goes_on(now, 0, true));
+  while (!spin.goes_on(now, 0, false)) now += base::kMillisecond;
+  return now - begin;
+}
+
+TEST_CASE("adaptive_spin__rests_longer_each_time_where_it_keeps_losing_its_cpu") {
+  constexpr base::DurationNs kRest = engine::Crowd::kRestNs;
+  engine::AdaptiveSpin spin(base::kSecond);
+  base::TimeNs now = base::kSecond;
+  CHECK(rest_after_loss(spin, now) == kRest);
+  for (base::DurationNs rest = 2 * kRest; rest < engine::Crowd::kMaxRestNs; rest *= 2) {
+    CHECK(rest_after_loss(spin, now) == rest);
+  }
+  for (int i = 0; i < 3; ++i) CHECK(rest_after_loss(spin, now) == engine::Crowd::kMaxRestNs);
+  now += engine::Crowd::kSoon * engine::Crowd::kMaxRestNs;  // the others are gone
+  CHECK(rest_after_loss(spin, now) == kRest);
+}
+
 // The peer was woken on the CPU of the thread that polls: its reply comes once that thread sleeps, however long it
 // polls.
 TEST_CASE("adaptive_spin__rests_where_the_peer_waits_for_the_cpu_of_the_polling_thread") {
@@ -326,9 +368,9 @@ TEST_CASE("adaptive_spin__rests_where_the_peer_waits_for_the_cpu_of_the_polling_
     int waits = 0;
     for (; waits < 100 && spin.goes_on(now, 0, false); ++waits) {
       const base::DurationNs idle = spin.window_ns() + kReply;
-      spin.ended(idle, true, true);
+      spin.ended(now + idle, idle, true, true);
       now += idle;
-      if (wins_between) spin.ended(base::kMicrosecond, true, false);
+      if (wins_between) spin.ended(now, base::kMicrosecond, true, false);
     }
     CHECK(waits >= 3);
     CHECK(waits <= 12);
@@ -341,12 +383,12 @@ TEST_CASE("adaptive_spin__never_rests_from_waits_of_one_length_within_its_bound"
   for (const base::DurationNs wait : {5, 60, 150, 199}) {
     CAPTURE(wait);
     engine::AdaptiveSpin spin(200 * base::kMicrosecond);
-    for (int i = 0; i < 20; ++i) spin.ended(base::kSecond, false, true);  // closed: it grows again
+    for (int i = 0; i < 20; ++i) spin.ended(0, base::kSecond, false, true);  // closed: it grows again
     for (int i = 0; i < 200; ++i) {
       const base::DurationNs idle = wait * base::kMicrosecond;
       CHECK(spin.goes_on(base::kSecond, 0, false) == (spin.window_ns() > 0));
       const bool is_won = idle < spin.window_ns();
-      spin.ended(idle, spin.window_ns() > 0, !is_won);
+      spin.ended(0, idle, spin.window_ns() > 0, !is_won);
     }
     CHECK(spin.won() > 190);
   }
@@ -358,8 +400,8 @@ TEST_CASE("adaptive_spin__tries_again_after_a_while_and_never_with_a_bound_of_no
   std::uint32_t tried = 0;
   constexpr std::uint32_t kWaits = 10 * engine::AdaptiveSpin::kRestWaits;
   for (std::uint32_t i = 0; i < kWaits; ++i) {
-    spin.ended(base::kSecond, false, true);
-    off.ended(1, false, false);
+    spin.ended(0, base::kSecond, false, true);
+    off.ended(0, 1, false, false);
     tried += spin.window_ns() > 0;
     CHECK(off.window_ns() == 0);
   }
