@@ -96,11 +96,16 @@ def table(results: list[tuple[Case, int, dict[str, list[float]]]]) -> str:
     return "\n".join(lines)
 
 
+def command() -> str:
+    """What makes this page again."""
+    return "make torch-speed" + (f' SPEED_ARGS="{" ".join(sys.argv[1:])}"' if len(sys.argv) > 1 else "")
+
+
 def page(results: list[tuple[Case, int, dict[str, list[float]]]], turns: int, steps: int) -> str:
     date = datetime.now(timezone.utc).date()
     return f"""# DDP on a testbed, over gloo and over mlt
 
-Made by `make torch-speed` on {date}, on a machine with 2 shared cores that workers, services and switch
+Made by `{command()}` on {date}, on a machine with 2 shared cores that workers, services and switch
 share. Steps per second (median of {turns} turns of {steps} steps, the kinds in turns), and in brackets the multiple
 of gloo's in the same row. gloo's TCP uses cubic. "Hook": `bounded_loss_hook` with a bound of 10 %; the service
 has a host of its own.

