@@ -308,6 +308,9 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
   // PROTOCOL 7.5.4: With the policy patient (the default) a receive MUST complete within bound once everything missing
   //     is known lost and the missing part is within the bound.
   if (now >= state.loss.known_lost_ns(reorder)) {
+    // PROTOCOL 7.5.10: or none has come with data
+    const bool is_empty = state.placement.missing_segments() == state.placement.grid().count();
+    if (is_empty && shared_.peers[state.request.peer].refused_before_up) state.budget.note_dropped();
     if (state.budget.covers_loss(state.placement.missing_bytes(), state.loss.round())) {
       return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
     }

@@ -106,6 +106,41 @@ bool taken_for_lost_with(std::uint64_t first) {
 
 }  // namespace
 
+// A receive of one segment, whose only packet was refused or lost; the probe that ends its round arrives.
+TEST_CASE("refused__the_only_packet_is_not_taken_for_lost_by_a_receive_that_shares_a_budget") {
+  for (const bool is_refused : {false, true}) {
+    CAPTURE(is_refused);
+    core::EndpointConfig config;
+    config.rank = 1;
+    core::Endpoint receiver(config);
+    if (is_refused) receiver.on_datagram(1, packet(kNew, 0), base::Ecn::kNotEct);
+    receiver.on_control(2, up_with(kNew));
+    std::vector<std::byte> buffer(kSegment);
+    core::SharedLossBudget budget(kSegment, 4, 0.5);
+    core::ReceiveRequest request = request_of(buffer);
+    request.loss_bound = 0;
+    request.shared_budget = &budget;
+    REQUIRE(receiver.post_recv(3, request) == core::PostStatus::kPosted);
+    wire::Probe probe;
+    probe.prefix.type = wire::PacketType::kProbe;
+    probe.prefix.cookie = kNew;
+    probe.prefix.element = wire::ElementType::kFloat32;
+    probe.prefix.flags = MLT_PROBE_FLAG_TRAILING;
+    probe.prefix.sequence = 2;
+    probe.transfer.tag = 3;
+    probe.timestamp_ns = 1;
+    probe.total_bytes = kSegment;
+    probe.path_count = 1;
+    probe.last_sequence[0] = 1;
+    std::vector<std::byte> datagram(256);
+    datagram.resize(wire::encode_probe(probe, datagram.data()));
+    receiver.on_datagram(4, datagram, base::Ecn::kNotEct);
+    receiver.on_timeout(base::kSecond);
+    core::Completion completion;
+    CHECK(receiver.poll_completion(completion) != is_refused);
+  }
+}
+
 TEST_CASE("refused__a_datagram_with_a_guessed_cookie_delays_no_receive") {
   CHECK(taken_for_lost_with(kStranger));
   CHECK_FALSE(taken_for_lost_with(kNew));
