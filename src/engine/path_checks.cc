@@ -35,8 +35,7 @@ PathChecks::PathChecks(std::uint16_t ranks, std::uint8_t paths, std::uint8_t con
       checks_(ranks) {}
 
 // PROTOCOL 3.9.10: In a job of more than 30 ranks, every time of this section MUST be longer: times the number of
-// ranks,
-//     divided by 30.
+//     ranks, divided by 30.
 base::DurationNs PathChecks::patient(base::DurationNs time) const { return time * ranks_ / kPatientRanks; }
 
 void PathChecks::on_peer_up(const core::PeerUp& up, bool is_listener) {
