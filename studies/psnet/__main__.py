@@ -13,10 +13,13 @@ import typer
 
 from mlt._shared.units import format_rate, format_time
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
+from mlt.planners._shared.documents import InputError
 from mlt.planners.cluster import read_cluster
-from mlt.planners.psnet.cluster_psnet import read_psnet
+from mlt.planners.psnet.checks import TopologyError
+from mlt.planners.psnet.cluster_psnet import NamedPSNet, read_psnet
 from studies.psnet import figures, study, testbed
 from studies.psnet.bct import JobProfile, fat_tree_time, one_module_time
+from studies.psnet.faults import Element, reach, unreached
 from studies.psnet.survey import Kind, survey
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -106,6 +109,55 @@ def time_command(
     share = format_rate(min(module.shares.values()))
     typer.echo(f"PSNet: {format_time(module.seconds)}, limited by {module.bottleneck} ({share} per flow)")
     typer.echo(f"fat-tree, not oversubscribed: {format_time(tree.seconds)}, limited by {tree.bottleneck}")
+
+
+@app.command("reach")
+def reach_command(
+    cluster_file: Annotated[Path, typer.Argument(help="Cluster file (YAML) that describes a PSNet")],
+    failed: Annotated[
+        list[str], typer.Option(help="Node or cable that fails: NAME, A,B, or A,B,N of parallel ones; repeatable")
+    ],
+) -> None:
+    """Worker-server pairs that still reach each other when parts fail, before and after setting circuits again."""
+    try:
+        for line in reach_report(read_psnet(read_cluster(cluster_file)), failed):
+            typer.echo(line)
+    except (InputError, TopologyError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def reach_report(named: NamedPSNet, texts: Sequence[str]) -> list[str]:
+    """Counts and unreachable pairs for the failed parts, by the file's names.
+
+    Raises:
+        TopologyError: the network has no such part.
+    """
+    names = named.file_names()
+    own = {name: node for node, name in names.items()}
+    elements: list[Element] = []
+    for text in texts:
+        parts = [part.strip() for part in text.split(",")]
+        unknown = [part for part in parts[:2] if part not in own]
+        if unknown or len(parts) > 3 or (len(parts) == 3 and not parts[2].isdigit()):
+            why = f"no node is named {unknown[0]!r}" if unknown else "expected NODE, A,B or A,B,N"
+            raise TopologyError(f"--failed {text!r}: {why}")
+        if len(parts) == 1:
+            elements.append(own[parts[0]])
+        else:
+            elements.append((own[parts[0]], own[parts[1]], int(parts[2]) if len(parts) == 3 else 0))
+    result = reach(named.network, elements)
+    lines = [
+        f"of {result.pairs} worker-server pairs, directly: {result.as_is} by the old circuits, {result.repaired} "
+        f"by new ones ({result.circuits_moved} moved); by any route: {result.any_way}; "
+        f"modules joined: {result.modules_joined} of {result.module_pairs} pairs"
+    ]
+    lost = unreached(named.network, elements)
+    lines += [
+        f"{names[worker]} no longer reaches {', '.join(names[server] for server in servers)}"
+        for worker, servers in lost.items()
+    ]
+    return lines
 
 
 @app.command("survey")

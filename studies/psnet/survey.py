@@ -10,9 +10,9 @@ from statistics import mean
 from typing import Literal, get_args
 
 from mlt.planners.psnet.checks import TopologyError, require_count
-from mlt.planners.psnet.faults import Element, reach
 from mlt.planners.psnet.psnet import PSNet
 from mlt.planners.psnet.psnet_graph import physical_graph
+from studies.psnet.faults import Element, reach
 
 Kind = Literal["tor", "server", "worker", "supernode", "ecs", "link", "server-link", "tor-port", "worker-link", "trunk"]
 

@@ -1,4 +1,4 @@
-"""``mlt plan topology``: build network graphs, set PSNet's circuits, place jobs, grow, and count what failures cost."""
+"""``mlt plan topology``: build network graphs, set PSNet's circuits, place jobs, and grow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from mlt.planners.plan import dump_plan, new_plan, read_plan
 from mlt.planners.psnet.checks import TopologyError
 
 if TYPE_CHECKING:
-    from mlt.planners.psnet.cluster_psnet import NamedPSNet
     from mlt.planners.psnet.graph import Graph
 
 app = App(no_args_is_help=True, help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them.")
@@ -262,44 +261,3 @@ def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> N
         typer.echo(f"jobs with traffic on an unplugged cable: {jobs}")
         if out is not None:
             write_output(out, dump_cluster(grown.cluster))
-
-
-@app.command()
-def faults(
-    cluster_file: ClusterFile,
-    failed: Annotated[
-        list[str], typer.Option(help="Node or cable that fails: NAME, A,B, or A,B,N of parallel ones; repeatable.")
-    ],
-) -> None:
-    """Show reachability when parts fail, before and after setting circuits again."""
-    with _refusals(cluster_file):
-        from mlt.planners.psnet.cluster_psnet import read_psnet
-
-        _report_failed(read_psnet(read_cluster(cluster_file)), failed)
-
-
-def _report_failed(named: NamedPSNet, texts: list[str]) -> None:
-    """Print counts and unreachable pairs for the failed parts, by the file's names."""
-    from mlt.planners.psnet.faults import Element, reach, unreached
-
-    names = named.file_names()
-    own = {name: node for node, name in names.items()}
-    elements: list[Element] = []
-    for text in texts:
-        parts = [part.strip() for part in text.split(",")]
-        unknown = [part for part in parts[:2] if part not in own]
-        if unknown or len(parts) > 3 or (len(parts) == 3 and not parts[2].isdigit()):
-            why = f"no node is named {unknown[0]!r}" if unknown else "expected NODE, A,B or A,B,N"
-            raise TopologyError(f"--failed {text!r}: {why}")
-        if len(parts) == 1:
-            elements.append(own[parts[0]])
-        else:
-            elements.append((own[parts[0]], own[parts[1]], int(parts[2]) if len(parts) == 3 else 0))
-    result = reach(named.network, elements)
-    typer.echo(
-        f"of {result.pairs} worker-server pairs, directly: {result.as_is} by the old circuits, {result.repaired} "
-        f"by new ones ({result.circuits_moved} moved); by any way: {result.any_way}; "
-        f"modules joined: {result.modules_joined} of {result.module_pairs} pairs"
-    )
-    for worker, servers in unreached(named.network, elements).items():
-        typer.echo(f"{names[worker]} no longer reaches {', '.join(names[server] for server in servers)}")

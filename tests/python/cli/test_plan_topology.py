@@ -49,18 +49,6 @@ def test_build__writes_the_graph_as_json(tmp_path: Path) -> None:
     assert len(read_cluster(tmp_path / "ls.yaml").hosts) == 12
 
 
-def test_faults__names_the_lost_peer(tmp_path: Path) -> None:
-    run("build", "psnet", 2, "--servers", 2, "-o", tmp_path / "net.yaml")
-    output = run("faults", tmp_path / "net.yaml", "--failed", "server-1-1", "--failed", "worker-2-1-1,ecs-2")
-    lines = output.splitlines()
-    assert lines[0].startswith("of 48 worker-server pairs, directly: 34 by the old circuits, 34 by new ones (0 moved)")
-    lost = [line for line in lines if "no longer reaches" in line]
-    assert len(lost) == 12 + 1
-    assert_names(lost[-1], "worker-2-1-1", "server-2-1, server-2-2")
-    assert "no node is named 'tor-9'" in run("faults", tmp_path / "net.yaml", "--failed", "tor-9", code=2)
-    assert "no cable 7 between" in run("faults", tmp_path / "net.yaml", "--failed", "tor-1-1,ecs-1,7", code=2)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -71,7 +59,6 @@ def test_faults__names_the_lost_peer(tmp_path: Path) -> None:
         (("circuits", "NET"), 2, "net.yaml: jobs: no job to plan"),
         (("circuits", "TREE"), 2, "tree.yaml: jobs: no job to plan"),
         (("grow", "TREE"), 2, "tree.yaml: switches: "),
-        (("faults", "NET"), 2, "Missing option '--failed'"),
         (("circuits", "MISSING"), 2, "missing.yaml"),
     ],
 )

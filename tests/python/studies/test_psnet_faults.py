@@ -1,20 +1,26 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import networkx as nx
 import pytest
-from checks import names
+from checks import assert_names, names
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from mlt.planners.psnet.faults import (
+from mlt.planners.cluster import dump_cluster
+from mlt.planners.psnet.cluster_io import psnet_cluster
+from mlt.planners.psnet.graph import TopologyError
+from mlt.planners.psnet.psnet import Module, PSNet, build_psnet
+from studies.psnet.__main__ import app
+from studies.psnet.faults import (
     Element,
     degraded_graph,
     reach,
     repair,
     unreached,
 )
-from mlt.planners.psnet.graph import TopologyError
-from mlt.planners.psnet.psnet import Module, PSNet, build_psnet
 from studies.psnet.survey import elements, survey
 
 SPARE = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=3, workers=8)  # 8 workers on 12 ports
@@ -148,3 +154,25 @@ def test_faults__reject_unknown_parts() -> None:
         survey(network(), "trunk", 7)
     with pytest.raises(TopologyError, match="'psu'"):
         elements(network(), "psu")  # type: ignore[arg-type]
+
+
+def test_reach_command__names_the_lost_peer(tmp_path: Path) -> None:
+    two_servers = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=4, servers=2)
+    file = tmp_path / "net.yaml"
+    file.write_text(dump_cluster(psnet_cluster(build_psnet(two_servers, modules=2))))
+
+    def run(*failed: str, code: int = 0) -> str:
+        result = CliRunner().invoke(
+            app, ["reach", str(file), *(word for part in failed for word in ("--failed", part))]
+        )
+        assert result.exit_code == code, result.output
+        return result.output
+
+    lines = run("server-1-1", "worker-2-1-1,ecs-2").splitlines()
+    assert lines[0].startswith("of 48 worker-server pairs, directly: 34 by the old circuits, 34 by new ones (0 moved)")
+    lost = [line for line in lines if "no longer reaches" in line]
+    assert len(lost) == 12 + 1
+    assert_names(lost[-1], "worker-2-1-1", "server-2-1, server-2-2")
+    assert "no node is named 'tor-9'" in run("tor-9", code=2)
+    assert "no cable 7 between" in run("tor-1-1,ecs-1,7", code=2)
+    assert "--failed" in run(code=2)
