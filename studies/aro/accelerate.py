@@ -21,7 +21,8 @@ from mlt.planners.aro.bounds import Objective
 from mlt.planners.aro.graph import IntArray, Kind, TaskGraph, unfold
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.multiple import Effort, Solution, plan_routes
-from mlt.planners.aro.single import Infeasible, Quantisation
+from mlt.planners.aro.single import Infeasible
+from studies.aro.quantisation import Quantisation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,14 +183,23 @@ def plan_accelerated(
 ) -> Solution:
     """Routes of all tasks by equation 3 (equation 1 for one task, 2 for one job).
 
-    With APP or SRO the solution's ``bound`` holds for the pruned graphs only.
+    With APP or SRO the solution's ``bound`` holds for the pruned graphs only, with QSR for real rates on the rounded
+    capacities.
 
     Raises:
         Infeasible: a task has no routes.
     """
     begin = time.monotonic()
     accelerations = accelerations or Accelerations()
+    objective = objective or Objective()
     quantisation = accelerations.quantisation(instance)
+
+    def search(graphs: Sequence[TaskGraph]) -> Solution:
+        if quantisation is None:
+            return plan_routes(instance, objective=objective, effort=effort, graphs=graphs)
+        found = plan_routes(instance, objective=objective, effort=effort, graphs=quantisation.graphs(graphs))
+        return quantisation.rounded(instance, found, objective)
+
     graphs = task_graphs(instance, accelerations)
     first: Solution | None = None
     if accelerations.sro:
@@ -197,14 +207,12 @@ def plan_accelerated(
         whole = [stage for stage in stages if stage is not None]
         if len(whole) == len(graphs):
             try:
-                first = plan_routes(
-                    instance, objective=objective, quantisation=quantisation, effort=effort, graphs=whole
-                )
+                first = search(whole)
             except Infeasible:
                 first = None
             if first is not None:
                 pairs = zip(graphs, whole, first.flows, strict=True)
                 graphs = [drop_unused(instance, graph, stage, y) for graph, stage, y in pairs]
-    second = plan_routes(instance, objective=objective, quantisation=quantisation, effort=effort, graphs=graphs)
+    second = search(graphs)
     best = first if first is not None and first.value > second.value else second
     return replace(best, bound=max(best.bound, second.bound), seconds=time.monotonic() - begin)

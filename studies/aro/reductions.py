@@ -11,10 +11,9 @@ import numpy as np
 
 from mlt.planners.aro.bounds import Objective
 from mlt.planners.aro.contract import plain
-from mlt.planners.aro.cpsat import Question, solve_quantised
 from mlt.planners.aro.graph import IntArray, TaskGraph
 from mlt.planners.aro.instance import Instance
-from mlt.planners.aro.single import Infeasible, Quantisation, solve_task
+from mlt.planners.aro.single import Infeasible, solve_task
 from studies.aro.accelerate import (
     ALL,
     Accelerations,
@@ -24,7 +23,9 @@ from studies.aro.accelerate import (
     prune_aggregators,
     task_graphs,
 )
+from studies.aro.cpsat import Question, solve_quantised
 from studies.aro.generate import Hardware, leaf_spine
+from studies.aro.quantisation import Quantisation
 from studies.aro.records import Row, lines_figure, summarise, write_json
 from studies.aro.whole import solve_whole
 

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.multiple import plan_routes
-from mlt.planners.aro.single import Quantisation
 from mlt.planners.aro.verify import verify
+from studies.aro.accelerate import Accelerations, plan_accelerated
 from studies.aro.baselines import plan_aggtree, plan_random
 from studies.aro.generate import MAPPINGS, Hardware, Workload, leaf_spine
 from studies.aro.grid import Reading, plan_grid
@@ -41,7 +41,7 @@ def measure(instance: Instance, seed: int) -> Row:
             raise RuntimeError(f"{name}, seed {seed}: {report.faults[0]}")
     if not solution.proven:
         raise RuntimeError(f"seed {seed}: optimum not proven, gap {solution.gap}")
-    quantised = plan_routes(instance, quantisation=Quantisation(100, instance.fastest_gbps))
+    quantised = plan_accelerated(instance, accelerations=Accelerations(qsr_levels=100))
     row: Row = {"seed": seed, "ARO": solution.plans[0].rate, "ARO quantised": quantised.plans[0].rate}
     row |= {name: routed[0].rate for name, routed in plans.items()}
     return {**row, "seconds": solution.seconds, "programmable spines": _spines(instance)}

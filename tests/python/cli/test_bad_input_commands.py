@@ -201,7 +201,7 @@ def test_wrong_arguments__are_rejected(words: tuple[str, ...], cause: str, tmp_p
         pytest.importorskip("torch")
         pytest.importorskip("matplotlib")
     if words[0] == "plan":
-        pytest.importorskip("ortools")
+        pytest.importorskip("highspy")
     refused(run(*words, cwd=tmp_path), cause)
     assert list(tmp_path.iterdir()) == []
 

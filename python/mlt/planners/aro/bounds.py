@@ -16,7 +16,6 @@ import numpy as np
 from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph
 from mlt.planners.aro.highs import Rows, solve
 from mlt.planners.aro.instance import Instance
-from mlt.planners.aro.single import Quantisation
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,7 @@ def rate_rows(
 
 
 def bound_rates(
-    instance: Instance,
-    graphs: Sequence[TaskGraph],
-    alone: Sequence[float],
-    objective: Objective,
-    quantisation: Quantisation | None = None,
+    instance: Instance, graphs: Sequence[TaskGraph], alone: Sequence[float], objective: Objective
 ) -> RateBound:
     """Solve the relaxation. ``alone[i]`` is a proven upper bound of task i's rate.
 
@@ -98,25 +93,21 @@ def bound_rates(
     take it all.
     """
     tasks = len(alone)
-    step = 1.0 if quantisation is None else quantisation.fastest / quantisation.levels
     rows = Rows()
     for coefficients, limit in rate_rows(instance, graphs):
-        rows.add(np.array(list(coefficients)), np.array(list(coefficients.values())) * step, -np.inf, limit)
-    worst, share = tasks, tasks + 1  # columns: rates in steps, the smallest weighted job, each job's largest share
+        rows.add(np.array(list(coefficients)), np.array(list(coefficients.values())), -np.inf, limit)
+    worst, share = tasks, tasks + 1  # columns: rates, the smallest weighted job, each job's largest share
     size = tasks + 1 + len(instance.jobs)
     owners = [[i for i, (owner, _) in enumerate(instance.tasks) if owner.name == job.name] for job in instance.jobs]
     cost = np.zeros(size)
     for job, owned in zip(instance.jobs, owners, strict=True):
         members = np.array(owned)
-        cost[members] = -objective.mu * job.weight * step
-        values = np.append(np.full(len(members), job.weight * step), -1.0)
+        cost[members] = -objective.mu * job.weight
+        values = np.append(np.full(len(members), job.weight), -1.0)
         rows.add(np.append(members, worst), values, 0.0, np.inf)
     cost[worst] = -1.0
-    upper = np.append(np.array(alone) / step, np.full(size - tasks, np.inf))
+    upper = np.append(np.array(alone), np.full(size - tasks, np.inf))
     integer = np.zeros(size, dtype=bool)
-    if quantisation is not None:
-        upper[:tasks] = np.floor(upper[:tasks] + 1e-9)
-        integer[:tasks] = True
     first = solve(cost, np.zeros(size), upper, integer, rows, seconds=60.0)
     if first.x is None:
         raise RuntimeError("the relaxation over rates has no solution; zero rates always fit, so this is a defect")
@@ -124,12 +115,12 @@ def bound_rates(
     rows.add(np.arange(tasks + 1), cost[: tasks + 1], -np.inf, -value + 1e-9 * max(1.0, abs(value)))
     for j, owned in enumerate(owners):
         for i in owned:
-            rows.add(np.array([i, share + j]), np.array([step / alone[i], -1.0]), -np.inf, 0.0)
+            rows.add(np.array([i, share + j]), np.array([1.0 / alone[i], -1.0]), -np.inf, 0.0)
     tie = np.zeros(size)
     tie[share:] = 1.0
     second = solve(tie, np.zeros(size), upper, integer, rows, seconds=60.0)
     x = first.x if second.x is None else second.x
-    rates = np.maximum(x[:tasks], 0.0) * step
+    rates = np.maximum(x[:tasks], 0.0)
     tops = np.array(alone)
     return RateBound(value, np.where(rates > tops * (1 - 1e-7), tops, rates))
 

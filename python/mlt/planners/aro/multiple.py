@@ -4,8 +4,7 @@ The bound comes first: every task alone (exact), then ``bounds`` over the rates.
 routed one after another in the remaining capacity, each spread as thinly as possible over links that others need. If
 all fit, the objective equals the bound and the plan is proven optimal. If not, other orders are tried, then the joint
 integer programme at the target rates. If that fails too, ``boxes`` looks for better routes and a lower bound over the
-space of rates, and CP-SAT chooses rates and pipelines together on bundled links and finely quantised rates. The report
-contains the gap between the best routes and the bound.
+space of rates. The report contains the gap between the best routes and the bound.
 """
 
 from __future__ import annotations
@@ -18,32 +17,27 @@ from random import Random
 import numpy as np
 
 from mlt.planners.aro.bounds import Objective, RateBound, best_rates, bound_rates, job_totals, rate_rows
-from mlt.planners.aro.boxes import TOLERANCE, Search
-from mlt.planners.aro.contract import contract
-from mlt.planners.aro.cpsat import Question, available, solve_quantised
+from mlt.planners.aro.boxes import Search
 from mlt.planners.aro.flow import flows_that_fit
 from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph, unfold
 from mlt.planners.aro.highs import Verdict
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.joint import route_jointly
 from mlt.planners.aro.routes import TaskPlan, generate_routes
-from mlt.planners.aro.single import Quantisation, TaskSolution, quantised, routes_at, solve_task
+from mlt.planners.aro.single import TaskSolution, routes_at, solve_task
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Limits of the search: seconds in total, of one joint programme, of CP-SAT (0: without it); orders per target."""
+    """Limits of the search: seconds in total and of one joint programme; orders per target."""
 
     seconds: float = 60.0
     joint_seconds: float = 10.0
-    cpsat_seconds: float = 20.0
     orders: int = 8
     seed: int = 0
 
 
 _LAST_SHARE = 0.2  # of the time, reserved for raising single tasks at the end
-_BOX_SHARE = 0.6  # of the remaining time, for the search over boxes of rates
-FINE_LEVELS = 840  # every b/k up to k = 8 is a whole number of steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +64,8 @@ class Solution:
 class _Router:
     """Routes all tasks at given rates in the capacities of one instance."""
 
-    def __init__(self, graphs: Sequence[TaskGraph], quantisation: Quantisation | None, effort: Effort) -> None:
-        self.graphs = [replace(graph, capacity=quantised(graph.capacity, quantisation)) for graph in graphs]
+    def __init__(self, graphs: Sequence[TaskGraph], effort: Effort) -> None:
+        self.graphs = graphs
         self.effort = effort
         self.random = Random(effort.seed)
         self.deadline = time.monotonic() + (1 - _LAST_SHARE) * effort.seconds
@@ -133,14 +127,13 @@ def plan_routes(
     instance: Instance,
     *,
     objective: Objective | None = None,
-    quantisation: Quantisation | None = None,
     effort: Effort | None = None,
     graphs: Sequence[TaskGraph] | None = None,
 ) -> Solution:
     """Route every task of ``instance`` for the objective of equation 3 (equation 2 with one job).
 
     Args:
-        graphs: pruned graphs to use instead of the unfolded ones (APP, SRO); the bound then holds for those only.
+        graphs: graphs to use instead of the unfolded ones, as smaller ones; the bound then holds for those only.
 
     Raises:
         Infeasible: a task has no routes at all.
@@ -149,11 +142,11 @@ def plan_routes(
     objective = objective or Objective()
     effort = effort or Effort()
     graphs = graphs or [unfold(instance, job, task) for job, task in instance.tasks]
-    alone = [solve_task(graph, quantisation=quantisation, seconds=effort.seconds / 4) for graph in graphs]
+    alone = [solve_task(graph, seconds=effort.seconds / 4) for graph in graphs]
     tops = [solution.bound for solution in alone]
-    target = bound_rates(instance, graphs, tops, objective, quantisation)
-    router = _Router(graphs, quantisation, effort)
-    found, bound = _search(instance, router, target, objective, alone, quantisation)
+    target = bound_rates(instance, graphs, tops, objective)
+    router = _Router(graphs, effort)
+    found, bound = _search(instance, router, target, objective, alone)
     plans = tuple(
         TaskPlan(job.name, task.name, task.ps, float(rate), generate_routes(graph, y), bound=top)
         for (job, task), graph, rate, y, top in zip(instance.tasks, graphs, found.rates, found.flows, tops, strict=True)
@@ -170,48 +163,24 @@ class _Found:
 
 
 def _search(
-    instance: Instance,
-    router: _Router,
-    target: RateBound,
-    objective: Objective,
-    alone: Sequence[TaskSolution],
-    quantisation: Quantisation | None,
+    instance: Instance, router: _Router, target: RateBound, objective: Objective, alone: Sequence[TaskSolution]
 ) -> tuple[_Found, float]:
-    """The best routes found and the bound, lowered where CP-SAT proved a lower one."""
+    """The best routes found and the bound, lowered where the search over boxes proved a lower one."""
     if len(alone) == 1:
         return _Found(np.array([alone[0].rate]), [alone[0].y], "alone"), target.value
     search = Search(instance, router.graphs, objective, seconds=router.left, seed=router.effort.seed)
-    found = _at(router, target.rates, search if quantisation is None else None)
+    found = _at(router, target.rates, search)
     if found is not None:
         return found, target.value
     tops = [solution.bound for solution in alone]
-    candidates = [_lower(router, target.rates, quantisation)]
-    bound = target.value
-    if quantisation is None:
-        bound = _divide(instance, router, search, candidates, bound, tops, objective)
-    value = max(objective.value(instance, candidate.rates.tolist()) for candidate in candidates)
-    seconds = min(router.left / 2, router.effort.cpsat_seconds)
-    if seconds > 0.5 and bound > value * (1 + 2 * TOLERANCE) and available():
-        grid = quantisation or Quantisation(FINE_LEVELS, instance.fastest_gbps)
-        outcome = solve_quantised(
-            Question(
-                instance=instance,
-                bundled=contract(router.graphs),
-                objective=objective,
-                quantisation=grid,
-                alone=tops,
-                seconds=seconds,
-                seed=router.effort.seed,
-            )
-        )
-        bound = min(bound, outcome.bound + (0.0 if quantisation else _rounding(instance, grid, objective)))
-        if outcome.rates is not None:
-            better = _at(router, outcome.rates)
-            candidates.append(better or _lower(router, outcome.rates, quantisation))
+    lowered = _best(instance, router, _lower(router, target.rates), objective)
+    value = objective.value(instance, lowered.rates.tolist())
+    bound = search.run(tops, value=value, bound=target.value, seconds=router.left)
+    candidates = [lowered]
+    if search.best is not None:
+        candidates.append(_Found(search.best.rates, search.best.flows, "boxes"))
     router.deadline = max(router.deadline, time.monotonic()) + _LAST_SHARE * router.effort.seconds
-    candidates = [_raise(instance, router, c, tops, quantisation) for c in candidates]
-    if quantisation is None:
-        candidates = [_best(instance, router, candidate, objective) for candidate in candidates]
+    candidates = [_best(instance, router, _raise(instance, router, c, tops), objective) for c in candidates]
     return max(candidates, key=lambda c: objective.value(instance, c.rates.tolist())), bound
 
 
@@ -220,35 +189,10 @@ def _best(instance: Instance, router: _Router, found: _Found, objective: Objecti
     return replace(found, rates=best_rates(instance, router.graphs, found.flows, objective))
 
 
-def _divide(
-    instance: Instance,
-    router: _Router,
-    search: Search,
-    candidates: list[_Found],
-    bound: float,
-    tops: Sequence[float],
-    objective: Objective,
-) -> float:
-    """Search the space of rates from the best candidate on; adds better routes to ``candidates``. Returns the bound."""
-    candidates[:] = [_best(instance, router, candidate, objective) for candidate in candidates]
-    value = max(objective.value(instance, candidate.rates.tolist()) for candidate in candidates)
-    bound = search.run(tops, value=value, bound=bound, seconds=_BOX_SHARE * router.left)
-    if search.best is not None:
-        candidates.append(_Found(search.best.rates, search.best.flows, "boxes"))
-    return bound
-
-
-def _rounding(instance: Instance, grid: Quantisation, objective: Objective) -> float:
-    """Max excess of real rates over the best quantised ones: each task gains less than a step."""
-    step = grid.fastest / grid.levels
-    gains = [job.weight * len(job.tasks) * step for job in instance.jobs]
-    return max(gains) + objective.mu * sum(gains)
-
-
-def _at(router: _Router, rates: FloatArray, search: Search | None = None) -> _Found | None:
+def _at(router: _Router, rates: FloatArray, search: Search) -> _Found | None:
     """Routes at exactly ``rates``, by the cheapest method that finds them; ``search`` may know that none exist."""
     for how, exact in (("in turn", False), ("in turn, exactly", True)):
-        if exact and search is not None and not search.may_route(rates):
+        if exact and not search.may_route(rates):
             return None
         flows = router.in_turn(rates, exact=exact)
         if flows is not None:
@@ -257,32 +201,24 @@ def _at(router: _Router, rates: FloatArray, search: Search | None = None) -> _Fo
     return None if flows is None else _Found(rates, flows, "jointly")
 
 
-def _lower(router: _Router, rates: FloatArray, quantisation: Quantisation | None) -> _Found:
+def _lower(router: _Router, rates: FloatArray) -> _Found:
     """``rates`` scaled down until all tasks are routed in turn; at a low enough scale they always are."""
-    step = 0.0 if quantisation is None else quantisation.fastest / quantisation.levels
-
-    def scaled(factor: float) -> FloatArray:
-        return rates * factor if step == 0.0 else np.floor(rates * factor / step + 1e-9) * step
-
     low, high = 0.0, 1.0
     best: _Found | None = None
     while high - low > 0.002 or best is None:
         middle = (low + high) / 2
-        flows = router.in_turn(scaled(middle), exact=False)
+        flows = router.in_turn(rates * middle, exact=False)
         if flows is None:
             high = middle
         else:
-            low, best = middle, _Found(scaled(middle), flows, "scaled")
+            low, best = middle, _Found(rates * middle, flows, "scaled")
         if router.left <= 0 and best is not None:
             break
     return best
 
 
-def _raise(
-    instance: Instance, router: _Router, found: _Found, tops: Sequence[float], quantisation: Quantisation | None
-) -> _Found:
+def _raise(instance: Instance, router: _Router, found: _Found, tops: Sequence[float]) -> _Found:
     """Raise one task after another, those of the poorest jobs first, to the highest rate whose routes are found."""
-    step = 0.0 if quantisation is None else quantisation.fastest / quantisation.levels
     rows = rate_rows(instance, router.graphs)
     owners = [job.name for job, _ in instance.tasks]
     changed = True
@@ -291,7 +227,6 @@ def _raise(
         totals = dict(zip((job.name for job in instance.jobs), job_totals(instance, found.rates.tolist()), strict=True))
         for i in sorted(range(len(tops)), key=lambda i: (totals[owners[i]], found.rates[i])):
             levels = [tops[i]] + [instance.fastest_gbps / k for k in range(1, 13)]
-            levels = [rate if step == 0.0 else np.floor(rate / step + 1e-9) * step for rate in levels]
             for rate in sorted({r for r in levels if found.rates[i] * 1.005 < r <= tops[i] * (1 + 1e-9)}, reverse=True):
                 trial = found.rates.copy()
                 trial[i] = rate

@@ -21,14 +21,6 @@ from mlt.planners.aro.joint import add_task, edge_limits
 from mlt.planners.aro.pipelines import grow, guesses
 
 
-@dataclass(frozen=True)
-class Quantisation:
-    """QSR: rates are multiples of ``fastest / levels`` and capacities are rounded down to such multiples."""
-
-    levels: int
-    fastest: float
-
-
 @dataclass(frozen=True, eq=False)
 class TaskSolution:
     """Routes of one task as flows per edge, its rate and the proven upper bound of the rate (Gbit/s)."""
@@ -48,26 +40,14 @@ class Infeasible(ValueError):
     """No routes exist at all (no capacity left, or a pruned graph lost its paths)."""
 
 
-def candidate_rates(graph: TaskGraph, quantisation: Quantisation | None = None) -> FloatArray:
+def candidate_rates(graph: TaskGraph) -> FloatArray:
     """All rates at which some link's ``floor(b / r)`` changes, descending, none above the workers' own links."""
     capacities = np.unique(graph.capacity[~graph.virtual])
-    if quantisation is not None:
-        step = quantisation.fastest / quantisation.levels
-        top = int(np.floor(min(graph.access_gbps, capacities.max()) / step + 1e-9))
-        return np.arange(top, 0, -1).astype(np.float64) * step
     most = int(graph.sources.sum())
     capacities = capacities[capacities > 1e-9]
     rates = np.unique((capacities[:, None] / np.arange(1, most + 1)).ravel())[::-1]
     rates = rates[rates < graph.access_gbps]
     return np.concatenate([[graph.access_gbps], rates])
-
-
-def quantised(capacity: FloatArray, quantisation: Quantisation | None) -> FloatArray:
-    """Capacities under QSR: ``floor(b N / b-bar)`` steps (section III-C)."""
-    if quantisation is None:
-        return capacity
-    step = quantisation.fastest / quantisation.levels
-    return np.floor(capacity / step * (1 + 1e-12)) * step
 
 
 def routes_at(
@@ -110,39 +90,29 @@ def _programme(graph: TaskGraph, fits: IntArray, seconds: float) -> tuple[Verdic
     return Verdict.FEASIBLE, drop_idle(graph, y)
 
 
-def solve_task(
-    graph: TaskGraph, *, quantisation: Quantisation | None = None, seconds: float = 60.0, ceiling: float = float("inf")
-) -> TaskSolution:
+def solve_task(graph: TaskGraph, *, seconds: float = 60.0) -> TaskSolution:
     """The optimum of equation 1 for ``graph`` alone.
 
     Args:
-        quantisation: restrict rates as QSR does; None keeps them real.
         seconds: time limit; past it ``bound`` may exceed ``rate``.
-        ceiling: max rate of the search (Gbit/s).
 
     Raises:
         Infeasible: no rate is feasible.
     """
     begin = time.monotonic()
-    capacity = quantised(graph.capacity, quantisation)
-    rates = candidate_rates(graph, quantisation)
-    rates = rates[rates <= ceiling * (1 + 1e-12)]
+    rates = candidate_rates(graph)
     low, high = 0, len(rates)
     while low < high:  # first rate the relaxation allows
         middle = (low + high) // 2
-        fits = flows_that_fit(capacity, float(rates[middle]))
+        fits = flows_that_fit(graph.capacity, float(rates[middle]))
         if relaxed_flow(graph, fits) is None:
             low = middle + 1
         else:
             high = middle
     bound: float | None = None
     programmes = 0
-    tried: IntArray | None = None
     for rate in rates[low:]:
-        fits = flows_that_fit(capacity, float(rate))
-        if tried is not None and np.array_equal(tried, fits):
-            continue  # as many flows fit as at the previous rate (quantised rates): same result
-        tried = fits
+        fits = flows_that_fit(graph.capacity, float(rate))
         left = seconds - (time.monotonic() - begin)
         verdict, y = routes_at(graph, fits, seconds=max(left, 0.0), exact=False)
         if verdict is Verdict.UNKNOWN and left > 0:

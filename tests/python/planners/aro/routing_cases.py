@@ -11,7 +11,7 @@ from mlt.planners.aro.instance import Instance, Job, Link, Port, Switch, Task
 from mlt.planners.aro.multiple import Effort
 from studies.aro.generate import Hardware, Workload, fat_tree, leaf_spine
 
-QUICK = Effort(seconds=2.0, joint_seconds=0.5, cpsat_seconds=0.0, orders=3)
+QUICK = Effort(seconds=2.0, joint_seconds=0.5, orders=3)
 
 
 def figure_1(programmable: Sequence[str]) -> Instance:

@@ -14,13 +14,13 @@ from mlt.planners.aro.flow import rate_of
 from mlt.planners.aro.graph import unfold
 from mlt.planners.aro.instance import Instance, Switch
 from mlt.planners.aro.routes import TaskPlan, WorkerRoute, generate_routes
-from mlt.planners.aro.single import Infeasible, Quantisation, TaskSolution, solve_task
+from mlt.planners.aro.single import TaskSolution, solve_task
 from mlt.planners.aro.verify import verify
 from studies.aro.generate import Hardware, Workload, leaf_spine
 
 
-def _solve(instance: Instance, quantisation: Quantisation | None = None) -> TaskSolution:
-    return solve_task(unfold(instance, *instance.tasks[0]), quantisation=quantisation)
+def _solve(instance: Instance) -> TaskSolution:
+    return solve_task(unfold(instance, *instance.tasks[0]))
 
 
 def _plan(instance: Instance, solution: TaskSolution) -> TaskPlan:
@@ -129,21 +129,6 @@ def test_solve_task__is_deterministic(instance: Instance) -> None:
     first, second = _solve(instance), _solve(instance)
     assert first.rate == second.rate
     assert np.array_equal(first.y, second.y)
-
-
-@settings(max_examples=20, deadline=None)
-@given(instances(), st.sampled_from([7, 20, 100]))
-def test_solve_task__quantised_rates_are_whole_steps_and_never_faster(instance: Instance, levels: int) -> None:
-    free = _solve(instance)
-    try:
-        quantised = _solve(instance, Quantisation(levels, instance.fastest_gbps))
-    except Infeasible:
-        assert free.rate < instance.fastest_gbps / levels
-        return
-    step = instance.fastest_gbps / levels
-    assert quantised.rate / step == pytest.approx(round(quantised.rate / step))
-    assert quantised.rate <= free.rate * (1 + 1e-9)
-    assert quantised.rate >= np.floor(free.rate / step - 1e-9) * step * (1 - 1e-9) or free.rate >= 100.0
 
 
 def test_solve_task__papers_cluster_is_proven_in_milliseconds() -> None:

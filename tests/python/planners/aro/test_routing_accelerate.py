@@ -5,11 +5,15 @@ from statistics import pvariance
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from routing_cases import QUICK, figure_1, instances
 
+from mlt.planners.aro.flow import flows_that_fit
 from mlt.planners.aro.graph import Kind, unfold
+from mlt.planners.aro.highs import Verdict
 from mlt.planners.aro.instance import Instance, Job, Link, Port, Switch, Task
 from mlt.planners.aro.multiple import plan_routes
+from mlt.planners.aro.single import Infeasible, routes_at, solve_task
 from mlt.planners.aro.verify import verify
 from studies.aro.accelerate import (
     ALL,
@@ -22,6 +26,7 @@ from studies.aro.accelerate import (
     scores,
 )
 from studies.aro.generate import Hardware, Workload, fat_tree, leaf_spine
+from studies.aro.quantisation import Quantisation
 
 
 def _figure_6() -> Instance:
@@ -125,3 +130,23 @@ def test_prune__is_none_when_a_worker_is_cut_off() -> None:
     instance = figure_1([])
     graph = unfold(instance, *instance.tasks[0])
     assert prune(graph, [v for v, node in enumerate(graph.nodes) if node.name in ("S0", "S1")]) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(instances(), st.sampled_from([7, 20, 100]))
+def test_plan_accelerated__quantised_rates_are_whole_steps_and_the_highest_that_fit(
+    instance: Instance, levels: int
+) -> None:
+    quantisation = Quantisation(levels, instance.fastest_gbps)
+    (graph,) = quantisation.graphs([unfold(instance, *instance.tasks[0])])
+    try:
+        (plan,) = plan_accelerated(instance, accelerations=Accelerations(qsr_levels=levels)).plans
+        steps = quantisation.steps(plan.rate)
+    except Infeasible:
+        steps = 0
+    assert steps == 0 or plan.rate == pytest.approx(steps * quantisation.step)
+    assert steps * quantisation.step <= solve_task(unfold(instance, *instance.tasks[0])).rate * (1 + 1e-9)
+    faster = (steps + 1) * quantisation.step
+    if faster <= graph.access_gbps:
+        verdict, _ = routes_at(graph, flows_that_fit(graph.capacity, faster), seconds=20.0)
+        assert verdict is Verdict.INFEASIBLE

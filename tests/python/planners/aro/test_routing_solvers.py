@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,22 +10,24 @@ from hypothesis import given, settings
 from routing_cases import figure_1, instances
 from typer.testing import CliRunner
 
-from mlt.planners.aro import cpsat
 from mlt.planners.aro.bounds import Objective, best_rates
 from mlt.planners.aro.contract import contract, plain
-from mlt.planners.aro.cpsat import Question, solve_quantised
 from mlt.planners.aro.graph import unfold
 from mlt.planners.aro.highs import Rows, Verdict, solve
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.joint import route_jointly
 from mlt.planners.aro.multiple import Effort, plan_routes
 from mlt.planners.aro.routes import TaskPlan, generate_routes
-from mlt.planners.aro.single import Quantisation, solve_task
+from mlt.planners.aro.single import solve_task
 from mlt.planners.aro.verify import verify
 from mlt.planners.cluster import parse_cluster
+from studies.aro import cpsat
 from studies.aro.__main__ import main
+from studies.aro.accelerate import Accelerations, plan_accelerated
+from studies.aro.cpsat import Question, solve_quantised
 from studies.aro.generate import Hardware, Workload, leaf_spine
 from studies.aro.gurobi import using_gurobi
+from studies.aro.quantisation import Quantisation
 from studies.aro.whole import solve_whole
 
 needs_cpsat = pytest.mark.skipif(not cpsat.available(), reason="OR-Tools is not installed")
@@ -105,7 +106,8 @@ def test_solve_quantised__agrees_with_the_search(seed: int) -> None:
     assert outcome.verdict is Verdict.OPTIMAL
     assert outcome.rates is not None
     assert outcome.flows is not None
-    assert outcome.rates[0] == pytest.approx(solve_task(graph, quantisation=levels).rate)
+    (quantised,) = plan_accelerated(instance, accelerations=Accelerations(qsr_levels=60)).plans
+    assert outcome.rates[0] == pytest.approx(quantised.rate)
     job, task = instance.tasks[0]
     plan = TaskPlan(job.name, task.name, task.ps, float(outcome.rates[0]), generate_routes(graph, outcome.flows[0]))
     assert verify(instance, [plan]).ok
@@ -168,17 +170,26 @@ def test_route_jointly__proves_that_rates_are_out_of_reach() -> None:
 
 
 @needs_cpsat
-def test_plan_routes__cpsat_stands_in_where_little_time_is_left() -> None:
+def test_plan_routes__bound_holds_for_the_rates_of_cpsat() -> None:
     """Six tasks share two aggregating spines: the rates of the links' bound cannot be routed."""
     instance = leaf_spine(seed=0, workload=Workload(jobs=3, tasks=2, workers=100))
-    quick = Effort(seconds=8.0, joint_seconds=0.5, cpsat_seconds=0.0, orders=2)
-    without = plan_routes(instance, effort=quick)
-    solution = plan_routes(instance, effort=replace(quick, cpsat_seconds=4.0))
-    for found in (without, solution):
-        assert found.value >= 50.0
-        assert verify(instance, found.plans).ok
-    assert solution.value <= without.bound
-    assert without.value <= solution.bound
+    solution = plan_routes(instance, effort=Effort(seconds=8.0, joint_seconds=0.5, orders=2))
+    assert solution.value >= 50.0
+    assert verify(instance, solution.plans).ok
+    graphs = [unfold(instance, job, task) for job, task in instance.tasks]
+    levels = Quantisation(840, instance.fastest_gbps)  # every b/k up to k = 8 is a whole number of steps
+    outcome = solve_quantised(
+        Question(
+            instance=instance,
+            bundled=contract(graphs),
+            objective=Objective(),
+            quantisation=levels,
+            alone=[float(plan.bound or 0.0) for plan in solution.plans],
+            seconds=4.0,
+        )
+    )
+    one_step_each = 2 * levels.step * (1 + 3 * Objective().mu)  # each of a job's two tasks loses less than a step
+    assert solution.value <= outcome.bound + one_step_each
 
 
 @pytest.mark.parametrize("sweep", ["sjst", "reductions", "grid"])

@@ -5,7 +5,7 @@ capacity, one integer ``k = floor(C / r)`` bounds the flows of every link that o
 shared links only.
 
 The wheels of OR-Tools and highspy each contain a HiGHS library of the same name and cannot share a process, in any
-order. So a child process builds and solves the model (``python -m mlt.planners.aro.cpsat``).
+order. So a child process builds and solves the model (``python -m studies.aro.cpsat``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mlt.planners.aro.contract import Bundled
 from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph
 from mlt.planners.aro.highs import Verdict
 from mlt.planners.aro.instance import Instance
-from mlt.planners.aro.single import Quantisation
+from studies.aro.quantisation import Quantisation
 
 _WEIGHT_STEPS = 1000  # job weights are rounded up to thousandths of the largest
 _GAP = 5e-4  # relative distance to the bound at which the search stops
@@ -141,7 +141,7 @@ def solve_quantised(question: Question) -> Outcome:
         RuntimeError: the child failed; the message contains its last output.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    command = [sys.executable, "-m", "mlt.planners.aro.cpsat"]
+    command = [sys.executable, "-m", "studies.aro.cpsat"]
     child = subprocess.run(command, input=pickle.dumps(question), capture_output=True, env=environment, check=False)
     if child.returncode != 0:
         raise RuntimeError(f"the CP-SAT process failed: {child.stderr.decode(errors='replace').strip()[-500:]}")
@@ -158,8 +158,8 @@ def available() -> bool:
 def _solve(question: Question) -> Outcome:
     instance, bundled, objective = question.instance, question.bundled, question.objective
     quantisation, start = question.quantisation, question.start
-    step = quantisation.fastest / quantisation.levels
-    tops = [int(np.floor(rate / step + 1e-9)) for rate in question.alone]
+    step = quantisation.step
+    tops = [quantisation.steps(rate) for rate in question.alone]
     build = _Model(bundled, step, tops)
     for i in range(len(bundled.graphs)):
         build.add(i)
@@ -203,5 +203,5 @@ def _solve(question: Question) -> Outcome:
 
 if __name__ == "__main__":
     # The module runs as __main__ here; results must be pickled under its importable name.
-    module: Any = import_module("mlt.planners.aro.cpsat")
+    module: Any = import_module("studies.aro.cpsat")
     sys.stdout.buffer.write(pickle.dumps(module._solve(pickle.loads(sys.stdin.buffer.read()))))
