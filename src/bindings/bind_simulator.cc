@@ -108,7 +108,7 @@ py::dict simulate_transfers(std::uint32_t hosts, std::uint32_t switches, const p
 using ClassTuple = std::tuple<std::uint64_t, std::uint64_t, double, double>;
 
 py::list simulate_port(const py::sequence& classes, std::uint64_t packets, std::uint32_t burst_packets,
-                       std::uint32_t senders, std::uint32_t packet_bytes, double port_rate, double card_rate,
+                       std::uint32_t senders, std::uint32_t packet_bytes, double port_rate, double nic_rate,
                        std::uint64_t seed) {
   sim::PortLoad load{.classes = {},
                      .packets = packets,
@@ -116,7 +116,7 @@ py::list simulate_port(const py::sequence& classes, std::uint64_t packets, std::
                      .senders = senders,
                      .packet_bytes = packet_bytes,
                      .port_bytes_per_second = port_rate,
-                     .card_bytes_per_second = card_rate,
+                     .nic_bytes_per_second = nic_rate,
                      .seed = seed};
   for (std::size_t i = 0; i < classes.size(); ++i) {
     const auto [threshold, limit, rate, ratio] = cast_element<ClassTuple>(
@@ -154,7 +154,7 @@ void register_simulator(py::module_& module) {
              "Offer a load to one switch port; of each class (Not-ECT offered, dropped, ECT offered, dropped, marked).",
              py::kw_only(), py::arg("classes"), py::arg("packets"), py::arg("burst_packets") = port.burst_packets,
              py::arg("senders") = port.senders, py::arg("packet_bytes") = port.packet_bytes,
-             py::arg("port_rate") = port.port_bytes_per_second, py::arg("card_rate") = port.card_bytes_per_second,
+             py::arg("port_rate") = port.port_bytes_per_second, py::arg("nic_rate") = port.nic_bytes_per_second,
              py::arg("seed") = port.seed);
 }
 

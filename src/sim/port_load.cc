@@ -27,7 +27,7 @@ void check(const PortLoad& load) {
   require(load.burst_packets > 0, "burst_packets: at least 1");
   require(load.senders > 0 && load.senders <= kMaxSenders, "senders: 1 to " + std::to_string(kMaxSenders));
   require(load.packet_bytes > kOverheadBytes && load.packet_bytes <= 65'535, "packet_bytes: 67 to 65,535");
-  for (const double rate : {load.port_bytes_per_second, load.card_bytes_per_second}) {
+  for (const double rate : {load.port_bytes_per_second, load.nic_bytes_per_second}) {
     require(rate > 0 && std::isfinite(rate), "a rate is positive");
   }
 }
@@ -35,7 +35,7 @@ void check(const PortLoad& load) {
 // Class i is code point i and queue i.
 Topology topology_of(const PortLoad& load) {
   Fabric fabric;
-  fabric.host_link.rate_bytes_per_second = load.card_bytes_per_second;
+  fabric.host_link.rate_bytes_per_second = load.nic_bytes_per_second;
   const auto receiver = static_cast<std::uint16_t>(load.senders);
   Topology topology = star(static_cast<std::uint16_t>(receiver + 1), fabric);
   Edge& last = topology.edges[topology.edge(receiver + 1U, receiver)];

@@ -27,7 +27,7 @@ struct PortLoad {
   std::uint32_t senders = 1;
   std::uint32_t packet_bytes = 1'500;  // on the wire
   double port_bytes_per_second = 12.5e9;
-  double card_bytes_per_second = 12.5e9;
+  double nic_bytes_per_second = 12.5e9;
   std::uint64_t seed = 1;
 };
 

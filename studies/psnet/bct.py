@@ -12,7 +12,7 @@ Repairs, where the print does not say what it must mean:
   (Table 1 puts P1 in the second module, the text and the equation's other term in the first; the first is used.)
 * Equation 5's share R * B_s / W supposes that R divides W. Given the workers on each ToR (``spread``), the share is
   B_s / max(spread), which is the same when it does and lower otherwise.
-* Equation 7 writes B_s for a fat-tree server's card although all cards there are equal: it is the host's bandwidth.
+* Equation 7 writes B_s for a fat-tree server's NIC although all NICs there are equal: it is the host's bandwidth.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def one_module_time(
     """Equation 5: all of the job in one module. ``spread``: its workers per ToR; perfectly even when None."""
     rate = _server_rate(tors, worker_bits_per_second, server_ratio)
     shares = {
-        "server cards": _card_share(job, rate, tors, spread),
+        "server NICs": _nic_share(job, rate, tors, spread),
         "worker link": worker_bits_per_second / job.servers,
     }
     return _transfer(job, shares, HOPS_ONE_MODULE, latency_seconds)
@@ -143,7 +143,7 @@ def two_module_time(
         )
     rate = _server_rate(tors, worker_bits_per_second, server_ratio)
     shares = {
-        "server cards": _card_share(job, rate, tors, None),
+        "server NICs": _nic_share(job, rate, tors, None),
         "worker link": worker_bits_per_second / job.servers,
     }
     forth = first_workers * (job.servers - first_servers)
@@ -192,7 +192,7 @@ def _server_rate(tors: int, worker_bits_per_second: float, server_ratio: float) 
     return require_positive("K (server_ratio)", server_ratio) * worker_bits_per_second
 
 
-def _card_share(job: JobProfile, rate: float, tors: int, spread: Sequence[int] | None) -> float:
+def _nic_share(job: JobProfile, rate: float, tors: int, spread: Sequence[int] | None) -> float:
     if spread is None:
         return tors * rate / job.workers
     if len(spread) != tors or sum(spread) != job.workers or min(spread) < 0:

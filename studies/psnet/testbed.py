@@ -1,7 +1,7 @@
 """Figure 13 and the 1.89 x / 1.92 x of the PSNet paper (section 5.2), with its testbed's parameters.
 
 Stated: W = 6, P = 2, R = 3, K = 1, worker(2,2,2) on PSNet; worker(0,2,2,2) on a k = 4 fat-tree with both servers in the
-first rack; r in {1, 2, 5}; VGG-16 528 MB and ResNet50 97 MB (table 2); 1 Gbit/s cards shaped down (200 and 800 Mbit/s
+first rack; r in {1, 2, 5}; VGG-16 528 MB and ResNet50 97 MB (table 2); 1 Gbit/s NICs shaped down (200 and 800 Mbit/s
 are named). Not stated: P_w, P_s, T_sync, and the bandwidth at which 1.89 and 1.92 were measured. So the ratio cannot be
 computed, only bounded and inverted. Which is done here ("up to" 1.89 x means the lowest bandwidth of the figure, since
 the ratio falls as transfers get cheaper; 200 Mbit/s, the lowest one named, is taken):

@@ -101,7 +101,7 @@ class World final : public fuzz::ChannelWorld<Sink> {
 
  private:
   void act(fuzz::Input& input) override {
-    const std::uint32_t which = input.below(kStrangers);
+    const std::uint32_t which = input.below(kUnidentified);
     Client& client = clients_[which];
     switch (input.below(10)) {
       case 0:
@@ -145,14 +145,14 @@ class World final : public fuzz::ChannelWorld<Sink> {
     }
   }
 
-  static constexpr std::uint32_t kStrangers = 3;
+  static constexpr std::uint32_t kUnidentified = 3;
   static constexpr std::uint32_t kImpostorClient = 2;
 
   void settled() override {
     for (Client& client : clients_) client.read();
   }
 
-  std::array<Client, kStrangers> clients_{Client(true), Client(true), Client(false)};
+  std::array<Client, kUnidentified> clients_{Client(true), Client(true), Client(false)};
 };
 
 }  // namespace

@@ -66,7 +66,7 @@ AIMS: dict[tuple[str, str], dict[str, float]] = {
     ("running", "flood-1472"): {"drop_bad_cookie": 0, "drop_bad_version": 0},
     ("running", "flood-16"): {"drop_bad_cookie": 0, "drop_bad_version": 0},
     ("running", "hold"): {"control_too_many_pending": 0},
-    ("running", "churn"): {"control_strangers": 0},
+    ("running", "churn"): {"control_unidentified": 0},
     ("running", "pour"): {"control_unproved": 0, "control_other_version": 0, "control_drains_cut": 0},
     ("running", "icmp"): {"kernel_icmp_errors": 1},
     ("running", "resets"): {"kernel_tcp_segments": 0.5},

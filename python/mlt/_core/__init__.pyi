@@ -373,6 +373,6 @@ def simulate_port(
     senders: int = 1,
     packet_bytes: int = 1_500,
     port_rate: float = 12.5e9,
-    card_rate: float = 12.5e9,
+    nic_rate: float = 12.5e9,
     seed: int = 1,
 ) -> list[tuple[int, int, int, int, int]]: ...

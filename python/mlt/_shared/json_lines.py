@@ -1,4 +1,4 @@
-"""JSON objects, one a line: written, read from strangers, and shown."""
+"""JSON objects, one a line: written, read from unknown clients, and shown."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def object_of(line: str | bytes) -> dict[str, Any]:
 
 
 def shown(text: str) -> str:
-    """``text`` for a terminal or a log, though a stranger wrote parts of it: no control characters, and no line of its
-    own that begins like one of ours."""
+    """``text`` for a terminal or a log, though an unknown client may have written parts of it.
+
+    It then has no control characters, and no line of its own that begins like one of ours.
+    """
     lines = ["".join(one if one.isprintable() else "?" for one in line) for line in text.split("\n")]
     return "\n".join(lines[:1] + [line if line.startswith("  ") else f"  {line}" for line in lines[1:]])
 

@@ -39,7 +39,7 @@ OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # Counters, prefixed with the server's name: "rendezvous_accepted".
 COUNTERS = (
     "accepted",
-    "strangers",  # left before a valid opening
+    "unidentified",  # left before a valid opening
     "unproved",  # a wrong proof, or none before it left
     "malformed",  # a line that is not a message
     "oversized",  # a line longer than MAX_LINE_BYTES
@@ -223,7 +223,7 @@ class HandshakeServer:
         except OSError:
             piece = b""
         if not piece:
-            self._reject(caller, "unproved" if caller.opened else "strangers")
+            self._reject(caller, "unproved" if caller.opened else "unidentified")
             return
         caller.received += piece
         if len(caller.received) > MAX_LINE_BYTES:

@@ -10,7 +10,7 @@ from mlt.errors import ConfigError
 
 ADVICE = (
     "mlt no longer has I/O threads, which cost CPU and speed in every measurement. Leave the option out; where "
-    'one rank can\'t fill the card, use several ranks on it (docs/perf.md, "What one rank can carry")'
+    'one rank cannot fill the NIC, use several ranks on it (docs/perf.md, "What one rank can carry")'
 )
 
 

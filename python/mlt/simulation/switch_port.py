@@ -22,14 +22,14 @@ def simulate(
     burst: int = 1,
     senders: int = 1,
     packet_bytes: int = 1500,
-    card_speed: float = AT_ONCE,
+    nic_speed: float = AT_ONCE,
 ) -> tuple[Measured, ...]:
     """Fraction lost of each class, as ``queue_simulation.simulate`` measures it.
 
     Args:
         burst: packets of one class that all senders together send at one instant.
         senders: hosts that share a burst.
-        card_speed: rate of a host's NIC as a multiple of the port's; 1 is a fabric of equal links.
+        nic_speed: rate of a host's NIC as a multiple of the port's; 1 is a fabric of equal links.
     """
     rate = 12.5e9
     found = _core.simulate_port(
@@ -42,7 +42,7 @@ def simulate(
         senders=senders,
         packet_bytes=packet_bytes,
         port_rate=rate,
-        card_rate=rate * card_speed,
+        nic_rate=rate * nic_speed,
         seed=seed,
     )
     return tuple(

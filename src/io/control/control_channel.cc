@@ -17,10 +17,22 @@ namespace mlt::io {
 namespace {
 
 constexpr std::array<std::string_view, CounterTable<ControlCounter>::kSize> kNames = {
-    "control_messages_sent", "control_messages_received", "control_heartbeats_sent",  "control_heartbeats_received",
-    "control_asks_sent",     "control_silences_told",     "control_connect_attempts", "control_accepted",
-    "control_refusals",      "control_strangers",         "control_unproved",         "control_other_version",
-    "control_timed_out",     "control_too_many_pending",  "control_abandoned",        "control_drains_cut",
+    "control_messages_sent",
+    "control_messages_received",
+    "control_heartbeats_sent",
+    "control_heartbeats_received",
+    "control_heartbeat_requests_sent",
+    "control_silence_reports_sent",
+    "control_connect_attempts",
+    "control_accepted",
+    "control_refusals",
+    "control_unidentified",
+    "control_unproved",
+    "control_other_version",
+    "control_timed_out",
+    "control_too_many_pending",
+    "control_abandoned",
+    "control_drains_cut",
     "control_malformed",
 };
 
@@ -415,7 +427,7 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
   if (connection.outgoing && (state == State::kAwaitOpening || state == State::kAwaitHello)) {
     attempt_failed(*connection.rank, "the connection ended before a hello (" + how + ")", now);
   } else if (state == State::kAwaitOpening) {
-    counters_.add(ControlCounter::kStrangers);
+    counters_.add(ControlCounter::kUnidentified);
   } else if (state == State::kAwaitHello) {
     counters_.add(ControlCounter::kUnproved);
     reject_client(

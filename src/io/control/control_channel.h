@@ -129,12 +129,12 @@ enum class ControlCounter : std::size_t {
   kMessagesReceived,
   kHeartbeatsSent,
   kHeartbeatsReceived,
-  kAsksSent,
-  kSilencesTold,  // frames that told a peer of another's silence
+  kHeartbeatRequestsSent,
+  kSilenceReportsSent,  // frames that report another peer as silent
   kConnectAttempts,
   kAccepted,
   kRefusals,        // sent or received
-  kStrangers,       // connections that ended before a valid opening
+  kUnidentified,    // connections that ended before a valid opening
   kUnproved,        // ended after a valid opening, without a valid proof of the job's secret
   kOtherVersion,    // opened with another protocol version
   kTimedOut,        // closed because they were not up in time

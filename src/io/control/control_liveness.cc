@@ -61,7 +61,7 @@ void ControlChannel::run_liveness(Connection& connection, bool is_beating, base:
   //     later.
   if (now >= liveness.silent_at(limits) && !is_suspended(connection, now)) return take_as_silent(connection, now, sink);
   if (now >= liveness.ask_at(limits)) {
-    counters_.add(ControlCounter::kAsksSent);
+    counters_.add(ControlCounter::kHeartbeatRequestsSent);
     liveness.on_asked(now);
     return say(connection, FrameType::kAsk);
   }
@@ -117,7 +117,7 @@ void ControlChannel::tell_silence(std::uint16_t rank) {
                                                      static_cast<std::byte>(rank >> 8)};
   for (const auto& connection : connections_) {
     if (connection->state != State::kUp) continue;
-    counters_.add(ControlCounter::kSilencesTold);
+    counters_.add(ControlCounter::kSilenceReportsSent);
     say(*connection, FrameType::kSilent, payload);
   }
 }

@@ -147,7 +147,7 @@ def test_server__a_proof_is_good_for_its_own_line_and_connection_only(rank_0: Wa
         (b'{"mlt_rendezvous":3,"nonce":"' + b"zz" * 32 + b'"}\n', "malformed"),
         (b"[" * 4_000 + b"\n", "malformed"),
         (b'{"a":' * 1_500 + b"\n", "malformed"),
-        (b"[" * 4_000, "strangers"),
+        (b"[" * 4_000, "unidentified"),
         (b"\xff\xfe\x00\n", "malformed"),
         (b"null\n", "malformed"),
         (b"\n", "malformed"),
@@ -158,7 +158,7 @@ def test_server__a_proof_is_good_for_its_own_line_and_connection_only(rank_0: Wa
 def test_server__rank_0_survives_every_line(rank_0: Waiting, line: bytes, counter: str) -> None:
     with Caller(rank_0.port) as caller, contextlib.suppress(ConnectionError):
         caller.say(line)
-        if counter not in ("strangers", "other_version"):
+        if counter not in ("unidentified", "other_version"):
             assert caller.line() == b""
     rank_0.until(f"rendezvous_{counter}")
     rank_0.join_all()

@@ -32,7 +32,7 @@ def test_one_module_time__testbed_numbers_by_hand() -> None:
         VGG16, tors=3, worker_bits_per_second=GBIT, server_ratio=1.0, latency_seconds=0.0, spread=(1, 1, 4)
     )
     assert uneven.seconds == pytest.approx(2 * time.seconds)
-    assert uneven.bottleneck == "server cards"
+    assert uneven.bottleneck == "server NICs"
 
 
 def test_fat_tree_time__testbed_is_three_times_slower_in_communication() -> None:

@@ -143,7 +143,7 @@ def _same(fresh: list[list[float | str]], kept: list[list[float | str]]) -> bool
 def test_time__shows_the_testbed_s_three_to_one() -> None:
     arguments = ["--workers", "6", "--servers", "2", "--size", "528 MB", "--bandwidth", "1 Gbit/s"]
     output = CliRunner().invoke(app, ["time", *arguments]).output
-    assert "PSNet: 4.224 s, limited by server cards" in output
+    assert "PSNet: 4.224 s, limited by server NICs" in output
     assert "fat-tree, not oversubscribed: 12.67 s" in output
 
 

@@ -60,7 +60,7 @@ def test_simulate__nics_of_the_port_s_speed_lose_no_more(load: float, workers: i
         burst=problem.group_packets,
         senders=workers,
         packet_bytes=problem.packet_bytes,
-        card_speed=1.0,
+        nic_speed=1.0,
     )
     for seen, expected in zip(found[4:], TABLE[load, workers, burst], strict=True):
         assert seen.small <= expected + 0.05

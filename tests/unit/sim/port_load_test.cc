@@ -21,7 +21,7 @@ PortLoad bursts(const LoadClass& entry) {
   load.burst_packets = 100;
   load.senders = 4;
   load.packet_bytes = kPacket;
-  load.card_bytes_per_second = 1'000 * load.port_bytes_per_second;
+  load.nic_bytes_per_second = 1'000 * load.port_bytes_per_second;
   return load;
 }
 
@@ -75,5 +75,5 @@ TEST_CASE("run_port_load__refuses_by_name") {
   refused([](PortLoad& load) { load.burst_packets = 0; });
   refused([](PortLoad& load) { load.senders = 0; });
   refused([](PortLoad& load) { load.packet_bytes = 66; });
-  refused([](PortLoad& load) { load.card_bytes_per_second = 0; });
+  refused([](PortLoad& load) { load.nic_bytes_per_second = 0; });
 }

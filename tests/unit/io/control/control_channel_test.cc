@@ -835,7 +835,7 @@ TEST_CASE("service__who_is_told_of_a_silence_asks_and_believes_what_it_hears_its
       beats.pass(zero, base::kSecond / 2);
     }
   };
-  const auto asks = [&] { return io::counter_value(zero.channel->counters(), "control_asks_sent"); };
+  const auto asks = [&] { return io::counter_value(zero.channel->counters(), "control_heartbeat_requests_sent"); };
   beat(10 * base::kSecond);
   CHECK(zero.sink.downs.empty());  // rank 2 was silent, but nobody watches it
   REQUIRE(asks() == 0);
