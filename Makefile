@@ -95,7 +95,7 @@ ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
 	failed=0; $(BIN)/python -m pytest -n auto --dist loadfile $(PARALLEL_TESTS) || failed=1; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(PARALLEL_TESTS)) || failed=1; exit $$failed
+	$(BIN)/python -m pytest tests/python $(addprefix --ignore=,$(PARALLEL_TESTS)) || failed=1; exit $$failed
 endif
 
 test-asan test-tsan: test-%: $(VENV)/.tools
