@@ -56,7 +56,7 @@ void meet(io::Datapath& from, io::Datapath& to, std::uint16_t to_rank) {
   do {
     REQUIRE(from.send(io::monotonic_now(), run.get()) == io::SendStatus::kSent);
     ++sent;
-    ::usleep(100);
+    ::usleep(100);  // only between two sends
   } while (past_kernel && io::counter_value(from.counters(), "xdp_runs_sent") == 0 && io::monotonic_now() < give_up);
   receive_until(to, sink, sent);
   REQUIRE(sink.datagrams.size() == sent);

@@ -92,7 +92,7 @@ class VethPair {
       ifreq request{};
       std::strncpy(request.ifr_name, kInterface, IFNAMSIZ - 1);
       if (::ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_RUNNING) != 0) return;
-      ::usleep(5'000);
+      ::usleep(5'000);  // only between two checks
     }
     throw std::runtime_error("the cable between the namespaces never came up");
   }

@@ -104,5 +104,5 @@ def test_group_number__tells_groups_apart(monkeypatch: pytest.MonkeyPatch) -> No
     assert len({process_group._group_number(name) for name in names}) == len(names)
     taken = process_group._group_number("hashed")
     process_group._group_names[taken] = "another"
-    with pytest.raises(ValueError, match="share their tags"):
+    with pytest.raises(ValueError, match="'another' and 'hashed'"):
         process_group._group_number("hashed")

@@ -101,7 +101,7 @@ def test_from_file__roots_file_is_taken_by_any_user(tmp_path: Path, monkeypatch:
     if owner == 0:
         assert JobSecret.from_file(file) == JobSecret(LONG)
     else:
-        with pytest.raises(mlt.ConfigError, match="belongs to another user"):
+        with pytest.raises(mlt.ConfigError, match=names(file, f"uid {owner}")):
             JobSecret.from_file(file)
 
 

@@ -333,7 +333,7 @@ def answering(reply: bytes) -> tuple[int, Callable[[], None]]:
 def test_meet__whatever_else_listens_there_is_reported_in_time(reply: bytes) -> None:
     port, end = answering(reply)
     try:
-        with takes(at_most=TIMEOUT + 1), pytest.raises(mlt.RendezvousError, match="rank 1: no rendezvous"):
+        with takes(at_most=TIMEOUT + 1), pytest.raises(mlt.RendezvousError, match=names("rank 1", port)):
             meet(config(1, 2, port), Endpoint(1, "127.0.0.1", 1), TIMEOUT)
     finally:
         end()
@@ -342,7 +342,7 @@ def test_meet__whatever_else_listens_there_is_reported_in_time(reply: bytes) -> 
 def test_meet__a_table_of_other_ranks_is_rejected() -> None:
     port, end = proving({"ranks": [[0, "127.0.0.1", 1]]})
     try:
-        with pytest.raises(mlt.PeerMismatchError, match="rank 1: rank 0 sent a table"):
+        with pytest.raises(mlt.PeerMismatchError, match=names("rank 1", "rank 0", "0 to 1")):
             meet(config(1, 2, port), Endpoint(1, "127.0.0.1", 1), TIMEOUT)
     finally:
         end()
@@ -421,7 +421,7 @@ def test_context__the_four_variables_of_torchrun_are_enough() -> None:
 
 def test_context__reports_the_error_and_leaves_nothing_open() -> None:
     port = free_port()
-    with takes(at_most=3.0), pytest.raises(mlt.RendezvousError, match="rank 1 did not connect"):
+    with takes(at_most=3.0), pytest.raises(mlt.RendezvousError, match="rank 1"):
         mlt.Context(0, 2, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=TIMEOUT)
     with socket.create_server(("127.0.0.1", port)):
         pass

@@ -60,7 +60,7 @@ def test_push__confirms_or_takes_back() -> None:
 
 def test_push__rolls_back_failed_and_interrupted_pushes() -> None:
     device = Recorder(fails="applied")
-    with pytest.raises(PushError, match="not applied, and restored: applied failed"):
+    with pytest.raises(PushError, match=names("restored", "applied failed")):
         run(device, confirm=None)
     assert device.calls[-1] == "rollback"
     device = Recorder()
@@ -71,7 +71,7 @@ def test_push__rolls_back_failed_and_interrupted_pushes() -> None:
     with pytest.raises(KeyboardInterrupt):
         session.push(device, generate(small(), "linux"), confirm=1, keep=interrupt, say=lambda _: None)
     assert device.calls[-1] == "rollback"
-    with pytest.raises(PushError, match="could NOT be undone: rollback failed"):
+    with pytest.raises(PushError, match="rollback failed"):
         run(Recorder(fails="rollback"), confirm=1, kept=False)
     # A confirmation that fails leaves nothing half kept.
     device = Recorder(fails="confirm")
@@ -196,7 +196,7 @@ def test_shell_device__keeps_replaces_and_restores(switch: FileSwitch) -> None:
 
 def test_shell_device__a_failed_apply_is_taken_back(switch: FileSwitch, tmp_path: Path) -> None:
     (tmp_path / "state.refuses").touch()
-    with pytest.raises(PushError, match="not applied, and restored"):
+    with pytest.raises(PushError, match="restored"):
         session.push(switch, generate(small(), "linux"), confirm=None, keep=lambda _: True, say=lambda _: None)
     assert not switch.state.exists()
 

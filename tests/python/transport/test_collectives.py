@@ -397,17 +397,17 @@ def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]
     both = np.zeros((2, 12), np.float32)
     with pytest.raises(mlt.InvalidBufferError, match="overlaps"):
         context.post_all_to_all(both[0], both.reshape(-1)[6:18])
-    with pytest.raises(mlt.InvalidBufferError, match="the inputs of"):
+    with pytest.raises(mlt.InvalidBufferError, match=names("gather", "output has 40 bytes")):
         context.post_gather(np.zeros(4), np.zeros(5))
-    with pytest.raises(mlt.InvalidBufferError, match="only the root"):
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 1", "output")):
         context.post_gather(np.zeros(4), np.zeros(8), root=1)
-    with pytest.raises(mlt.InvalidBufferError, match="only the root"):
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 1", "input")):
         context.post_scatter(np.zeros(4), np.zeros(8), root=1)
-    with pytest.raises(mlt.InvalidBufferError, match="the inputs of"):
+    with pytest.raises(mlt.InvalidBufferError, match=names("all-gather", "output has")):
         context.post_all_gather(np.zeros(5), np.zeros(4))
-    with pytest.raises(mlt.InvalidBufferError, match="the outputs of"):
+    with pytest.raises(mlt.InvalidBufferError, match=names("reduce-scatter", "input has")):
         context.post_reduce_scatter(np.zeros(4), np.zeros(5))
-    with pytest.raises(mlt.InvalidBufferError, match="needs an input or an output"):
+    with pytest.raises(mlt.InvalidBufferError, match=names("gather", "input", "output")):
         context.post_gather(None)
     with pytest.raises(mlt.InvalidBufferError, match=names("float64", "float32", "same element type")):
         context.post_reduce(np.zeros(4), np.zeros(4, np.float32))
@@ -465,7 +465,7 @@ def test_all_reduce__of_another_size_fails_at_both_naming_the_sizes(first: int, 
         ]
         start = time.monotonic()
         for operation in operations:
-            with pytest.raises(mlt.SizeMismatchError, match="every member") as caught:
+            with pytest.raises(mlt.SizeMismatchError, match=names("rank")) as caught:
                 operation.wait(10)
             assert f"of {4 * first} bytes of float32" in str(caught.value).split(" failed: ")[1]
             assert f"of {4 * other} bytes of float32" in str(caught.value).split(" failed: ")[1]

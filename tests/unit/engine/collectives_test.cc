@@ -1,13 +1,12 @@
 // Collectives and push-pull through engines of several ranks in one process, over real sockets on loopback.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <numeric>
-#include <thread>
 
 #include "mlt.h"
+#include "support/soon.h"
 #include "unit/engine/engine_job.h"
 
 namespace {
@@ -15,6 +14,7 @@ namespace {
 using namespace mlt;
 
 using engine_test::kSecond;
+using test::soon;
 using Group = engine_test::Job;
 
 AllReduceOptions all_reduce(std::vector<float>& data, double loss_bound = 0) {
@@ -99,7 +99,7 @@ TEST_CASE("collectives__a_member_that_closes_fails_the_others_by_name") {
   std::vector<std::vector<float>> data(3, std::vector<float>(2'000'000, 1.0F));
   const OperationId first = group[0].post_all_reduce(all_reduce(data[0]));
   const OperationId second = group[1].post_all_reduce(all_reduce(data[1]));
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  REQUIRE(soon([&] { return group.count(0, "data_packets_sent") > 0 && group.count(1, "data_packets_sent") > 0; }));
   group[2].close();
   for (const auto& [rank, operation] : {std::pair<std::size_t, OperationId>{0, first}, {1, second}}) {
     const Completion done = group.finish(rank, operation);

@@ -2,6 +2,7 @@
 #include "engine/control_service.h"
 
 #include <doctest/doctest.h>
+#include <poll.h>
 
 #include <chrono>
 #include <memory>
@@ -54,7 +55,7 @@ TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_
   while (!(low.is_up && high.is_up) && now < until) {
     served += low.service->service(now, low) ? 1U : 0U;
     served += high.service->service(now, high) ? 1U : 0U;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));  // only between two turns
     now = io::monotonic_now();
   }
   REQUIRE(low.is_up);
@@ -65,7 +66,7 @@ TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_
   std::thread other([&] {
     while (!high.cause && io::monotonic_now() < until) {
       high.service->service(io::monotonic_now(), high);
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));  // only between two turns
     }
   });
   const base::TimeNs before = now;
@@ -87,7 +88,8 @@ TEST_CASE("service__does_not_check_a_quiet_descriptor_again_within_50_us") {
   // The connection makes the listener's descriptor readable.
   REQUIRE(high.channel->connect_to(now, 0, low.channel->listen_address(), until, error));
   high.service->service(now, high);
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  pollfd readable{low.channel->poll_fd(), POLLIN, 0};
+  REQUIRE(::poll(&readable, 1, 10'000) == 1);
   low.service->on_quiet(now);
   CHECK_FALSE(low.service->service(now + 49 * base::kMicrosecond, low));
   CHECK(low.service->service(now + 50 * base::kMicrosecond, low));

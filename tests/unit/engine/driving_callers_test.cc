@@ -7,11 +7,13 @@
 #include <thread>
 #include <vector>
 
+#include "support/soon.h"
 #include "unit/engine/engine_job.h"
 
 using namespace mlt;
 using engine_test::Job;
 using engine_test::kSecond;
+using test::soon;
 
 namespace {
 
@@ -116,6 +118,7 @@ TEST_CASE("driving__collectives_of_two_threads_and_a_close_while_both_wait") {
   Job job(2);
   std::vector<std::thread> threads;
   std::atomic<int> ended{0};
+  std::atomic<int> rounds{0};
   for (std::size_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       std::vector<float> data(5'000, 1.0F);
@@ -125,6 +128,7 @@ TEST_CASE("driving__collectives_of_two_threads_and_a_close_while_both_wait") {
           options.data = std::as_writable_bytes(std::span(data));
           const auto done = job[rank].wait(job[rank].post_all_reduce(options), -1);
           if (!done || done->failed()) break;
+          ++rounds;
         }
       } catch (const Error&) {
         // The peer left first, or this engine is closed.
@@ -132,7 +136,7 @@ TEST_CASE("driving__collectives_of_two_threads_and_a_close_while_both_wait") {
       ++ended;
     });
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(soon([&] { return rounds >= 20; }));
   std::thread first([&] { job[0].close(); });
   std::thread second([&] { job[1].close(); });
   first.join();

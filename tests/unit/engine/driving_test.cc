@@ -16,10 +16,12 @@
 #include "engine/command_queue.h"
 #include "engine/deadline.h"
 #include "io/os/clock.h"
+#include "support/soon.h"
 
 using namespace mlt;
 using engine::Driving;
 using engine::Waiter;
+using test::soon;
 
 namespace {
 
@@ -90,16 +92,7 @@ struct World {
   std::thread io_thread;
 };
 
-template <typename Condition>
-bool soon(Condition&& condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  return true;
-}
-
+// Time for a thread to fall asleep, or for what must not happen: no event shows either.
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -49,6 +50,12 @@ struct Job {
     auto done = engines[rank]->wait(operation, 30 * kSecond);
     REQUIRE(done.has_value());
     return *done;
+  }
+  std::uint64_t count(std::size_t rank, std::string_view counter) const {
+    for (const CounterValue& one : engines[rank]->counters()) {
+      if (one.name == counter) return one.value;
+    }
+    return 0;
   }
   std::vector<std::unique_ptr<Engine>> engines;
 };

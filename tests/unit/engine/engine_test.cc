@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "mlt.h"
+#include "support/soon.h"
 #include "unit/engine/engine_job.h"
 
 namespace {
@@ -17,6 +18,7 @@ using namespace mlt;
 
 using engine_test::Job;
 using engine_test::kSecond;
+using test::soon;
 
 std::vector<std::byte> pattern(std::size_t size, unsigned seed) {
   std::vector<std::byte> bytes(size);
@@ -75,7 +77,7 @@ TEST_CASE("engine__a_send_before_its_receive_arrives_whole") {
   const auto data = pattern(3'000'000, 5);
   std::vector<std::byte> got(data.size());
   const auto sent = job[0].post_send(to(1, 1, data));
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  REQUIRE(soon([&] { return job.count(1, "early_segments_kept") > 0; }));
   const auto received = job[1].post_recv(from(0, 1, got));
   CHECK(finish(job[1], received).status == Status::kComplete);
   CHECK(finish(job[0], sent).status == Status::kComplete);
@@ -352,21 +354,15 @@ TEST_CASE("engine__an_unmatched_receive_times_out_and_a_cancel_ends_one") {
 
 TEST_CASE("post_recv__does_not_wake_the_io_thread") {
   Job job(2);
-  const auto sleeps = [&] {
-    for (const CounterValue& counter : job[0].counters()) {
-      if (counter.name == "engine_sleeps") return counter.value;
-    }
-    return std::uint64_t{0};
-  };
   constexpr std::size_t kReceives = 50;
   std::vector<std::byte> data(kReceives * 400);
   std::vector<OperationId> receives;
-  const std::uint64_t before = sleeps();
+  const std::uint64_t before = job.count(0, "engine_sleeps");
   for (std::size_t i = 0; i < kReceives; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // an I/O thread that a post woke sleeps again
     receives.push_back(job[0].post_recv(from(1, i, std::span(data).subspan(i * 400, 400))));
   }
-  CHECK(sleeps() - before < kReceives / 2);
+  CHECK(job.count(0, "engine_sleeps") - before < kReceives / 2);
   const std::vector<std::byte> sent = pattern(400, 3);
   for (std::size_t i = 0; i < kReceives; ++i) {
     const auto send = job[1].post_send(to(0, i, sent));
@@ -397,23 +393,18 @@ TEST_CASE("post_recv__of_what_was_given_up_before_it_ends_at_once") {
   std::vector<std::byte> into(400);
   std::int64_t soonest_ns = kSecond;
   for (std::uint64_t tag = 0; tag < 5; ++tag) {
+    const std::uint64_t kept = job.count(0, "early_segments_kept"), aborts = job.count(0, "aborts_received");
     const auto send = job[1].post_send(to(0, tag, data));
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    REQUIRE(soon([&] { return job.count(0, "early_segments_kept") > kept; }));
     job[1].cancel(send);
     CHECK(finish(job[1], send).status == Status::kCancelled);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it is told, and rank 0 asleep again
+    REQUIRE(soon([&] { return job.count(0, "aborts_received") > aborts; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // rank 0's I/O thread sleeps again
     const auto began = std::chrono::steady_clock::now();
-    const Status end = finish(job[0], job[0].post_recv(from(1, tag, into))).status;
-    // A busy machine may keep the ABORT from rank 0 for longer than that: the data, which came before it, is then
-    // taken.
-    if (end == Status::kComplete) {
-      CHECK(into == data);
-      continue;
-    }
-    CHECK(end == Status::kCancelled);
+    CHECK(finish(job[0], job[0].post_recv(from(1, tag, into))).status == Status::kCancelled);
     soonest_ns = std::min<std::int64_t>(soonest_ns, (std::chrono::steady_clock::now() - began).count());
   }
-  CHECK(soonest_ns < kSecond / 20);  // and one of five at least was told in time
+  CHECK(soonest_ns < kSecond / 20);  // on a busy host one of five at least
 }
 
 TEST_CASE("engine__push_pull_gives_every_worker_the_same_bits_under_loss") {
@@ -587,7 +578,7 @@ TEST_CASE("serve__a_worker_dead_before_it_is_told_to_the_others") {
   Job job(3);
   const std::uint16_t service = 2;
   job[1].close();
-  for (int i = 0; i < 500 && job[2].is_peer_up(1); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  REQUIRE(soon([&] { return !job[2].is_peer_up(1); }));
   job[2].serve(2);
   job[0].use_services({&service, 1}, 2);
   std::vector<float> tensor(1'000, 1.0F);

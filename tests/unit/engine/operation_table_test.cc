@@ -117,7 +117,7 @@ TEST_CASE("watch__leaves_the_completion_to_next_watched_and_to_who_waits_for_it"
   REQUIRE(table.watch(watched));
   REQUIRE(table.watch(waited));
   std::thread ender([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the wait has begun: no event shows that
     table.finish(ended(waited));
     table.finish(ended(watched));
   });
@@ -170,7 +170,7 @@ TEST_CASE("finish__wakes_who_waits_for_that_operation_and_nobody_else") {
     times_asleep = used.ru_nvcsw;
   });
   for (const mlt::OperationId id : ids) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a waiter that was woken too early sleeps again
     table.finish(ended(id));
   }
   waiter.join();

@@ -111,7 +111,7 @@ TEST_CASE("wait_connected__names_missing_peers_and_the_last_rejected_client_on_t
 TEST_CASE("close__ends_waits_for_peers") {
   PeerTable table(0, 2);
   std::thread loop([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the wait has begun: no event shows that
     table.close();
   });
   const auto error = error_of_wait(table, {1}, -1);
@@ -127,7 +127,7 @@ TEST_CASE("wait_gone__waits_for_all_ranks_of_the_range_and_no_others") {
   table.on_down(0, PeerDownCause::kLost, "lost");
   CHECK_FALSE(table.wait_gone(0, 2, 1'000'000));  // rank 1 is connecting
   std::thread loop([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the wait has begun: no event shows that
     table.on_down(1, PeerDownCause::kGoodbye, "goodbye");
   });
   CHECK(table.wait_gone(0, 2, 30 * kSecond));

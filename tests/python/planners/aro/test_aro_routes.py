@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from checks import names
 from routing_cases import figure_1
 
 from mlt.planners.aro.graph import unfold
@@ -33,5 +34,6 @@ def test_generate_routes__uses_every_flow_once() -> None:
 def test_generate_routes__names_the_place_of_missing_flows() -> None:
     instance = figure_1([])
     graph = unfold(instance, *instance.tasks[0])
-    with pytest.raises(RouteError, match="no flow leaves"):
+    worker, entry = next(iter(graph.entry.items()))
+    with pytest.raises(RouteError, match=names(worker, graph.nodes[entry])):
         generate_routes(graph, np.zeros_like(solve_task(graph).y))

@@ -69,7 +69,7 @@ void meet(Ends& ends, std::size_t from) {
     const TestRun run(static_cast<std::uint16_t>(1 - from), 0, 1, 100);
     REQUIRE(ends[from].send(io::monotonic_now(), run.get()) == io::SendStatus::kSent);
     ++sent;
-    ::usleep(100);
+    ::usleep(100);  // only between two sends
   }
   REQUIRE(ends.count(from, "xdp_runs_sent") > 0);
   io_test::receive_until(ends[1 - from], sink, sent);
@@ -182,7 +182,7 @@ TEST_CASE("send__goes_by_a_gateway_whatever_mtu_the_route_has") {
     const TestRun run(1, 0, 3, 1'472);
     REQUIRE(near->send(io::monotonic_now(), run.get()) == io::SendStatus::kSent);
     sent += 3;
-    ::usleep(100);
+    ::usleep(100);  // only between two sends
   }
   CHECK(io::counter_value(near->counters(), "xdp_runs_sent") == 1);
   io_test::receive_until(*far, sink, sent);
@@ -236,7 +236,7 @@ TEST_CASE("send__fails_by_name_while_the_interface_is_down_and_works_again_after
   while (sink.datagrams.size() < 8 && io::monotonic_now() < give_up) {
     ends[0].send(io::monotonic_now(), run.get());
     ends[1].receive(io::monotonic_now(), 16, sink);
-    ::usleep(1'000);
+    ::usleep(1'000);  // only between two sends
   }
   CHECK(sink.datagrams.size() >= 8);
 }
