@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing as mp
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -105,6 +107,18 @@ def _enter(target: Callable[..., None], pipe: Connection, rank: int, *arguments:
         target(pipe, rank, *arguments)
     except BaseException as error:
         pipe.send(error)
+
+
+@contextlib.contextmanager
+def paused(rank: RankProcess) -> Iterator[None]:
+    """A rank whose process is stopped (SIGSTOP) within this: alive for the kernel, and silent."""
+    pid = rank.process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager

@@ -14,10 +14,9 @@ from mlt.torch.horovod.functions import broadcast_object
 from mlt.torch.horovod.handles import Adasum, Average, ReduceOp, synchronize
 from mlt.torch.horovod.process_sets import ProcessSet, global_process_set
 from mlt.torch.horovod.reduce import (
-    allreduce_async_,
     grouped_allreduce_,
-    grouped_allreduce_async_,
     sparse_allreduce_async,
+    start_allreduce,
 )
 from mlt.torch.loss import LossSchedule
 
@@ -178,26 +177,17 @@ class _Distributed(torch.optim.Optimizer):
         name = self._named.names[first]
         bound = self._bound(self._step_number, number) if callable(self._bound) else self._bound
         prescale, postscale = self._scales
-        if len(unit) == 1:
-            handle = allreduce_async_(
-                tensors[0],
-                name=name,
-                op=self._op,
-                prescale_factor=prescale,
-                postscale_factor=postscale,
-                process_set=self._process_set,
-                loss_bound=bound,
-            )
-        else:
-            handle = grouped_allreduce_async_(
-                tensors,
-                name=name,
-                op=self._op,
-                prescale_factor=prescale,
-                postscale_factor=postscale,
-                process_set=self._process_set,
-                loss_bound=bound,
-            )
+        handle = start_allreduce(
+            tensors,
+            tensors,
+            name,
+            self._op,
+            prescale,
+            postscale,
+            self._process_set,
+            grouped=len(unit) > 1,
+            loss_bound=bound,
+        )
 
         def finish() -> None:
             synchronize(handle)  # in place

@@ -13,16 +13,17 @@ import typer
 
 from mlt._shared.units import format_time
 from mlt.cli.delegate import Delegate
+from mlt.cli.plan_file import plan_to_extend, refusals
 from mlt.cli.plan_simulate import notes as simulation_notes
 from mlt.cli.plan_simulate import simulate as simulate_auto
 from mlt.cli.plan_simulate import with_estimates
-from mlt.cli.style import FAILED, USAGE, App, AppGroup, Output, is_stdout, text_beside, write_output
+from mlt.cli.style import App, AppGroup, Output, write_output
 from mlt.planners._shared.documents import InputError, Problem, suggest
 from mlt.planners.aleph.aggregation import METHODS, plan_aggregation
 from mlt.planners.auto.ranking import AutoResult, plan_auto
 from mlt.planners.byteps.load_assignment import plan_assignment
 from mlt.planners.cluster import Cluster, Job, read_cluster
-from mlt.planners.plan import InfeasibleError, Plan, dump_plan, new_plan, read_plan
+from mlt.planners.plan import Plan, dump_plan, read_plan
 from mlt.planners.show.explain import explain_plan
 
 if TYPE_CHECKING:
@@ -47,28 +48,13 @@ Out = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same plan.")]
 
 
-def refusals(function: F) -> F:
-    """Turn invalid input and infeasible plans into one error message and exit status 2 or 1."""
+def _reporting(function: F) -> F:
+    """Report what the command cannot do as text; see ``refusals``."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            with text_beside(kwargs.get("out")):
-                return function(*args, **kwargs)
-        except InputError as error:
-            typer.echo(str(error), err=True)
-            raise typer.Exit(USAGE) from None
-        except ImportError as error:
-            typer.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
-            raise typer.Exit(FAILED) from None
-        except BrokenPipeError:
-            raise
-        except OSError as error:  # the folder of --output is missing or not writable
-            typer.echo(f"{error.filename}: cannot be written: {error.strerror}", err=True)
-            raise typer.Exit(USAGE) from None
-        except (InfeasibleError, ValueError) as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(FAILED) from None
+        with refusals(out=kwargs.get("out")):
+            return function(*args, **kwargs)
 
     return run  # type: ignore[return-value]
 
@@ -81,23 +67,6 @@ def _jobs(cluster: Cluster, source: Path, name: str | None) -> list[Job]:
     if not known:
         raise InputError([Problem(where=("jobs",), message="no job to plan")], source=str(source))
     return [cluster.job_by_name[name]] if name is not None else list(cluster.jobs)
-
-
-def _plan_to_extend(cluster: Cluster, out: Path | None, seed: int) -> Plan:
-    """The existing plan in ``out`` if it was made for this cluster, else an empty one.
-
-    Raises:
-        InputError: ``out`` contains something else, which is not overwritten.
-    """
-    if out is None or is_stdout(out) or not out.exists():
-        return new_plan(cluster, seed=seed)
-    plan = read_plan(out)
-    problems = plan.mismatches(cluster)
-    if problems:
-        raise InputError(
-            [*problems, Problem(where=(), message="remove the file or write to another one")], source=str(out)
-        )
-    return plan
 
 
 def _finish(cluster: Cluster, plan: Plan, out: Path | None) -> None:
@@ -147,18 +116,18 @@ def _plan() -> None:
 
 
 @app.command()
-@refusals
+@_reporting
 def assign(cluster_file: ClusterFile, job_name: JobOption = None, out: Out = None) -> None:
     """BytePS: assign bytes to summation services."""
     cluster = read_cluster(cluster_file)
-    plan = _plan_to_extend(cluster, out, 0)
+    plan = plan_to_extend(cluster, out)
     for job in _jobs(cluster, cluster_file, job_name):
         plan = plan.with_job(plan.job(job.name).model_copy(update={"assignment": plan_assignment(cluster, job)}))
     _finish(cluster, plan, out)
 
 
 @app.command()
-@refusals
+@_reporting
 def aggregate(
     cluster_file: ClusterFile,
     job_name: JobOption = None,
@@ -171,7 +140,7 @@ def aggregate(
     _one_of(method, METHODS, "method")
     _one_of(reach, _REACHES, "reach")
     cluster = read_cluster(cluster_file)
-    plan = _plan_to_extend(cluster, out, seed)
+    plan = plan_to_extend(cluster, out, seed=seed)
     for job in _jobs(cluster, cluster_file, job_name):
         result = plan_aggregation(cluster, job, method=method, reach=reach, seed=seed)  # type: ignore[arg-type]
         changes = {"aggregation": result.section, "estimates": result.estimates}
@@ -180,7 +149,7 @@ def aggregate(
 
 
 @app.command()
-@refusals
+@_reporting
 def show(
     cluster_file: ClusterFile,
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file (JSON).")],
@@ -205,7 +174,7 @@ def show(
 
 
 @app.command()
-@refusals
+@_reporting
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A cluster file, or with --against a plan file.")],
     against: Annotated[Path | None, typer.Option(help="Cluster file that the plan must match.")] = None,
@@ -226,7 +195,7 @@ def check(
 
 
 @app.command()
-@refusals
+@_reporting
 def schema(kind: Annotated[str, typer.Argument(metavar="cluster|plan", help="File type.")]) -> None:
     """Print the JSON schema of the cluster or plan file."""
     _one_of(kind, ("cluster", "plan"), "kind")
@@ -259,7 +228,7 @@ def _print_ranking(result: AutoResult, simulated: SimulationReport | None) -> No
 
 
 @app.command()
-@refusals
+@_reporting
 def auto(
     cluster_file: ClusterFile,
     job_name: Annotated[str, typer.Argument(metavar="JOB", help="A job of the cluster file.")],
@@ -287,7 +256,7 @@ def auto(
         raise InputError([Problem(where=("--packet-hops",), message=message)])
     cluster = read_cluster(cluster_file)
     (job,) = _jobs(cluster, cluster_file, job_name)
-    before = _plan_to_extend(cluster, out, seed)
+    before = plan_to_extend(cluster, out, seed=seed)
     result = plan_auto(cluster, job, seed=seed, layers_file=layers)
     report = simulate_auto(cluster, job, result, million_hops=packet_hops or 2.0, seed=seed) if simulate else None
     _print_ranking(result, report)

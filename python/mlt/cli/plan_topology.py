@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlt.cli.style import FAILED, USAGE, App, is_stdout, text_beside, write_output
+from mlt.cli.plan_file import plan_to_extend, refusals
+from mlt.cli.style import App, write_output
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
-from mlt.planners._shared.documents import InputError
 from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
-from mlt.planners.plan import dump_plan, new_plan, read_plan
+from mlt.planners.plan import dump_plan
 from mlt.planners.psnet.checks import TopologyError
 
 if TYPE_CHECKING:
@@ -48,28 +46,6 @@ Over = Annotated[
 ]
 
 
-@contextmanager
-def _refusals(source: Path | None = None, out: Path | None = None) -> Iterator[None]:
-    """Print one error message instead of a traceback: exit status 2 for wrong input or files, 1 for what lacks here."""
-    try:
-        with text_beside(out):
-            yield
-    except InputError as error:
-        where = "" if source is None or error.source else f"{source}: "
-        typer.echo(f"{where}{error}", err=True)
-        raise typer.Exit(USAGE) from None
-    except ModuleNotFoundError as error:
-        if str(error.name).startswith("mlt"):  # not a missing extra but a broken installation
-            raise
-        typer.echo(f"error: this command needs {error.name}; pip install 'mlt[plan]'", err=True)
-        raise typer.Exit(FAILED) from None
-    except BrokenPipeError:
-        raise
-    except (TopologyError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(USAGE) from None
-
-
 def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
     typer.echo(f"{len(cluster.hosts)} hosts, {len(cluster.switches)} switches, {len(cluster.links)} links")
     if out is None:
@@ -88,7 +64,7 @@ def build_fat_tree(
     out: Out = None,
 ) -> None:
     """The k-ary fat-tree."""
-    with _refusals(out=out):
+    with refusals(out=out):
         from mlt.planners.psnet.clos import fat_tree
         from mlt.planners.psnet.cluster_io import clos_cluster
 
@@ -111,7 +87,7 @@ def build_leaf_spine(
     out: Out = None,
 ) -> None:
     """Every leaf joined to every spine."""
-    with _refusals(out=out):
+    with refusals(out=out):
         from mlt.planners.psnet.clos import leaf_spine
         from mlt.planners.psnet.cluster_io import clos_cluster
 
@@ -143,7 +119,7 @@ def build_psnet_command(
     out: Out = None,
 ) -> None:
     """PSNet: modules with a circuit switch, joined into an R-regular graph."""
-    with _refusals(out=out):
+    with refusals(out=out):
         from mlt.planners.psnet.cluster_io import psnet_cluster
         from mlt.planners.psnet.psnet import Module, build_psnet
         from mlt.planners.psnet.psnet_graph import physical_graph
@@ -175,16 +151,11 @@ def circuits(
     out: PlanOut = None,
 ) -> None:
     """Set the circuits and routes for all jobs of a cluster file that describes a PSNet."""
-    with _refusals(cluster_file, out):
+    with refusals(cluster_file, out):
         from mlt.planners.psnet.plan_section import plan_topology, with_topology
 
         cluster = read_cluster(cluster_file)
-        plan = new_plan(cluster)
-        if out is not None and not is_stdout(out) and out.exists():
-            plan = read_plan(out)
-            problems = plan.mismatches(cluster)
-            if problems:
-                raise InputError(problems, source=str(out))
+        plan = plan_to_extend(cluster, out)
         made = plan_topology(cluster, extra_paths=extra_paths)
         plan = with_topology(plan, made)
         for job in made.jobs:
@@ -204,7 +175,7 @@ def place(
     out: ClusterOut = None,
 ) -> None:
     """Place new jobs on hosts: inside one module where possible, else on adjacent ones."""
-    with _refusals(cluster_file, out):
+    with refusals(cluster_file, out):
         from mlt.planners.psnet.cluster_psnet import read_psnet
         from mlt.planners.psnet.jobs import JobRequest, PlacedJob
         from mlt.planners.psnet.placement import place_jobs
@@ -249,7 +220,7 @@ def place(
 @app.command()
 def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> None:
     """Add a module like the first one, and list the inter-module cables to unplug and plug in."""
-    with _refusals(cluster_file, out):
+    with refusals(cluster_file, out):
         from mlt.planners.psnet.cluster_growth import grow_cluster
 
         grown = grow_cluster(read_cluster(cluster_file), seed=seed)

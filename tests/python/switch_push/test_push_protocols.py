@@ -49,22 +49,27 @@ COUNTERS = "Port TxQ Counter/pkts Counter/bytes Drop/pkts Drop/bytes EcnMarked/p
 SONIC_TARGET = "sonic/202511@mlnx-sn2100"
 
 
+def applied(words: tuple[object, ...], db: Path, *shown_by_dry_run: str) -> Any:
+    """The database after a dry run and a push that was not confirmed, which change nothing, and one that was kept."""
+    before = json.loads(db.read_text())
+    shown = mlt("apply", *words, "--dry-run", **LOGIN)
+    assert shown.returncode == 0, shown.stderr
+    assert_names(shown.stdout, *shown_by_dry_run)
+    assert json.loads(db.read_text()) == before
+    gone = mlt("apply", *words, "--confirm", "2s", **LOGIN)
+    assert gone.returncode == 1
+    assert "not confirmed: taken back" in gone.stderr, gone.stderr
+    assert json.loads(db.read_text()) == before
+    kept = mlt("apply", *words, "--confirm", "20s", "--keep-if", "true", **LOGIN)
+    assert kept.returncode == 0, kept.stderr
+    return json.loads(db.read_text())
+
+
 def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) -> None:
     with sonic_over_ssh(tmp_path, SECRET, FACTORY) as (port, db, known):
         words = (policy, f"127.0.0.1:{port}", "-t", SONIC_TARGET, "--known-hosts", known)
         before = json.loads(db.read_text())
-        shown = mlt("apply", *words, "--dry-run", **LOGIN)
-        assert shown.returncode == 0, shown.stderr
-        assert '"op": "add"' in shown.stdout
-        assert "Patch applied successfully" in shown.stdout
-        assert json.loads(db.read_text()) == before
-        gone = mlt("apply", *words, "--confirm", "2s", **LOGIN)
-        assert gone.returncode == 1
-        assert "not confirmed: taken back" in gone.stderr, gone.stderr
-        assert json.loads(db.read_text()) == before
-        kept = mlt("apply", *words, "--confirm", "20s", "--keep-if", "true", **LOGIN)
-        assert kept.returncode == 0, kept.stderr
-        after = json.loads(db.read_text())
+        after = applied(words, db, '"op": "add"', "Patch applied successfully")
         assert len(after["WRED_PROFILE"]) == 2
         assert after["DSCP_TO_TC_MAP"]["AZURE"] == {"0": "1"}
         Path(f"{db}.show").write_text(COUNTERS, encoding="utf-8")
@@ -94,17 +99,7 @@ def test_sonic__a_release_that_rejects_the_patch_is_loaded(
     with sonic_over_ssh(tmp_path, SECRET, tables) as (port, db, known):
         words = (policy, f"127.0.0.1:{port}", "-t", "sonic/202505@mlnx-sn2100", "--known-hosts", known)
         before = json.loads(db.read_text())
-        shown = mlt("apply", *words, "--dry-run", **LOGIN)
-        assert shown.returncode == 0, shown.stderr
-        assert "sonic-db-cli CONFIG_DB DEL" in shown.stdout
-        assert '"WRED_PROFILE": {' in shown.stdout
-        assert json.loads(db.read_text()) == before
-        gone = mlt("apply", *words, "--confirm", "2s", **LOGIN)
-        assert "not confirmed: taken back" in gone.stderr, gone.stderr
-        assert json.loads(db.read_text()) == before
-        kept = mlt("apply", *words, "--confirm", "20s", "--keep-if", "true", **LOGIN)
-        assert kept.returncode == 0, kept.stderr
-        after = json.loads(db.read_text())
+        after = applied(words, db, "sonic-db-cli CONFIG_DB DEL", '"WRED_PROFILE": {')
         assert after["QUEUE"]["Ethernet4|1"] == {"scheduler": "s"}
         assert after["QUEUE"]["Ethernet4|6"] == {"scheduler": "mlt_strict", "wred_profile": "mlt_q6"}
         assert ("BUFFER_POOL" in after) == (buffers == "write")

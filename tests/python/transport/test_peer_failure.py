@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 from checks import assert_names
-from transport_jobs import START_SECONDS, open_rank, process_job, takes
+from transport_jobs import START_SECONDS, RankProcess, open_rank, paused, process_job, takes
 
 import mlt
 from mlt._shared.ports import free_port
@@ -108,35 +108,32 @@ def member(pipe: Connection, rank: int, port: int) -> None:
             pipe.send((error, time.monotonic()))
 
 
+def push_while_killing(ranks: list[RankProcess], killed: int) -> mlt.PeerFailedError:
+    """The error of rank 0's push-pull, which names the killed rank in time."""
+    ranks[0].say("push")
+    time.sleep(0.3)  # the blow falls in the middle of the transfers
+    struck = time.monotonic()
+    ranks[killed].process.kill()
+    error, at = ranks[0].hear()
+    assert isinstance(error, mlt.PeerFailedError)
+    assert error.peer == killed
+    assert f"rank {killed}" in str(error)
+    assert at - struck < KILLED_SECONDS
+    return error
+
+
 def test_push_pull__fails_in_time_when_the_service_is_killed() -> None:
     with process_job(member, 3) as ranks:
         assert [one.hear() for one in ranks] == ["ready"] * 3
         # Rank 0 pushes; rank 1 never does, so that the round stays open.
-        ranks[0].say("push")
-        time.sleep(0.3)  # the blow falls in the middle of the transfers
-        struck = time.monotonic()
-        ranks[2].process.kill()
-        error, at = ranks[0].hear()
-        assert isinstance(error, mlt.PeerFailedError)
-        assert error.peer == 2
-        assert "key 1 (weights)" in str(error)
-        assert "rank 2" in str(error)
-        assert at - struck < KILLED_SECONDS
+        assert "key 1 (weights)" in str(push_while_killing(ranks, 2))
 
 
 def test_push_pull__ends_in_time_when_another_worker_is_killed() -> None:
     with process_job(member, 3) as ranks:
         assert [one.hear() for one in ranks] == ["ready"] * 3
         ranks[1].say("wait")
-        ranks[0].say("push")
-        time.sleep(0.3)  # the blow falls in the middle of the transfers
-        struck = time.monotonic()
-        ranks[1].process.kill()
-        error, at = ranks[0].hear()
-        assert isinstance(error, mlt.PeerFailedError)
-        assert error.peer == 1
-        assert "rank 1" in str(error)
-        assert at - struck < KILLED_SECONDS
+        push_while_killing(ranks, 1)
         with takes(at_most=5.0):
             assert ranks[2].hear() == "served"
 
@@ -254,14 +251,9 @@ def sleeper(pipe: Connection, rank: int, port: int) -> None:
 def test_transfer__survives_a_rank_that_is_stopped_for_longer_than_the_silence_limit(seconds: int) -> None:
     with process_job(sleeper, 2) as ranks:
         assert [one.hear() for one in ranks] == ["ready"] * 2
-        pid = ranks[1].process.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with paused(ranks[1]):
             ranks[0].say("go")
             time.sleep(seconds)  # the default limit of silence is 3 s
-        finally:
-            os.kill(pid, signal.SIGCONT)
         ranks[1].say("go")
         assert [one.hear() for one in ranks] == [0.0, 0.0]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transport_jobs import START_SECONDS, exchange, floats, local_job, process_job
+from transport_jobs import START_SECONDS, exchange, floats, local_job, paused, process_job
 
 import mlt
 from mlt._shared.ports import free_port
@@ -191,14 +191,9 @@ def test_context__close_gives_the_memory_back() -> None:
 def test_transfer__a_peer_that_does_not_read_delays_no_other() -> None:
     with process_job(stopped, 3) as ranks:
         assert [one.hear() for one in ranks] == ["ready"] * 3
-        pid = ranks[2].process.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with paused(ranks[2]):
             ranks[0].say("go")
             seconds, full, dropped = ranks[0].hear()
-        finally:
-            os.kill(pid, signal.SIGCONT)
         # 20 exchanges with rank 1, while what is for rank 2 fills its ring and waits.
         assert seconds < 5
         assert full >= 1

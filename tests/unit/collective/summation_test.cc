@@ -137,6 +137,16 @@ class MixedVerbs final : public Verbs {
   std::vector<std::byte> result;
 };
 
+void complete(Summation& service, const std::vector<mlt::core::ReceiveRequest>& receives) {
+  for (const auto& request : receives) {
+    mlt::core::Completion completion;
+    completion.operation = request.operation;
+    completion.kind = mlt::core::CompletionKind::kReceive;
+    completion.peer = request.peer;
+    service.on_completion(0, completion);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("summation__a_worker_with_longer_segments_counts_once_in_each_cell_that_it_covers") {
@@ -161,13 +171,7 @@ TEST_CASE("summation__a_worker_with_longer_segments_counts_once_in_each_cell_tha
       request.place(request.place_context, at, bytes.subspan(at, std::min(each, total - at)));
     }
   }
-  for (const auto& request : receives) {
-    mlt::core::Completion completion;
-    completion.operation = request.operation;
-    completion.kind = mlt::core::CompletionKind::kReceive;
-    completion.peer = request.peer;
-    service.on_completion(0, completion);
-  }
+  complete(service, receives);
   REQUIRE(verbs.result.size() == total);
   for (std::uint32_t i = 0; i < kElements; ++i) {
     float mean = 0;
@@ -192,13 +196,7 @@ std::vector<float> round_of(Summation& service, MixedVerbs& verbs, std::uint32_t
       request.place(request.place_context, at, bytes.subspan(at, std::min<std::uint64_t>(1'432, total - at)));
     }
   }
-  for (const auto& request : receives) {
-    mlt::core::Completion completion;
-    completion.operation = request.operation;
-    completion.kind = mlt::core::CompletionKind::kReceive;
-    completion.peer = request.peer;
-    service.on_completion(0, completion);
-  }
+  complete(service, receives);
   std::vector<float> result(verbs.result.size() / sizeof(float));
   std::memcpy(result.data(), verbs.result.data(), verbs.result.size());
   for (std::uint16_t worker = 0; worker < receives.size(); ++worker) {  // every worker has the result

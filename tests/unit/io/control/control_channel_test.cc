@@ -30,6 +30,20 @@ namespace {
 
 constexpr std::uint8_t kType = io::kFirstMessageType;
 
+// Ranks 1 to `ranks` - 1 of a job of `world`, each up at rank 0.
+std::vector<std::unique_ptr<RawClient>> connected_clients(Node& zero, std::uint16_t world, std::uint16_t ranks) {
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (std::uint16_t rank = 1; rank < ranks; ++rank) {
+    clients.push_back(std::make_unique<RawClient>(zero));
+    io::Hello hello = hello_of(rank, 0);
+    hello.world_size = world;
+    clients.back()->say_hello(hello);
+    clients.back()->confirm();
+    REQUIRE(serve({&zero}, [&] { return zero.sink.ups.size() == rank; }));
+  }
+  return clients;
+}
+
 std::vector<std::byte> bytes_of(std::string_view text) {
   std::vector<std::byte> bytes(text.size());
   std::memcpy(bytes.data(), text.data(), text.size());
@@ -642,15 +656,7 @@ TEST_CASE("service__what_was_said_while_we_were_not_scheduled_counts_as_heard") 
 TEST_CASE("service__what_many_peers_said_is_all_read_before_silence_is_judged") {
   constexpr std::uint16_t kWorld = 200;
   Node zero(0, kWorld);
-  std::vector<std::unique_ptr<RawClient>> clients;
-  for (std::uint16_t rank = 1; rank < kWorld; ++rank) {
-    clients.push_back(std::make_unique<RawClient>(zero));
-    io::Hello hello = hello_of(rank, 0);
-    hello.world_size = kWorld;
-    clients.back()->say_hello(hello);
-    clients.back()->confirm();
-    REQUIRE(serve({&zero}, [&] { return zero.sink.ups.size() == rank; }));
-  }
+  const auto clients = connected_clients(zero, kWorld, kWorld);
   for (const auto& client : clients) client->say_frame(io::FrameType::kHeartbeat, {});
   for (const auto& client : clients) client->wait_until_acknowledged();
   const base::TimeNs late = io::monotonic_now() + kWorld * io::kConnectNsPerRank;
@@ -815,15 +821,9 @@ TEST_CASE("service__who_is_told_of_a_silence_asks_and_believes_what_it_hears_its
   constexpr std::uint16_t kWorld = 24;
   constexpr std::uint16_t kRanks = 4;  // that connect; 1 and 3 are neighbours of rank 0
   Node zero(0, kWorld);
-  std::vector<std::unique_ptr<RawClient>> clients;
-  for (std::uint16_t rank = 1; rank < kRanks; ++rank) {
-    clients.push_back(std::make_unique<RawClient>(zero));
-    io::Hello hello = hello_of(rank, 0);
-    hello.world_size = kWorld;
-    clients.back()->say_hello(hello);
-    clients.back()->confirm();
-    REQUIRE(serve({&zero}, [&] { return zero.sink.ups.size() == rank; }));
-    REQUIRE(clients.back()->read()->type == static_cast<std::uint8_t>(io::FrameType::kHello));
+  const auto clients = connected_clients(zero, kWorld, kRanks);
+  for (const auto& client : clients) {
+    REQUIRE(client->read()->type == static_cast<std::uint8_t>(io::FrameType::kHello));
   }
   Beats beats;
   const auto beat = [&](base::DurationNs by) {  // the neighbours of rank 0 speak all the time

@@ -1,0 +1,63 @@
+"""What every ``mlt plan`` command shares: the plan file that it extends, and how it reports what it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from mlt.cli.style import FAILED, USAGE, is_stdout, text_beside
+from mlt.planners._shared.documents import InputError, Problem
+from mlt.planners.cluster import Cluster
+from mlt.planners.plan import InfeasibleError, Plan, new_plan, read_plan
+from mlt.planners.psnet.checks import TopologyError
+
+
+@contextmanager
+def refusals(source: Path | None = None, out: Path | None = None) -> Iterator[None]:
+    """Report an error as text: exit status 2 for invalid input or files, 1 for what cannot be planned here.
+
+    ``source``: the file that errors without one are about. ``out``: the output file, beside which text is printed.
+    """
+    try:
+        with text_beside(out):
+            yield
+    except InputError as error:
+        where = "" if source is None or error.source else f"{source}: "
+        typer.echo(f"{where}{error}", err=True)
+        raise typer.Exit(USAGE) from None
+    except ImportError as error:
+        if str(error.name).startswith("mlt"):  # not a missing extra but a broken installation
+            raise
+        typer.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
+        raise typer.Exit(FAILED) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # the folder of --output is missing or not writable
+        typer.echo(f"{error.filename}: cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(USAGE) from None
+    except TopologyError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(USAGE) from None
+    except (InfeasibleError, ValueError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED) from None
+
+
+def plan_to_extend(cluster: Cluster, out: Path | None, *, seed: int = 0) -> Plan:
+    """The existing plan in ``out`` if it was made for this cluster, else an empty one.
+
+    Raises:
+        InputError: ``out`` contains something else, which is not overwritten.
+    """
+    if out is None or is_stdout(out) or not out.exists():
+        return new_plan(cluster, seed=seed)
+    plan = read_plan(out)
+    problems = plan.mismatches(cluster)
+    if problems:
+        raise InputError(
+            [*problems, Problem(where=(), message="remove the file or write to another one")], source=str(out)
+        )
+    return plan
