@@ -26,10 +26,8 @@ def balanced_clustering(*, graph: WorkerGraph, clusters: int | None = None, seed
     of an aggregator and of the server.
 
     Raises:
-        ValueError: ``clusters`` is below 1, or the graph has explicit neighbour lists.
+        ValueError: ``clusters`` is below 1.
     """
-    if graph.group is None:
-        raise ValueError("balanced clustering needs a grouped graph, in which any members of a group may be clustered")
     count = clusters if clusters is not None else max(1, round(math.sqrt(graph.size)))
     if count < 1:
         raise ValueError(f"{count} clusters; expected at least 1")
@@ -43,8 +41,8 @@ def balanced_clustering(*, graph: WorkerGraph, clusters: int | None = None, seed
     return Clustering(head=head, method="balanced")
 
 
-def exact_clustering(*, graph: WorkerGraph, capacity: Ints, time_limit: float = 60.0) -> Clustering:
-    """Fewest streams, by mixed-integer programming (HiGHS through scipy).
+def exact_clustering(*, graph: WorkerGraph, capacity: Ints, time_limit: float = 60.0) -> tuple[Clustering, bool]:
+    """Fewest streams, by mixed-integer programming (HiGHS through scipy), and whether that is proven.
 
     Binary x_w: w sends to the server; y_(w', w) in [0, 1]: w' sends to w (whole at the optimum for fixed x, since what
     is left is a transport problem). Each worker is one or the other, members fit the capacity, and y <= x tightens it.
@@ -83,4 +81,21 @@ def exact_clustering(*, graph: WorkerGraph, capacity: Ints, time_limit: float = 
     heads = np.arange(n, dtype=np.int64)
     taken = result.x[n:] > 0.5
     heads[member[taken]] = head[taken]
-    return Clustering(head=heads, method="exact", proven=result.status == 0)
+    return Clustering(head=heads, method="exact"), bool(result.status == 0)
+
+
+def violations(clustering: Clustering, *, graph: WorkerGraph, capacity: Ints) -> list[str]:
+    """Violated constraints of equation 1, as text; empty if the clustering is feasible."""
+    head, counts = clustering.head, clustering.member_counts
+    out = []
+    if len(head) != graph.size or head.min(initial=0) < 0 or head.max(initial=0) >= graph.size:
+        return [f"heads do not cover the {graph.size} workers"]
+    for worker in np.flatnonzero(head[head] != head):
+        out.append(f"worker {worker} sends to {head[worker]}, which is not an aggregator")
+    for worker in np.flatnonzero(counts > capacity):
+        out.append(f"aggregator {worker} has {counts[worker]} members; its capacity is {capacity[worker]}")
+    for aggregator in clustering.aggregators:
+        reach = set(graph.neighbours(aggregator).tolist())
+        unreachable = [member for member in clustering.members(aggregator) if member not in reach]
+        out += [f"worker {member} cannot reach its aggregator {aggregator}" for member in unreachable]
+    return out

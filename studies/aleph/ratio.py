@@ -16,8 +16,8 @@ import numpy as np
 
 from mlt.planners.aleph.clustering import AS_PRINTED, best_of_seeds, cluster_workers
 from mlt.planners.aleph.clustering_greedy import greedy_clustering
-from mlt.planners.aleph.worker_graph import random_graph
 from studies.aleph.baselines import exact_clustering
+from studies.aleph.listed_graph import random_graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def measure_graph(seed: int, *, max_workers: int) -> RatioRow:
     density = float(rng.uniform(0.05, 0.6))
     graph = random_graph(workers, edge_probability=density, rng=rng)
     capacity = rng.integers(0, int(rng.integers(2, 10)), workers)
-    exact = exact_clustering(graph=graph, capacity=capacity, time_limit=120)
+    exact, proven = exact_clustering(graph=graph, capacity=capacity, time_limit=120)
     degrees = [len(graph.neighbours(worker)) for worker in range(workers)]
     delta = max(*capacity.tolist(), *degrees) + 1
     harmonic = sum(1 / i for i in range(1, delta + 1))
@@ -52,7 +52,7 @@ def measure_graph(seed: int, *, max_workers: int) -> RatioRow:
         workers=workers,
         edge_probability=round(density, 4),
         optimum=exact.streams,
-        proven=exact.proven,
+        proven=proven,
         streams=cluster_workers(graph=graph, capacity=capacity, seed=seed).streams,
         best_of_8=best_of_seeds(graph=graph, capacity=capacity, seed=seed).streams,
         printed=cluster_workers(graph=graph, capacity=capacity, seed=seed, reading=AS_PRINTED).streams,

@@ -114,11 +114,10 @@ def direct_clustering(size: int) -> Clustering:
 
 
 def fewest_streams(graph: WorkerGraph, capacity: Ints) -> int:
-    """Min number of streams to the servers over all clusterings of a grouped graph.
+    """Min number of streams to the servers over all clusterings.
 
     In each group the strongest aggregators are chosen until they and their members are the whole group.
     """
-    assert graph.group is not None
     order = np.lexsort([-capacity, graph.group])
     group, sizes = graph.group[order], np.bincount(graph.group)
     held = np.cumsum(capacity[order] + 1)
@@ -130,18 +129,13 @@ def fewest_streams(graph: WorkerGraph, capacity: Ints) -> int:
 
 
 def fastest_clustering(graph: WorkerGraph, resources: Resources) -> Clustering:
-    """The clustering with the highest rate on a grouped graph, proven.
+    """The clustering with the highest rate, proven.
 
     The paper fixes the rate at the slowest worker's bandwidth and minimises streams. The servers may then be the
     bottleneck (too many streams), while a slightly lower rate would give aggregators more members. Here the rate is
     searched. Capacities fall and streams rise with it, so feasibility is monotone and bisection finds the maximum. For
     the same reason more bandwidth or more cores never make it slower.
-
-    Raises:
-        ValueError: the graph has explicit neighbour lists, for which no proof exists here.
     """
-    if graph.group is None:
-        raise ValueError("the fastest clustering needs a grouped graph; use cluster_workers for neighbour lists")
 
     def feasible(rate: float) -> bool:
         return rate * fewest_streams(graph, capacities(resources, rate=rate)) <= resources.server_total * (1 + _SLACK)
@@ -154,4 +148,4 @@ def fastest_clustering(graph: WorkerGraph, resources: Resources) -> Clustering:
         middle = (low + high) / 2
         low, high = (middle, high) if feasible(middle) else (low, middle)
     best = greedy_clustering(graph=graph, capacity=capacities(resources, rate=low))
-    return Clustering(head=best.head, method="fastest", proven=True)
+    return Clustering(head=best.head, method="fastest")

@@ -49,15 +49,10 @@ AS_PRINTED = Reading(fill=False, weakest_first=False, redraw=False)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Clustering:
-    """Each worker's aggregator: ``head[w] == w`` for an aggregator or a worker that sends straight to the server.
-
-    ``rounds``: number of rounds of the algorithm's loop; ``proven``: no clustering has fewer streams.
-    """
+    """Each worker's aggregator: ``head[w] == w`` for an aggregator or a worker that sends straight to the server."""
 
     head: Ints
     method: str
-    rounds: int = 1
-    proven: bool = False
 
     @property
     def streams(self) -> int:
@@ -84,23 +79,6 @@ class Clustering:
         """Workers with neither aggregator nor members, ascending."""
         alone = (self.head == np.arange(len(self.head))) & (self.member_counts == 0)
         return [int(w) for w in np.flatnonzero(alone)]
-
-
-def violations(clustering: Clustering, *, graph: WorkerGraph, capacity: Ints) -> list[str]:
-    """Violated constraints of equation 1, as text; empty if the clustering is feasible."""
-    head, counts = clustering.head, clustering.member_counts
-    out = []
-    if len(head) != graph.size or head.min(initial=0) < 0 or head.max(initial=0) >= graph.size:
-        return [f"heads do not cover the {graph.size} workers"]
-    for worker in np.flatnonzero(head[head] != head):
-        out.append(f"worker {worker} sends to {head[worker]}, which is not an aggregator")
-    for worker in np.flatnonzero(counts > capacity):
-        out.append(f"aggregator {worker} has {counts[worker]} members; its capacity is {capacity[worker]}")
-    for aggregator in clustering.aggregators:
-        reach = set(graph.neighbours(aggregator).tolist())
-        unreachable = [member for member in clustering.members(aggregator) if member not in reach]
-        out += [f"worker {member} cannot reach its aggregator {aggregator}" for member in unreachable]
-    return out
 
 
 def round_up(capacity: Ints) -> Ints:
@@ -183,13 +161,13 @@ def _round(state: _State, reading: Reading, rng: np.random.Generator) -> tuple[b
     medians: dict[int, float] = {}
     # In a group all free workers but candidates have the same beta, so one median per group serves all its candidates.
     for worker in chosen:
-        key = int(state.graph.group[worker]) if state.graph.group is not None else int(worker)
+        key = int(state.graph.group[worker])
         if key not in medians:
             medians[key] = float(np.median(beta[state.free_neighbours(int(worker))]))
     drawn = False
     # The print does not fix the loop's order: the strongest come first, so that weaker ones become their members.
     for worker, draw in sorted(zip(chosen.tolist(), draws, strict=True), key=lambda item: -actual[item[0]]):
-        key = int(state.graph.group[worker]) if state.graph.group is not None else worker
+        key = int(state.graph.group[worker])
         if state.head[worker] >= 0 or draw * medians[key] >= 1:
             continue
         drawn = True
@@ -207,7 +185,7 @@ def cluster_workers(*, graph: WorkerGraph, capacity: Ints, seed: int = 0, readin
         reading: The active repairs.
 
     Returns:
-        A feasible clustering (``violations`` is empty).
+        A feasible clustering.
 
     Raises:
         ValueError: ``capacity`` does not have one entry >= 0 per worker.
@@ -217,15 +195,13 @@ def cluster_workers(*, graph: WorkerGraph, capacity: Ints, seed: int = 0, readin
         raise ValueError(f"expected {graph.size} capacities of 0 or more, one per worker")
     rng = np.random.default_rng(seed)
     state = _State(graph, capacity)
-    rounds = 0
     while state.unclustered.any():
-        rounds += 1
         found, drawn = _round(state, reading, rng)
         if not found or (not drawn and not reading.redraw):
             break
     alone = np.flatnonzero(state.unclustered)
     state.head[alone] = alone
-    return Clustering(head=state.head, method="m-wcha" if reading == REPAIRED else "m-wcha-printed", rounds=rounds)
+    return Clustering(head=state.head, method="m-wcha" if reading == REPAIRED else "m-wcha-printed")
 
 
 def best_of_seeds(

@@ -38,4 +38,4 @@ def greedy_clustering(*, graph: WorkerGraph, capacity: Ints) -> Clustering:
         head[order[:takes]] = worker
     alone = np.flatnonzero(head < 0)
     head[alone] = alone
-    return Clustering(head=head, method="greedy", proven=graph.group is not None)
+    return Clustering(head=head, method="greedy")

@@ -15,12 +15,12 @@ from mlt.planners.aleph.worker_graph import Ints, WorkerGraph
 
 
 def localise(clustering: Clustering, graph: WorkerGraph) -> Clustering:
-    """Assign members again, level by level of ``graph.nearness``, nearest first; explicit graphs are unchanged.
+    """Assign members again, level by level of ``graph.nearness``, nearest first.
 
     Inside one place (a rack, then a module, then the whole group) members fill the aggregators' free slots in order, so
     a member leaves a place only if it has no free slot left.
     """
-    if graph.group is None or not graph.nearness:
+    if not graph.nearness:
         return clustering
     head, seats = np.arange(graph.size), clustering.member_counts.copy()
     waiting = clustering.head != head

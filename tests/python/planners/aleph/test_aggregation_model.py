@@ -16,10 +16,11 @@ from mlt.planners.aleph.aggregation_model import (
     fewest_streams,
     hierarchical_time,
 )
-from mlt.planners.aleph.clustering import Clustering, cluster_workers, violations
+from mlt.planners.aleph.clustering import Clustering, cluster_workers
 from mlt.planners.aleph.clustering_greedy import greedy_clustering
-from mlt.planners.aleph.worker_graph import complete_graph, graph_from_edges, grouped_graph
+from mlt.planners.aleph.worker_graph import complete_graph, grouped_graph
 from mlt.planners.byteps.load_assignment import ring_all_reduce_time
+from studies.aleph.baselines import violations
 from studies.aleph.simulation import usage
 
 
@@ -140,8 +141,3 @@ def test_fastest__beats_the_papers_fixed_rate_when_servers_are_short() -> None:
     assert hierarchical_time(fastest_clustering(complete_graph(4), example), example) < hierarchical_time(
         fixed, example
     )
-
-
-def test_fastest__rejects_explicit_edges() -> None:
-    with pytest.raises(ValueError, match="grouped graph"):
-        fastest_clustering(graph_from_edges(1, []), resources([1e9], [1e9]))

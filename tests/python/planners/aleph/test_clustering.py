@@ -17,9 +17,10 @@ from mlt.planners.aleph.clustering import (
     best_of_seeds,
     cluster_workers,
     round_up,
-    violations,
 )
-from mlt.planners.aleph.worker_graph import WorkerGraph, complete_graph, graph_from_edges, grouped_graph, random_graph
+from mlt.planners.aleph.worker_graph import WorkerGraph, complete_graph, grouped_graph
+from studies.aleph.baselines import violations
+from studies.aleph.listed_graph import graph_from_edges, random_graph
 
 READINGS = [REPAIRED, AS_PRINTED, Reading(fill=False), Reading(weakest_first=False), Reading(redraw=False)]
 

@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlt.planners.aleph.clustering import Clustering, cluster_workers, violations
+from mlt.planners.aleph.clustering import Clustering, cluster_workers
 from mlt.planners.aleph.clustering_locality import localise
-from mlt.planners.aleph.worker_graph import complete_graph, graph_from_edges, grouped_graph
+from mlt.planners.aleph.worker_graph import complete_graph, grouped_graph
+from studies.aleph.baselines import violations
 
 
 def distance(clustering: Clustering, racks: np.ndarray) -> int:
@@ -33,8 +34,3 @@ def test_localise__brings_members_home() -> None:
     racks = np.array([0, 0, 1, 1])
     crossed = Clustering(head=np.array([0, 2, 2, 0]), method="by hand")
     assert localise(crossed, complete_graph(4, nearness=[racks])).head.tolist() == [0, 0, 2, 2]
-
-
-def test_localise__leaves_explicit_graphs_alone() -> None:
-    clustering = Clustering(head=np.array([0, 0]), method="by hand")
-    assert localise(clustering, graph_from_edges(2, [(0, 1)])) is clustering

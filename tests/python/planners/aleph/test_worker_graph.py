@@ -1,4 +1,4 @@
-"""Both forms of the worker graph answer the same questions the same way."""
+"""Groups, and the studies' listed edges, answer the same questions the same way."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlt.planners.aleph.worker_graph import WorkerGraph, complete_graph, graph_from_edges, grouped_graph, worker_graph
+from mlt.planners.aleph.worker_graph import WorkerGraph, complete_graph, grouped_graph, worker_graph
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
+from studies.aleph.listed_graph import graph_from_edges
 
 
 def spelled_out(groups: list[int]) -> WorkerGraph:
@@ -33,11 +34,6 @@ def test_graph_from_edges__drops_loops_and_repeats() -> None:
     assert [graph.neighbours(w).tolist() for w in range(3)] == [[1], [0], []]
     with pytest.raises(ValueError, match="expected ends from 0 to 2"):
         graph_from_edges(3, [(0, 3)])
-
-
-def test_worker_graph__needs_exactly_one_form() -> None:
-    with pytest.raises(ValueError, match="exactly one"):
-        WorkerGraph(size=2)
 
 
 def test_complete_graph__everyone() -> None:
