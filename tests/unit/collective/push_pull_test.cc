@@ -174,6 +174,13 @@ PushPullRequest request_of(std::uint64_t key, std::vector<float>& values, double
   return request;
 }
 
+SimulationConfig lossy(double drop, std::uint64_t seed = SimulationConfig{}.seed) {
+  SimulationConfig config;
+  config.seed = seed;
+  config.link.data.drop = config.link.control.drop = drop;
+  return config;
+}
+
 }  // namespace
 
 TEST_CASE("push_pull__averages_exactly_without_loss_over_partitions_and_services") {
@@ -203,11 +210,7 @@ TEST_CASE("push_pull__averages_exactly_without_loss_over_partitions_and_services
 TEST_CASE("push_pull__under_loss_all_workers_get_the_same_bits_averaged_by_what_arrived") {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
-    SimulationConfig config;
-    config.seed = seed;
-    config.link.data.drop = 0.05;
-    config.link.control.drop = 0.05;
-    Job job(config, 2, 1);
+    Job job(lossy(0.05, seed), 2, 1);
     const std::size_t elements = 40'000;
     for (std::size_t iteration = 0; iteration < 5; ++iteration) {
       std::vector<std::vector<float>> tensors{gradient(elements, 0, iteration), gradient(elements, 1, iteration)};
@@ -239,9 +242,7 @@ TEST_CASE("push_pull__under_loss_all_workers_get_the_same_bits_averaged_by_what_
 }
 
 TEST_CASE("push_pull__bound_zero_under_loss_is_exact") {
-  SimulationConfig config;
-  config.link.data.drop = 0.1;
-  config.link.control.drop = 0.1;
+  SimulationConfig config = lossy(0.1);
   config.link.data.duplicate = 0.05;
   config.link.data.reorder = 0.05;
   Job job(config, 2, 1);
@@ -336,11 +337,7 @@ TEST_CASE("push_pull__a_dead_service_fails_the_worker_with_its_rank") {
 TEST_CASE("push_pull__a_worker_that_leaves_after_the_last_round_takes_nothing_from_the_others") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
-    SimulationConfig config;
-    config.seed = seed;
-    config.link.data.drop = 0.1;
-    config.link.control.drop = 0.1;
-    Job job(config, 2, 1);
+    Job job(lossy(0.1, seed), 2, 1);
     std::vector<std::vector<float>> tensors{gradient(50'000, 0, 0), gradient(50'000, 1, 0)};
     for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.1));
     REQUIRE(job.run_until_done(0, 1));
@@ -354,11 +351,7 @@ TEST_CASE("push_pull__a_worker_that_leaves_after_the_last_round_takes_nothing_fr
 TEST_CASE("push_pull__a_partition_that_is_over_does_not_end_the_others_when_a_worker_leaves") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     CAPTURE(seed);
-    SimulationConfig config;
-    config.seed = seed;
-    config.link.data.drop = 0.1;
-    config.link.control.drop = 0.1;
-    Job job(config, 2, 1);
+    Job job(lossy(0.1, seed), 2, 1);
     const std::size_t elements = kPartitionElements * 2 + 50'000;
     std::vector<std::vector<float>> tensors{gradient(elements, 0, 0), gradient(elements, 1, 0)};
     for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.1));
@@ -450,10 +443,7 @@ TEST_CASE("summation__receives_that_stand_idle_leave_room_for_the_key_in_use") {
   constexpr std::size_t kKeys = 1'100;
   for (const double drop : {0.0, 0.05}) {
     CAPTURE(drop);
-    SimulationConfig config;
-    config.link.data.drop = drop;
-    config.link.control.drop = drop;
-    Job job(config, 2, 1);
+    Job job(lossy(drop), 2, 1);
     std::vector<std::vector<float>> tensors(2, std::vector<float>(10, 1.0F));
     for (std::size_t key = 0; key < kKeys; ++key) {
       for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(key, tensors[worker], 0.0));
