@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mlt.testbed.errors import TestbedError
+from mlt.testbed.state import start_time
 
 NETNS_DIRECTORY = Path("/run/netns")
 _CLONE_NEWNET = 0x4000_0000
@@ -110,14 +111,17 @@ def processes(paths: Iterable[Path]) -> list[int]:
 
 
 def end_processes(paths: list[Path], *, grace: float) -> int:
-    """SIGTERM to every process inside, SIGKILL after ``grace`` seconds; returns the number of processes."""
-    ended = set()
+    """SIGTERM to every process inside, SIGKILL after ``grace`` seconds; returns their number when all are over.
+
+    A process leaves its namespace before it is over: it may still hold files and answer to its pid.
+    """
+    ended: dict[int, int | None] = {}  # pid -> when it started
     deadline = time.monotonic() + grace
     terminated: set[int] = set()
     while pids := processes(paths):
         late = time.monotonic() >= deadline
         for pid in pids:
-            ended.add(pid)
+            ended.setdefault(pid, start_time(pid))
             if late or pid not in terminated:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
@@ -125,6 +129,10 @@ def end_processes(paths: list[Path], *, grace: float) -> int:
         if late and time.monotonic() > deadline + 5:
             break  # stuck in the kernel: the namespace is removed when they end
         time.sleep(0.02)
+    while any(began is not None and start_time(pid) == began for pid, began in ended.items()):
+        if time.monotonic() > deadline + 5:
+            break
+        time.sleep(0.005)
     return len(ended)
 
 

@@ -14,7 +14,7 @@ import pytest
 from checks import assert_names, until
 from testbed_lab import MLT, command, leftovers, needs_testbed, python
 
-from mlt.testbed import BadTopologyError, Testbed, TestbedError, state
+from mlt.testbed import BadTopologyError, Testbed, TestbedError, namespaces, state
 
 pytestmark = needs_testbed
 
@@ -131,6 +131,18 @@ def test_run__ends_processes_that_left_its_process_group(name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert not is_alive(int(done.stdout.split()[2]))
     assert leftovers(name) == []
+
+
+def test_end_processes__waits_for_processes_that_have_left_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = "signal.signal(15, lambda *_: (time.sleep(0.3), sys.exit()))"
+    slow = f"import signal, sys, time\n{handler}\nprint()\ntime.sleep(300)"
+    with subprocess.Popen(python(slow), stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        listed = [[child.pid], []]
+        monkeypatch.setattr(namespaces, "processes", lambda _: listed.pop(0))
+        assert namespaces.end_processes([], grace=2) == 1
+        assert state.start_time(child.pid) is None
 
 
 def test_run__killed__leaves_nothing_that_the_next_command_does_not_remove(name: str) -> None:
