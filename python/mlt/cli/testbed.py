@@ -38,7 +38,7 @@ def app() -> None:
 
     \b
     mlt testbed run --hosts 4 --rate 200mbit --loss 1% -- python train.py
-    mlt testbed up --hosts 2;  mlt testbed exec host0 -- ping host1's address
+    mlt testbed up --hosts 2;  mlt testbed exec host0 -- ping 10.77.0.2
     mlt testbed status --watch;  mlt testbed set host1 --loss 5%;  mlt testbed down
 
     Tutorial (five minutes): docs/testbed.md.
@@ -201,11 +201,15 @@ def _interrupted() -> Iterator[None]:
         raise SystemExit(INTERRUPTED) from None
 
 
-def _attach(name: str) -> Testbed:
-    names = [found.name for found in state.all_states()]
-    if name == DEFAULT_NAME and name not in names and len(names) == 1:
-        name = names[0]  # the only one
-    return Testbed.attach(name)
+def _attach(name: str | None) -> Testbed:
+    return Testbed.attach(name or os.environ.get(beds.VARIABLE) or _chosen())
+
+
+def _chosen() -> str:
+    """The testbed of a command line without a name, which this prints."""
+    name = state.only_own().name
+    click.echo(f"testbed {name!r}, your only one", err=True)
+    return name
 
 
 def _console(*, err: bool = False) -> Any:
@@ -215,7 +219,7 @@ def _console(*, err: bool = False) -> Any:
 
 def _named(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--name", default=DEFAULT_NAME, show_default=True, help="Testbed name; if it does not exist, the only one."
+        "--name", help="Testbed name.  [default: the one that this runs in, else the only one of your 'up']"
     )(function)
 
 
@@ -223,7 +227,7 @@ def _named(function: Callable[..., Any]) -> Callable[..., Any]:
 @_named
 @click.argument("host")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
+def exec_(name: str | None, host: str, command: tuple[str, ...]) -> None:
     """Run COMMAND on HOST in the foreground: same terminal, its exit code."""
     with _errors():
         _check_command(command)
@@ -241,13 +245,12 @@ def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
               help="JSON file to write; -: standard output.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Show idle queues too.")
 @click.option("--watch", is_flag=True, help="Repeat every second, until Ctrl-C or until the testbed is removed.")
-def status(name: str, json: Path | None, everything: bool, watch: bool) -> None:
+def status(name: str | None, json: Path | None, everything: bool, watch: bool) -> None:
     """Show links and queues, live: packets sent, marked, dropped by cause, bytes queued."""
     from rich.live import Live
 
     with _errors(), _interrupted():
         bed = _attach(name)
-        name = bed.name
         if json is not None:
             try:
                 write_json(json, report.as_json(bed))
@@ -258,9 +261,9 @@ def status(name: str, json: Path | None, everything: bool, watch: bool) -> None:
             console.print_table(report.tables(bed, everything=everything))
             return
         with Live(report.tables(bed, everything=everything), console=console, auto_refresh=False) as live:
-            while name in (found.name for found in state.all_states()):
+            while bed.name in (found.name for found in state.all_states()):
                 time.sleep(1)
-                live.update(report.tables(Testbed.attach(name), everything=everything), refresh=True)
+                live.update(report.tables(Testbed.attach(bed.name), everything=everything), refresh=True)
 
 
 @app.command(name="set")
@@ -276,7 +279,7 @@ def status(name: str, json: Path | None, everything: bool, watch: bool) -> None:
 @click.option("--break", "break_", is_flag=True, help="Unplug LINK.")
 @click.option("--heal", is_flag=True, help="Plug LINK in again.")
 def set_(
-    name: str,
+    name: str | None,
     link: str | None,
     loss: float | None,
     delay: float | None,
@@ -321,11 +324,16 @@ def set_(
 
 
 @app.command()
-@click.argument("name", default=DEFAULT_NAME)
+@click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="Remove every testbed of this host.")
-def down(name: str, everything: bool) -> None:
-    """End every process in a testbed and remove it, and also the leftovers of crashed runs."""
+def down(name: str | None, everything: bool) -> None:
+    """End every process in a testbed and remove it, and also the leftovers of crashed runs.
+
+    Without NAME: the only testbed that your 'mlt testbed up' made.
+    """
     with _errors(), runner.uninterrupted():
+        if everything and name is not None:
+            raise BadTopologyError(f"{name} and --all: give one of them")
         if not requirements.is_privileged():
             raise MissingError(requirements.problems(topology.make({"hosts": 1})))
         with state.locked():
@@ -336,9 +344,12 @@ def down(name: str, everything: bool) -> None:
             for found in state.all_states():
                 cleanup.remove(found.name)
                 click.echo(f"removed {found.name}")
+        elif name is None:
+            if swept and not state.own():
+                return  # the leftovers were what there was to remove
+            cleanup.remove(name := state.only_own().name)
+            click.echo(f"removed {name}")
         elif name not in swept:
-            if swept and name == DEFAULT_NAME and name not in [found.name for found in state.all_states()]:
-                return
             cleanup.remove(name)
             click.echo(f"removed {name}")
 

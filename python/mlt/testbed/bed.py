@@ -45,6 +45,8 @@ from mlt.testbed.topology import Topology, check_name, make
 Result = TypeVar("Result")
 _numbers = itertools.count(1)
 DEFAULT_PORT = 29_500
+# Names the testbed that a command runs in.
+VARIABLE = "MLT_TESTBED"
 
 
 class Testbed:
@@ -83,6 +85,7 @@ class Testbed:
             made = state.State(
                 name=self.name,
                 owner=None if stays else state.owner(),
+                user=state.user(),
                 topology=self.topology.as_dict(),
                 namespaces={node: str(namespaces.path_of(self.name, node)) for node in self.layout.nodes},
                 secret=secrets.token_hex(32),
@@ -210,7 +213,7 @@ class Testbed:
             "MLT_INTERFACE": HOST_INTERFACE,
             "GLOO_SOCKET_IFNAME": HOST_INTERFACE,
             "NCCL_SOCKET_IFNAME": HOST_INTERFACE,
-            "MLT_TESTBED": self.name,
+            VARIABLE: self.name,
             "MLT_TESTBED_HOST": host,
             # With DSCPs that the switches do not know, all packets would be in the default class.
             **({} if policy is None else {"MLT_QOS_POLICY": policy}),

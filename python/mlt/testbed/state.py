@@ -24,7 +24,8 @@ ROOT_DIRECTORY = Path("/run/mlt-testbed")
 
 @dataclass(kw_only=True)
 class State:
-    """``owner``: [pid, start time] of the owning process, None for ``up``. ``tables``: name -> kernel number.
+    """``owner``: [pid, start time] of the owning process, None for ``up``. ``user``: who made it (``user()``), None
+    if that was not recorded. ``tables``: name -> kernel number.
     ``secret``: secret of the jobs on the testbed, so only its user may read the file. ``policies``: earlier policy
     files (None: no policy), oldest first."""
 
@@ -37,6 +38,7 @@ class State:
     secret: str = field(default="", repr=False)
     ready: bool = False
     policies: list[str | None] = field(default_factory=list)
+    user: int | None = None
     version: int = VERSION
 
     @property
@@ -61,6 +63,12 @@ def start_time(pid: int) -> int | None:
 def owner() -> list[int]:
     """This process, as ``State.owner``."""
     return [os.getpid(), start_time(os.getpid()) or 0]
+
+
+def user() -> int:
+    """The user at the terminal: through sudo the one who called it."""
+    caller = os.environ.get("SUDO_UID", "")
+    return int(caller) if os.geteuid() == 0 and caller.isdecimal() else os.getuid()
 
 
 def directory() -> Path:
@@ -138,6 +146,39 @@ def all_states() -> list[State]:
             if raw.get("version") == VERSION:
                 found.append(State(**raw))
     return found
+
+
+def own() -> list[State]:
+    """The testbeds that this user's ``up`` made."""
+    return [found for found in all_states() if found.owner is None and found.user in (None, user())]
+
+
+def only_own() -> State:
+    """The testbed that a command without a name acts on: the only one of ``own``.
+
+    One of ``run``, of another program or of another user of sudo is another's experiment, which has to be named.
+    Raises TestbedError with the names of all if there is none, or more than one.
+    """
+    mine = own()
+    if len(mine) == 1:
+        return mine[0]
+    every = all_states()
+    if not every:
+        of_root = os.geteuid() != 0 and any(ROOT_DIRECTORY.glob("*.json"))
+        raise TestbedError(
+            "no testbed of this user exists, but root has one: use sudo"
+            if of_root
+            else "no testbed exists; 'mlt testbed up' makes one"
+        )
+    names = ", ".join(f"{found.name} ({_maker(found)})" for found in every)
+    cause = f"{len(mine)} testbeds are yours" if mine else "no testbed here was made by your 'mlt testbed up'"
+    raise TestbedError(f"{cause}; name one of these: {names}")
+
+
+def _maker(found: State) -> str:
+    if found.owner is not None:
+        return f"of process {found.owner[0]}"
+    return "yours" if found.user in (None, user()) else f"of user {found.user}"
 
 
 def keep_policy(name: str, number: int, text: str) -> Path:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from checks import assert_names
-from testbed_lab import MLT, POLICY, command, needs_testbed
+from testbed_lab import MLT, POLICY, command, leftovers, needs_testbed
+
+from mlt.testbed import state
 
 
 @pytest.mark.parametrize(
@@ -138,3 +140,20 @@ def test_run__passes_the_switches_policy_to_the_command(tmp_path: Path) -> None:
     relative = os.path.relpath(tmp_path / "own.yaml")
     done = command("run", "--hosts", "1", "--policy", relative, *words)
     assert f"[0] policy {tmp_path / 'own.yaml'}" in done.stdout
+
+
+@needs_testbed
+def test_up__its_testbed_is_of_this_user_and_needs_no_name() -> None:
+    name = f"own-{os.getpid()}"
+    try:
+        assert command("up", name, "--hosts", "1", "--queue", "fifo").returncode == 0
+        (own,) = (found for found in state.own() if found.name == name)
+        assert own.user == state.user()
+        if len(state.own()) > 1:
+            pytest.skip("this machine has another testbed of this user")
+        done = command("exec", "host0", "--", "sh", "-c", "echo $MLT_TESTBED")
+        assert done.stdout == f"{name}\n"
+        assert name in done.stderr
+    finally:
+        command("down", name)
+    assert leftovers(name) == []
