@@ -135,7 +135,7 @@ def test_run__ends_processes_that_left_its_process_group(name: str) -> None:
 
 def test_end_processes__waits_for_processes_that_have_left_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = "signal.signal(15, lambda *_: (time.sleep(0.3), sys.exit()))"
-    slow = f"import signal, sys, time\n{handler}\nprint()\ntime.sleep(300)"
+    slow = f"import signal, sys, time\n{handler}\nprint(flush=True)\ntime.sleep(30)"
     with subprocess.Popen(python(slow), stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
