@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from mlt._shared import variables
 from mlt._shared.ports import free_port
 from mlt.errors import RendezvousError
 from mlt.job import interfaces
@@ -90,11 +91,15 @@ def join(options: Any) -> Membership:
 def _make_context(options: Any, *, is_default: bool) -> Context:
     # Here: the native library is loaded when a job starts.
     from mlt import Context
-    from mlt.options import times
+    from mlt.job.configuration import MAX_RANKS, JobConfig
+    from mlt.options import arguments, times
 
     rank, size, store = options.group_rank, options.group_size, options.store
-    if store is None or (is_default and int(os.environ.get("MLT_SERVICES") or 0) > 0):
+    if store is None or (is_default and variables.integer(os.environ, "MLT_SERVICES", most=MAX_RANKS)):
         return Context(rank, size)
+    # A wrong variable is an error before this rank waits for rank 0.
+    JobConfig.resolve(rank=rank, world_size=size, services=0, master_addr="localhost", rendezvous_port=1)
+    arguments.resolve({}, os.environ)
     limit = options.timeout.total_seconds()
     most = times.resolve({}, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
     address, port = _meeting_point(store, rank, size, min(limit, most))
@@ -118,7 +123,7 @@ def _meeting_point(store: Any, rank: int, size: int, seconds: float) -> tuple[st
     key = f"{_KEY}/rank 0/{turn}"
     if rank == 0:
         address = _address_of_rank_0(store)
-        port = _given_port() or (free_port(address) if size > 1 else 1)
+        port = variables.port(os.environ, "MLT_RENDEZVOUS_PORT") or (free_port(address) if size > 1 else 1)
         store.set(key, json.dumps([address, port]))
         return address, port
     try:
@@ -131,11 +136,6 @@ def _meeting_point(store: Any, rank: int, size: int, seconds: float) -> tuple[st
         ) from None
     address, port = json.loads(store.get(key))
     return str(address), int(port)
-
-
-def _given_port() -> int | None:
-    given = os.environ.get("MLT_RENDEZVOUS_PORT")
-    return int(given) if given and given.isdigit() else None
 
 
 def _address_of_rank_0(store: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
@@ -17,6 +16,7 @@ from mlt._core import Reduction
 from mlt._shared.argument_types import explains_types
 from mlt.errors import ConfigError, InvalidBufferError
 from mlt.operation import Completion, Kind, Operation
+from mlt.options import times
 
 if TYPE_CHECKING:
     from mlt.context import Context
@@ -390,7 +390,7 @@ class GroupCollectives:
         ('complete', 'complete')
         """
         operation = self._engine.post_barrier(
-            self._group(ranks), _stream(stream), layer, _layers(layer, layers), _timeout_ns(timeout)
+            self._group(ranks), _stream(stream), layer, _layers(layer, layers), times.limit_ns(timeout)
         )
         return self._operation(operation, "barrier")
 
@@ -409,7 +409,7 @@ class GroupCollectives:
     ) -> tuple[Sequence[int], int, float, int, int, int, str]:  # fmt: skip
         """The last arguments of every collective of the native engine, checked."""
         group, layers = self._group(ranks), _layers(layer, layers)
-        return group, _stream(stream), loss_bound, layer, layers, _timeout_ns(timeout), dtype or ""
+        return group, _stream(stream), loss_bound, layer, layers, times.limit_ns(timeout), dtype or ""
 
     def _operation(self, operation: int, kind: Kind) -> Operation:
         return Operation(operation, kind, -1, 0, cast("Context", self))
@@ -425,14 +425,6 @@ def _layers(layer: int, layers: int) -> int:
     if layers < 1 or not 0 <= layer < layers:
         raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers")
     return layers
-
-
-def _timeout_ns(seconds: float | None) -> int:
-    if seconds is None:
-        return 0
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ConfigError(f"timeout is {seconds!r}; it is a time in seconds, above 0")
-    return max(round(seconds * 1e9), 1)
 
 
 def _parts(tensor: Any, splits: Sequence[int] | None, name: str, ranks: int, dtype: str | None) -> list[int]:

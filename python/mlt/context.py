@@ -226,7 +226,7 @@ class Context(GroupCollectives):
                 layers,
                 tags,
                 by_magnitude,
-                0 if timeout is None else times.nanoseconds(timeout, "timeout"),
+                times.limit_ns(timeout),
                 dtype or "",
             )
         except TypeError as error:
@@ -273,8 +273,8 @@ class Context(GroupCollectives):
                 loss_bound,
                 fill != "zero" and _choice(fill, "fill", "zero", "keep"),
                 stop != "patient" and _choice(stop, "stop", "patient", "eager"),
-                0 if deadline is None else times.nanoseconds(deadline, "deadline"),
-                0 if timeout is None else times.nanoseconds(timeout, "timeout"),
+                times.limit_ns(deadline, "deadline"),
+                times.limit_ns(timeout),
                 dtype or "",
             )
         except TypeError as error:

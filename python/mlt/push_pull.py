@@ -13,6 +13,7 @@ from mlt._shared.argument_types import explains_types
 from mlt.context import Context
 from mlt.errors import ConfigError, UnknownOperationError, WaitTimeoutError, from_status
 from mlt.operation import Operation
+from mlt.options import times
 
 if TYPE_CHECKING:
     from mlt import _core
@@ -210,8 +211,7 @@ class PushPull:
             raise ConfigError(f"key is {key}; keys are integers in [0, 2**40)")
         if layers < 1 or not 0 <= layer < layers:
             raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers (push-pull of key {key})")
-        if timeout is not None and not timeout > 0:
-            raise ConfigError(f"timeout is {timeout!r}; it is a time in seconds, above 0 (push-pull of key {key})")
+        timeout_ns = times.limit_ns(timeout, f"timeout (push-pull of key {key})")
         handle = PushPullHandle(self._context, key, name)
         handle._id = self._context.engine.push_pull(
             tensor,
@@ -221,7 +221,7 @@ class PushPull:
             average,
             layer,
             layers,
-            0 if timeout is None else max(round(timeout * 1e9), 1),
+            timeout_ns,
             weakref.ref(handle),
         )
         return handle

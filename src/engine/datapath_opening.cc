@@ -123,7 +123,7 @@ std::unique_ptr<io::NetworkDatapath> open_udp(io::UdpOptions udp, const std::vec
 
 [[noreturn]] void refuse(const Options& options, const std::string& why) {
   throw Error(ErrorCode::kConfig,
-              "rank " + std::to_string(options.rank) + ": datapath '" + options.datapath + "' " + why);
+              "rank " + std::to_string(options.rank) + ": datapath (MLT_DATAPATH) '" + options.datapath + "' " + why);
 }
 
 // N of "xdp:N".

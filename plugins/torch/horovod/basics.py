@@ -10,6 +10,7 @@ from mlt.torch.horovod import handles, job
 from mlt.torch.horovod.process_sets import ProcessSet, add_process_set, global_process_set
 
 from mlt._named.timeline import Timeline
+from mlt._shared import variables
 
 
 def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[int]] | None = None) -> None:
@@ -20,12 +21,13 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[in
     """
     if comm is not None:
         raise ValueError("init(comm=) is not supported: mlt uses no MPI; use process_sets= for a subset of the ranks")
+    mark_cycles = variables.flag(os.environ, "HOROVOD_TIMELINE_MARK_CYCLES")
     if not job.start():
         return
     global_process_set.ranks = list(range(size()))
     timeline = os.environ.get("HOROVOD_TIMELINE", "")
     if rank() == 0 and timeline not in ("", "DYNAMIC"):
-        start_timeline(timeline, os.environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0"))
+        start_timeline(timeline, mark_cycles)
     if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:
             add_process_set(process_set)

@@ -6,10 +6,10 @@ import atexit
 import os
 import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from mlt._named.controller import Controller
 from mlt._named.elements import Bytes
 from mlt._named.leader import Settings
 from mlt._named.requests import Request
+from mlt._shared import variables
 from mlt.job import ending, launchers
 
 NOT_INITIALIZED: Final = "Horovod has not been initialized; use hvd.init()."
@@ -57,7 +58,7 @@ def start() -> bool:
     with _lock:
         if _job is not None:
             return False
-        place = launchers.place(os.environ)
+        place, chosen = launchers.place(os.environ), settings(os.environ)
         context = None
         if place.world_size > 1:
             from mlt import Context  # the native library is loaded when a job starts
@@ -65,7 +66,7 @@ def start() -> bool:
             context = Context(
                 place.rank, place.world_size, master_addr=place.master_addr, rendezvous_port=place.rendezvous_port
             )
-        own = Controller(context, settings(os.environ))
+        own = Controller(context, chosen)
         try:
             _job = _describe(own, place)
         except BaseException:
@@ -87,23 +88,19 @@ def stop(reason: str = "") -> None:
         job.controller.close(reason)
 
 
-def settings(environ: Any) -> Settings:
-    """Horovod's variables that apply. Raises ValueError that names the one that is no number."""
-
-    def number(name: str, default: float) -> float:
-        text = environ.get(name)
-        try:
-            return default if text is None else float(text)
-        except ValueError:
-            raise ValueError(f"environment variable {name} is {text!r}; it must be a number") from None
-
+def settings(environ: Mapping[str, str]) -> Settings:
+    """Horovod's variables that apply. Raises ConfigError that names the one that is wrong."""
     standard = Settings()
-    checks = environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") in ("", "0")
+    fusion_bytes = variables.integer(environ, "HOROVOD_FUSION_THRESHOLD")
+    cache_capacity = variables.integer(environ, "HOROVOD_CACHE_CAPACITY")
+    stall = variables.time(environ, "HOROVOD_STALL_CHECK_TIME_SECONDS", is_zero_valid=True)
+    stall_end = variables.time(environ, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", is_zero_valid=True)
+    checks = not variables.flag(environ, "HOROVOD_STALL_CHECK_DISABLE")
     return Settings(
-        fusion_bytes=int(number("HOROVOD_FUSION_THRESHOLD", standard.fusion_bytes)),
-        cache_capacity=int(number("HOROVOD_CACHE_CAPACITY", standard.cache_capacity)),
-        stall_seconds=number("HOROVOD_STALL_CHECK_TIME_SECONDS", standard.stall_seconds) if checks else 0.0,
-        stall_end_seconds=number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0) if checks else 0.0,
+        fusion_bytes=standard.fusion_bytes if fusion_bytes is None else fusion_bytes,
+        cache_capacity=standard.cache_capacity if cache_capacity is None else cache_capacity,
+        stall_seconds=(standard.stall_seconds if stall is None else stall) if checks else 0.0,
+        stall_end_seconds=(stall_end or 0.0) if checks else 0.0,
     )
 
 

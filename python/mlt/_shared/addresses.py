@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from mlt._shared.units import whole_number
 from mlt.errors import ConfigError
 
 
@@ -33,6 +34,7 @@ def parse_target(target: str, default_port: int) -> tuple[str, int]:
         host, _, port = target.partition(":")
     elif ":" in target and not is_address(target):
         host = ""
-    if not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
+    number = whole_number(port)
+    if not host or number is None or not 1 <= number <= 65_535:
         raise ConfigError(f"{target!r} is not HOST or HOST:PORT; write 10.0.0.2, node2:29600 or [fd00::2]:29600")
-    return host, int(port)
+    return host, number

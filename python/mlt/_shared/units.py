@@ -13,9 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-_NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/%]*)\s*")
+# [0-9]: \d also matches the digits of other scripts.
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/%]*)\s*")
+_WHOLE = re.compile(r"0*[0-9]{1,19}")
 # 0.1 % and 1e-9 s are what people write; Decimal keeps them from becoming 0.0010000000000000002.
 _PREFIXES = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12}
+# The native library counts nanoseconds in 64 bits, which hold 9.2e9 s.
+MAX_SECONDS = 9e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +56,15 @@ class Quantity:
         if isinstance(given, str):
             match = _NUMBER.fullmatch(given)
             unit = match[2].lower() if match else ""
-            if match is None or (unit and unit not in self.units) or self._is_misleading(match[1], match[2]):
+            if match is None or (unit and unit not in self.units):
                 return None
-            return float(Decimal(match[1]) * (self.units[unit] if unit else scale))
+            try:
+                if self._is_misleading(match[1], match[2]):
+                    return None
+                number = float(Decimal(match[1]) * (self.units[unit] if unit else scale))
+            except ArithmeticError:  # an exponent beyond Decimal's
+                return None
+            return number if math.isfinite(number) else None
         if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
             return None
         return float(given * scale if isinstance(given, int) else Decimal(repr(given)) * scale)
@@ -76,6 +86,12 @@ class Quantity:
             if above > -math.inf
             else (f"between {self.text_of(least)} and {self.text_of(most)}")
         )
+
+
+def whole_number(text: str) -> int | None:
+    """``text`` as an integer of up to 19 digits, 0 to 9 only; None if it is anything else, a sign or underscore
+    included."""
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def _digits(number: float) -> str:

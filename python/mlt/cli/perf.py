@@ -14,12 +14,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mlt._shared import variables
 from mlt._shared.addresses import parse_target
 from mlt._shared.json_lines import shown
 from mlt._shared.processes import interruptible
 from mlt.cli.style import INTERRUPTED, App, Output, is_stdout, show_error, status_of
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import MltError
+from mlt.job.configuration import MAX_RANKS
 from mlt.job.interfaces import VARIABLE
 from mlt.perf import report, session
 from mlt.perf.options import DEFAULT_SIZES, Options
@@ -183,7 +185,7 @@ def _mode(host: str | None, *, local: bool, serve: bool) -> str:
     ]
     if len(chosen) > 1:
         raise BadOptionError(f"{' and '.join(chosen)}: choose one")
-    if not chosen and "RANK" not in os.environ:
+    if not chosen and variables.text(os.environ, "RANK") is None:
         raise BadOptionError(
             "give --local, --serve, HOST, or a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "
             "environment (mlt testbed run and torchrun set them)"
@@ -193,10 +195,10 @@ def _mode(host: str | None, *, local: bool, serve: bool) -> str:
 
 def _default_ranks(mode: str, pattern: str) -> int:
     if mode == "job":
-        text = os.environ.get("WORLD_SIZE", "")
-        if not text.isdecimal():
-            raise BadOptionError(f"WORLD_SIZE is {text!r}; it is the number of ranks")
-        return int(text)
+        size = variables.integer(os.environ, "WORLD_SIZE", least=1, most=MAX_RANKS)
+        if size is None:
+            raise BadOptionError("WORLD_SIZE is not set; it is the number of ranks")
+        return size
     return 4 if pattern == "incast" and mode == "--local" else 2
 
 

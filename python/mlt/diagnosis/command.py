@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mlt._shared.addresses import parse_target
+from mlt._shared import variables
+from mlt._shared.addresses import parse_target, without_brackets
 from mlt._shared.link import StrangerError
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.examine import Examination
@@ -45,13 +46,19 @@ class Settings:
     @property
     def wanted(self) -> str | None:
         """The selected interfaces, if any."""
-        return self.interface or (os.environ if self.environ is None else self.environ).get(interfaces.VARIABLE) or None
+        return self.interface or variables.text(self._environ, interfaces.VARIABLE)
 
     @property
     def host(self) -> str | None:
         """The address to use, if one is given and no interface on the command line. Raises ConfigError."""
-        given = (os.environ if self.environ is None else self.environ).get("MLT_HOST")
-        return interfaces.check_host(given, source="MLT_HOST") if given and not self.interface else None
+        given = variables.text(self._environ, "MLT_HOST")
+        if given is None or self.interface:
+            return None
+        return interfaces.check_host(without_brackets(given), source="MLT_HOST")
+
+    @property
+    def _environ(self) -> Mapping[str, str]:
+        return os.environ if self.environ is None else self.environ
 
     @property
     def source(self) -> str:

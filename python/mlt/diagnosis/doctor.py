@@ -17,6 +17,8 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Literal
 
+from mlt._shared import variables
+from mlt._shared.addresses import without_brackets
 from mlt._shared.units import format_size
 from mlt.errors import ConfigError
 from mlt.job import address as own_address
@@ -95,8 +97,8 @@ def _kernel() -> Iterator[Finding]:
 
 
 def _interface(env: Mapping[str, str]) -> Iterator[Finding]:
-    host, wanted = env.get("MLT_HOST") or None, env.get("MLT_INTERFACE") or None
-    master = env.get("MASTER_ADDR") or None
+    host, wanted = variables.text(env, "MLT_HOST"), variables.text(env, "MLT_INTERFACE")
+    master = variables.text(env, "MASTER_ADDR")
     config = JobConfig(
         rank=0,
         world_size=2,
@@ -104,7 +106,7 @@ def _interface(env: Mapping[str, str]) -> Iterator[Finding]:
         job="doctor",
         master_addr=master or interfaces.SOMEWHERE[0],
         rendezvous_port=1,
-        host=host,
+        host=host and without_brackets(host),
         interface=None if host else wanted,
     )
     try:

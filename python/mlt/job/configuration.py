@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
+from mlt._shared import variables
 from mlt._shared.addresses import without_brackets
 from mlt._shared.ports import RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import ConfigError
@@ -69,7 +70,7 @@ class JobConfig:
         _check(bool(self.job), "job (MLT_JOB) is empty; leave it out for the job 'default'")
         _check(bool(self.master_addr), "master_addr (MASTER_ADDR) is empty; set it to the address of rank 0's host")
         _check(
-            1 <= self.rendezvous_port <= 65_535,
+            1 <= self.rendezvous_port <= variables.MAX_PORT,
             f"rendezvous_port (MLT_RENDEZVOUS_PORT, or MASTER_PORT + 1000) is {self.rendezvous_port}; "
             "a port is 1 to 65535",
         )
@@ -104,18 +105,18 @@ class JobConfig:
         env = os.environ if environ is None else environ
         host, interface, rendezvous_port = given.get("host"), given.get("interface"), given.get("rendezvous_port")
         if host is None and interface is None:
-            # An empty variable counts as unset. Of the two, the address is more specific.
-            host = env.get("MLT_HOST") or None
-            interface = env.get("MLT_INTERFACE") or None if host is None else None
-        world_size = _required(env, "WORLD_SIZE", world_size)
-        services = services if services is not None else _integer(env, "MLT_SERVICES")
-        services = services if services is not None else 0
+            # Of the two, the address is more specific.
+            host = variables.text(env, "MLT_HOST")
+            interface = variables.text(env, "MLT_INTERFACE") if host is None else None
+        world_size = _required(env, "WORLD_SIZE", world_size, least=1)
+        if services is None:
+            services = variables.integer(env, "MLT_SERVICES", most=MAX_RANKS) or 0
         alone = world_size + services == 1
         if rendezvous_port is None:
-            rendezvous_port = _integer(env, "MLT_RENDEZVOUS_PORT")
+            rendezvous_port = variables.port(env, "MLT_RENDEZVOUS_PORT")
         if rendezvous_port is None:
             # torch's own store listens on MASTER_PORT.
-            master_port = _integer(env, "MASTER_PORT")
+            master_port = variables.port(env, "MASTER_PORT")
             if master_port is None and not alone:
                 raise ConfigError(
                     "rank 0's rendezvous port is not known: set MLT_RENDEZVOUS_PORT, or MASTER_PORT (then it is "
@@ -128,7 +129,7 @@ class JobConfig:
         if master_addr is None:
             raise ConfigError("MASTER_ADDR is not set: set it to the address of rank 0's host, or pass master_addr=")
         return cls(
-            rank=_required(env, "RANK", rank),
+            rank=_required(env, "RANK", rank, least=0),
             world_size=world_size,
             services=services,
             job=job if job is not None else env.get("MLT_JOB", DEFAULT_JOB),
@@ -146,18 +147,8 @@ def _check(condition: bool, text: str) -> None:
         raise ConfigError(text)
 
 
-def _integer(env: Mapping[str, str], name: str) -> int | None:
-    text = env.get(name)
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"environment variable {name} is {text!r}; it must be an integer") from None
-
-
-def _required(env: Mapping[str, str], name: str, given: int | None) -> int:
-    value = given if given is not None else _integer(env, name)
+def _required(env: Mapping[str, str], name: str, given: int | None, *, least: int) -> int:
+    value = given if given is not None else variables.integer(env, name, least=least, most=MAX_RANKS)
     if value is None:
         raise ConfigError(f"{name} is not set: start with torchrun, set {name}, or pass {name.lower()}=")
     return value

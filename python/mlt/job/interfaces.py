@@ -246,14 +246,11 @@ def select_interfaces(
 
 
 def check_host(host: str, *, source: str) -> str:
-    """``host`` if it is an address of this host that peers can use; else raises ConfigError.
-
-    Names pass: binding rejects them.
-    """
+    """``host`` if it is an address of this host that peers can use; else raises ConfigError."""
     if not is_address(host):
         if ":" in host and "%" in host:
             raise ConfigError(f"{source} is {host!r}: {link_local_text(host)}")
-        return host
+        raise ConfigError(f"{source} is {host!r}; it is an address of this host in numbers: {candidates_text()}")
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
         raise ConfigError(f"{source} is {host!r}, which peers cannot connect to; give one of: {candidates_text()}")

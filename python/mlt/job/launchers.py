@@ -7,8 +7,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from mlt._shared import variables
 from mlt._shared.ports import RENDEZVOUS_OFFSET, port_beside
-from mlt.errors import ConfigError
+from mlt.job.configuration import MAX_RANKS
 
 # Variables of rank, world size, local rank and local size, by launcher; the first of which both first are set counts.
 _LAUNCHERS = (
@@ -46,14 +47,15 @@ def place(environ: Mapping[str, str]) -> Place:
     mpirun of one host. The port then follows from the launcher's name of the job. Raises ConfigError that names the
     variable.
     """
+    environ = {name: value for name, value in environ.items() if value.strip()}  # empty counts as unset
     for rank, size, local_rank, local_size in _LAUNCHERS:
         if rank not in environ or size not in environ:
             continue
         found = Place(
-            rank=_number(environ, rank),
-            world_size=_number(environ, size),
-            local_rank=_number(environ, local_rank) if local_rank in environ else None,
-            local_size=_number(environ, local_size) if local_size in environ else None,
+            rank=_rank(environ, rank),
+            world_size=_size(environ, size),
+            local_rank=variables.integer(environ, local_rank, most=MAX_RANKS),
+            local_size=variables.integer(environ, local_size, least=1, most=MAX_RANKS),
         )
         host, job = _meeting_point(environ, rank, found)
         if {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys():
@@ -68,19 +70,29 @@ def place(environ: Mapping[str, str]) -> Place:
     return Place(rank=0, world_size=1, local_rank=0, local_size=1)
 
 
+def _rank(environ: Mapping[str, str], name: str) -> int:
+    return variables.integer(environ, name, most=MAX_RANKS) or 0
+
+
+def _size(environ: Mapping[str, str], name: str) -> int:
+    return variables.integer(environ, name, least=1, most=MAX_RANKS) or 1
+
+
 def _of_byteps(environ: Mapping[str, str]) -> Place:
     """A worker of BytePS is a host. Rank 0 is taken to be on the host of the scheduler, which a job of mlt does not
     have."""
-    local_size = _number(environ, "BYTEPS_LOCAL_SIZE") if "BYTEPS_LOCAL_SIZE" in environ else 1
-    local_rank = _number(environ, "BYTEPS_LOCAL_RANK") if "BYTEPS_LOCAL_RANK" in environ else 0
-    has_port = {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys() or "DMLC_PS_ROOT_PORT" not in environ
+    local_size = variables.integer(environ, "BYTEPS_LOCAL_SIZE", least=1, most=MAX_RANKS) or 1
+    local_rank = variables.integer(environ, "BYTEPS_LOCAL_RANK", most=MAX_RANKS) or 0
+    root_port = variables.port(environ, "DMLC_PS_ROOT_PORT")
+    if {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys():
+        root_port = None
     return Place(
-        rank=_number(environ, "DMLC_WORKER_ID") * local_size + local_rank,
-        world_size=_number(environ, "DMLC_NUM_WORKER") * local_size,
+        rank=_rank(environ, "DMLC_WORKER_ID") * local_size + local_rank,
+        world_size=_size(environ, "DMLC_NUM_WORKER") * local_size,
         local_rank=local_rank,
         local_size=local_size,
         master_addr=None if "MASTER_ADDR" in environ else environ.get("DMLC_PS_ROOT_URI"),
-        rendezvous_port=None if has_port else port_beside(_number(environ, "DMLC_PS_ROOT_PORT"), RENDEZVOUS_OFFSET),
+        rendezvous_port=None if root_port is None else port_beside(root_port, RENDEZVOUS_OFFSET),
     )
 
 
@@ -98,10 +110,3 @@ def first_host(nodes: str) -> str | None:
     """The first host of Slurm's list: "a[03-07,9],b1" begins with "a03"; None for an empty list."""
     found = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\])?([^\[,]*)", nodes)
     return "".join(part or "" for part in found.groups()) or None if found else None
-
-
-def _number(environ: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environ[name])
-    except ValueError:
-        raise ConfigError(f"environment variable {name} is {environ[name]!r}; it must be an integer") from None

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.job import interfaces
 
@@ -123,10 +124,7 @@ def resolve(given: str | bytes | JobSecret | None, environ: Mapping[str, str] | 
 
 def is_insecure(environ: Mapping[str, str] | None = None) -> bool:
     """Whether MLT_INSECURE permits jobs without a secret. Raises ConfigError if it is neither 0 nor 1."""
-    text = (os.environ if environ is None else environ).get(INSECURE_VARIABLE, "")
-    if text not in ("", "0", "1"):
-        raise ConfigError(f"{INSECURE_VARIABLE} is {text!r}; expected 1 (allow jobs without a secret) or 0")
-    return text == "1"
+    return variables.flag(os.environ if environ is None else environ, INSECURE_VARIABLE)
 
 
 def require(secret: JobSecret | None, insecure: bool, address: str, purpose: str) -> None:

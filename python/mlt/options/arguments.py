@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from mlt._shared.units import TIME
+from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.options import limits, times
 from mlt.options.faults import Faults
@@ -65,26 +65,31 @@ def apply(given: TransportArguments, native: _core.Options, environ: Mapping[str
 
     Raises ConfigError that names the argument or variable.
     """
+    for name, value in resolve(given, environ).items():
+        setattr(native, name, value)
+
+
+def resolve(given: TransportArguments, environ: Mapping[str, str]) -> dict[str, object]:
+    """The values that ``apply`` copies, by their native names. Raises its errors."""
+    chosen: dict[str, object] = {
+        "segment_bytes": _at_least(given.get("segment_bytes"), 8, "segment_bytes"),
+        "busy_poll_us": _at_least(given.get("busy_poll_us"), 0, "busy_poll_us"),
+        **limits.resolve(given, environ),
+    }
     if (faults := given.get("faults")) is not None:
-        native.faults = faults.to_native()
-    native.segment_bytes = _at_least(given.get("segment_bytes"), 8, "segment_bytes")
-    native.busy_poll_us = _at_least(given.get("busy_poll_us"), 0, "busy_poll_us")
+        chosen["faults"] = faults.to_native()
     if (gbps := given.get("line_rate_gbps")) is not None:
         if not (math.isfinite(gbps) and gbps > 0):
             raise ConfigError(f"line_rate_gbps is {gbps!r}; it is a speed in Gbit/s, above 0")
-        native.line_rate_bits_per_second = gbps * 1e9
-    seconds = times.resolve(given, environ)
-    if "operation_timeout" in seconds:
-        native.operation_timeout_ns = times.nanoseconds(seconds["operation_timeout"], "operation_timeout")
-    if "peer_timeout" in seconds:
-        native.peer_timeout_ns = times.nanoseconds(seconds["peer_timeout"], "peer_timeout")
-    if "suspended_timeout" in seconds:
-        native.suspended_timeout_ns = times.nanoseconds(seconds["suspended_timeout"], "suspended_timeout")
+        chosen["line_rate_bits_per_second"] = gbps * 1e9
+    for name, seconds in times.resolve(given, environ).items():
+        if name != "connect_timeout":  # the job's, not the engine's
+            chosen[f"{name}_ns"] = times.nanoseconds(seconds, name)
     if (spin_us := _spin_us(given.get("spin_us"), environ)) is not None:
-        native.spin_us = spin_us
-    native.datapath = given.get("datapath") or environ.get("MLT_DATAPATH") or native.datapath
-    for name, value in limits.resolve(given, environ).items():
-        setattr(native, name, value)
+        chosen["spin_us"] = spin_us
+    if datapath := given.get("datapath") or variables.text(environ, "MLT_DATAPATH"):
+        chosen["datapath"] = datapath
+    return chosen
 
 
 def _at_least(value: int | None, least: int, name: str) -> int:
@@ -100,10 +105,5 @@ def _spin_us(value: int | None, environ: Mapping[str, str]) -> int | None:
         if isinstance(value, bool) or not 0 <= value <= MAX_SPIN_US:
             raise ConfigError(f"spin_us is {value!r}; give 0 to {MAX_SPIN_US:,} microseconds, or None")
         return value
-    text = environ.get("MLT_SPIN_US", "").strip()
-    if not text:
-        return None
-    try:
-        return round(TIME.read(text, base="us", most=MAX_SPIN_US / 1e6))
-    except ValueError as error:
-        raise ConfigError(f"MLT_SPIN_US is {text!r}: {error}; a number without a unit is in microseconds") from None
+    read = variables.time(environ, "MLT_SPIN_US", unit="us", most=MAX_SPIN_US / 1e6, is_zero_valid=True)
+    return None if read is None else round(read)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from mlt._shared.units import LOSS, TIME
+from mlt._shared.units import LOSS, TIME, whole_number
 from mlt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def _microseconds(text: str) -> float:
 
 
 def _integer(text: str) -> int:
-    if not text.isdecimal():
+    if (number := whole_number(text)) is None:
         raise ValueError("expected an integer")
-    return int(text)
+    return number
 
 
 def _boolean(text: str) -> bool:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from mlt._shared import variables
 from mlt.errors import ConfigError
 
 ADVICE = (
@@ -20,8 +21,8 @@ def refuse(count: Any, cpus: Any, *, environ: Mapping[str, str] | None = None) -
     asked = {
         "io_threads": count,
         "io_cpus": cpus,
-        "MLT_IO_THREADS": environment.get("MLT_IO_THREADS", "").strip(),
-        "MLT_IO_CPUS": environment.get("MLT_IO_CPUS", "").strip(),
+        "MLT_IO_THREADS": variables.text(environment, "MLT_IO_THREADS"),
+        "MLT_IO_CPUS": variables.text(environment, "MLT_IO_CPUS"),
     }
     for name, value in asked.items():
         if value and value != "0":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mlt._shared import variables
 from mlt.errors import ConfigError
 
 # For each limit: environment variable, and range that the engine accepts (src/engine/options_check.cc).
@@ -33,15 +34,12 @@ def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str
     """
     chosen: dict[str, int] = {}
     for name, (variable, most) in VARIABLES.items():
-        source, value = name, given.get(name)
+        value = given.get(name)
         if value is None:
-            text = environ.get(variable, "").strip()
-            if not text:
+            value = variables.integer(environ, variable, least=1, most=most)
+            if value is None:
                 continue
-            if not text.isdecimal():
-                raise ConfigError(f"{variable} is {text!r}; it is an integer from 1 to {most}")
-            source, value = variable, int(text)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise ConfigError(f"{source} is {value!r}; it is an integer from 1 to {most}")
+            raise ConfigError(f"{name} is {value!r}; it is an integer from 1 to {most}")
         chosen[name] = value
     return chosen

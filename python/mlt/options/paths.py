@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlt._shared import variables
 from mlt._shared.addresses import is_address
+from mlt._shared.units import whole_number
 from mlt.errors import ConfigError
 from mlt.options import _plan_paths as plan_paths
 
@@ -133,7 +135,7 @@ def resolve(
     """
     where = "paths"
     if paths is None:
-        paths, where = (os.environ if environ is None else environ).get(VARIABLE) or None, VARIABLE
+        paths, where = variables.text(os.environ if environ is None else environ, VARIABLE), VARIABLE
     if paths is None:
         return ()
     try:
@@ -173,8 +175,8 @@ def _read(source: object, rank: int | None, *, from_file: bool = False) -> tuple
 
 def _read_text(text: str, rank: int | None) -> tuple[PathOptions, ...]:
     """Parse a number, a comma-separated list, or a file name."""
-    if text.strip().isdecimal():
-        return _read(int(text), rank)
+    if (number := whole_number(text.strip())) is not None:
+        return _read(number, rank)
     if "/" in text or text.endswith((".yaml", ".yml", ".json")):
         import yaml
 

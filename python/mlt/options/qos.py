@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mlt._shared import variables
 from mlt.errors import ConfigError
 
 VARIABLE = "MLT_QOS_POLICY"
@@ -40,7 +41,7 @@ def resolve(policy: PolicySource | None, environ: Mapping[str, str] | None = Non
     """
     where = "qos_policy"
     if policy is None:
-        policy = (os.environ if environ is None else environ).get(VARIABLE) or None
+        policy = variables.text(os.environ if environ is None else environ, VARIABLE)
         where = VARIABLE
     if policy is None:
         return DEFAULT

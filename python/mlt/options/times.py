@@ -10,10 +10,10 @@ debugger, a frozen container). A process that died is noticed at once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from mlt._shared.units import TIME
+from mlt._shared import variables
+from mlt._shared.units import MAX_SECONDS
 from mlt.errors import ConfigError
 
 VARIABLES = {
@@ -36,22 +36,23 @@ def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str
         if value is not None:
             chosen[name] = _seconds(value, name)
             continue
-        text = environ.get(variable, "").strip()
-        if not text:
-            continue
-        try:
-            chosen[name] = TIME.read(text, above=0.0)
-        except ValueError as error:
-            raise ConfigError(f"{variable} is {text!r}: {error}; a number without a unit is in seconds") from None
+        read = variables.time(environ, variable)
+        if read is not None:
+            chosen[name] = read
     return chosen
 
 
 def nanoseconds(seconds: float, name: str) -> int:
-    """``seconds``, above 0, as nanoseconds. Raises ConfigError that names ``name``."""
+    """``seconds``, above 0 and 9e9 at most, as nanoseconds. Raises ConfigError that names ``name``."""
     return max(round(_seconds(seconds, name) * 1e9), 1)
 
 
+def limit_ns(seconds: float | None, name: str = "timeout") -> int:
+    """``nanoseconds`` of an operation's limit; 0, the context's default, for None."""
+    return 0 if seconds is None else nanoseconds(seconds, name)
+
+
 def _seconds(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{name} is {value!r}; it is a time in seconds, above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
+        raise ConfigError(f"{name} is {value!r}; it is a time in seconds, above 0 and {MAX_SECONDS:g} at most")
     return float(value)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mlt._shared import variables
 from mlt._shared.link import Link, Message
 from mlt._shared.processes import end_with_parent
 from mlt.errors import MltError
@@ -133,7 +134,8 @@ def _cpu_seconds() -> float:
 def main(argument: str) -> None:
     """Connect to the parent and serve it. ``argument``: JSON from ``agents``."""
     job: dict[str, Any] = json.loads(argument)
-    rank = int(os.environ[RANK_VARIABLE]) if job["rank"] is None else int(job["rank"])
+    rank = variables.integer(os.environ, RANK_VARIABLE) if job["rank"] is None else int(job["rank"])
+    assert rank is not None
     if job["cpus"]:
         os.sched_setaffinity(0, {job["cpus"][rank % len(job["cpus"])]})
     connection = socket.socket(socket.AF_UNIX)

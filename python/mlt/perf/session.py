@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from mlt._shared import variables
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import GoneError, Link, Message, StrangerError
 from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, port_beside
@@ -403,12 +404,8 @@ def _reach(config: JobConfig, port: int, deadline: float) -> Link:
 
 
 def _job_port(environ: Mapping[str, str], config: JobConfig) -> int:
-    text = environ.get("MLT_PERF_PORT")
-    if text is None:
-        return port_beside(config.rendezvous_port, PERF_OFFSET - RENDEZVOUS_OFFSET)
-    if not text.isdecimal() or not 0 < int(text) < 65_536:
-        raise BadOptionError(f"MLT_PERF_PORT is {text!r}; a port is 1 to 65535")
-    return int(text)
+    own = variables.port(environ, "MLT_PERF_PORT")
+    return port_beside(config.rendezvous_port, PERF_OFFSET - RENDEZVOUS_OFFSET) if own is None else own
 
 
 def _job_name() -> str:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlt._shared import variables
 from mlt.testbed.errors import TestbedError
 
 VERSION = 1
@@ -67,8 +68,8 @@ def owner() -> list[int]:
 
 def user() -> int:
     """The user at the terminal: through sudo the one who called it."""
-    caller = os.environ.get("SUDO_UID", "")
-    return int(caller) if os.geteuid() == 0 and caller.isdecimal() else os.getuid()
+    caller = variables.integer(os.environ, "SUDO_UID") if os.geteuid() == 0 else None
+    return os.getuid() if caller is None else caller
 
 
 def directory() -> Path:

@@ -114,6 +114,19 @@ def test_join__names_rank_0_that_never_comes(tmp_path: Path) -> None:
     assert_names(errors, "rank 1", "rank 0", "2 s")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("MLT_SERVICES", "1_0"), ("MLT_SPIN_US", "long"), ("MLT_INSECURE", "yes"), ("MLT_HOST", "")]
+)
+def test_join__a_wrong_variable_is_an_error_before_rank_0_comes(name: str, value: str, tmp_path: Path) -> None:
+    ((status, _, errors),) = run(LONELY, size=1, place=str(tmp_path / "store"), **{name: value})
+    assert status != 0
+    if value:
+        assert_names(errors, f"{name} is {value!r}")
+        assert "rank 0" not in errors
+    else:  # unset: it waits for rank 0
+        assert_names(errors, "rank 0 did not write its address")
+
+
 def test_register__never_fails_the_import_of_torch() -> None:
     broken = "import sys; sys.modules['mlt.torch'] = None; import torch; print(1)"
     ended = subprocess.run(

@@ -21,5 +21,7 @@ def test_limits__out_of_range_is_an_error_that_names_argument_or_variable(name: 
     variable, most = VARIABLES[name]
     with pytest.raises(ConfigError, match=f"^{name} is {value!r}; it is an integer from 1 to {most}$"):
         resolve({name: value}, environ={})
-    with pytest.raises(ConfigError, match=rf"^{variable} is .*; it is an integer from 1 to {most}$"):
+    with pytest.raises(
+        ConfigError, match=rf"^{variable} is .*; it is an integer from 1 to {most}, in the digits 0 to 9$"
+    ):
         resolve({}, environ={variable: str(value)})

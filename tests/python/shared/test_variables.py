@@ -1,0 +1,236 @@
+"""Every number and time that a variable of the environment gives: accepted in one form, else an error that names it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+from checks import names
+from test_import_layers import MODULES
+
+import mlt
+from mlt._shared import variables
+from mlt.errors import ConfigError
+from mlt.job import launchers, rendezvous
+from mlt.job.configuration import MAX_RANKS, JobConfig
+from mlt.options import arguments, limits, times
+from mlt.perf import session
+from mlt.testbed import state
+
+Environ = Mapping[str, str | None]
+Read = Callable[[Environ], object]
+
+JOB = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+HOROVOD = {f"HOROVOD_{name}": "1" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
+OPEN_MPI = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
+SLURM = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}
+BYTEPS = {"DMLC_WORKER_ID": "0", "DMLC_NUM_WORKER": "1", "DMLC_PS_ROOT_PORT": "9000"}
+
+
+def full(environ: Environ, others: Mapping[str, str] | None = None) -> dict[str, str]:
+    """``environ`` over ``others``; None takes a variable away."""
+    return {name: value for name, value in {**(others or {}), **environ}.items() if value is not None}
+
+
+def job(environ: Environ) -> object:
+    return JobConfig.resolve(environ=full(environ, JOB))
+
+
+def place(others: Mapping[str, str]) -> Read:
+    return lambda environ: launchers.place(full(environ, others))
+
+
+def context_options(environ: Environ) -> object:
+    return arguments.resolve({}, full(environ))
+
+
+def connect_seconds(environ: Environ) -> object:
+    return times.resolve({}, full(environ))
+
+
+def perf_port(environ: Environ) -> object:
+    return session._job_port(full(environ), JobConfig.resolve(environ=JOB))
+
+
+def stall_settings(environ: Environ) -> object:
+    pytest.importorskip("torch")
+    from mlt.torch.horovod.job import settings
+
+    return settings(full(environ))
+
+
+def mark_cycles(environ: Environ) -> object:
+    pytest.importorskip("torch")
+    from mlt.torch import horovod
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "environ", full(environ))
+        horovod.init()
+        horovod.shutdown()
+    return None
+
+
+def caller(environ: Environ) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 0)
+        patch.setattr(os, "environ", full(environ))
+        return state.user()
+
+
+@dataclass(frozen=True)
+class Number:
+    read: Read
+    least: int = 0
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class Time:
+    read: Read
+    most: float = variables.MAX_SECONDS
+    is_zero_valid: bool = False
+
+
+PORT = {"least": 1, "most": 65_535}
+SIZE = {"least": 1, "most": MAX_RANKS}
+FORMS: dict[str, Number | Time] = {
+    "RANK": Number(job, most=MAX_RANKS),
+    "WORLD_SIZE": Number(job, **SIZE),
+    "LOCAL_RANK": Number(place(JOB), most=MAX_RANKS),
+    "LOCAL_WORLD_SIZE": Number(place(JOB), **SIZE),
+    "MASTER_PORT": Number(job, **PORT),
+    "MLT_RENDEZVOUS_PORT": Number(job, **PORT),
+    "MLT_SERVICES": Number(job, most=MAX_RANKS),
+    "MLT_INSECURE": Number(job, most=1),
+    "MLT_PERF_PORT": Number(perf_port, **PORT),
+    "MLT_SPIN_US": Time(context_options, most=1.0, is_zero_valid=True),
+    **{variable: Number(context_options, least=1, most=most) for variable, most in limits.VARIABLES.values()},
+    **{variable: Time(context_options) for variable in times.VARIABLES.values()},
+    "MLT_CONNECT_TIMEOUT": Time(connect_seconds),
+    "HOROVOD_RANK": Number(place(HOROVOD), most=MAX_RANKS),
+    "HOROVOD_SIZE": Number(place(HOROVOD), **SIZE),
+    "HOROVOD_LOCAL_RANK": Number(place(HOROVOD), most=MAX_RANKS),
+    "HOROVOD_LOCAL_SIZE": Number(place(HOROVOD), **SIZE),
+    "OMPI_COMM_WORLD_RANK": Number(place(OPEN_MPI), most=MAX_RANKS),
+    "OMPI_COMM_WORLD_SIZE": Number(place(OPEN_MPI), **SIZE),
+    "OMPI_COMM_WORLD_LOCAL_RANK": Number(place(OPEN_MPI), most=MAX_RANKS),
+    "OMPI_COMM_WORLD_LOCAL_SIZE": Number(place(OPEN_MPI), **SIZE),
+    "SLURM_PROCID": Number(place(SLURM), most=MAX_RANKS),
+    "SLURM_STEP_NUM_TASKS": Number(place(SLURM), **SIZE),
+    "SLURM_LOCALID": Number(place(SLURM), most=MAX_RANKS),
+    "DMLC_WORKER_ID": Number(place(BYTEPS), most=MAX_RANKS),
+    "DMLC_NUM_WORKER": Number(place(BYTEPS), **SIZE),
+    "DMLC_PS_ROOT_PORT": Number(place(BYTEPS), **PORT),
+    "BYTEPS_LOCAL_RANK": Number(place(BYTEPS), most=MAX_RANKS),
+    "BYTEPS_LOCAL_SIZE": Number(place(BYTEPS), **SIZE),
+    "HOROVOD_FUSION_THRESHOLD": Number(stall_settings),
+    "HOROVOD_CACHE_CAPACITY": Number(stall_settings),
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": Time(stall_settings, is_zero_valid=True),
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": Time(stall_settings, is_zero_valid=True),
+    "HOROVOD_STALL_CHECK_DISABLE": Number(stall_settings, most=1),
+    "HOROVOD_TIMELINE_MARK_CYCLES": Number(mark_cycles, most=1),
+    "SUDO_UID": Number(caller),
+}
+# Variables that are texts, lists and files, or removed, or set for other programs only.
+TEXTS = {
+    "MASTER_ADDR", "MLT_JOB", "MLT_JOB_SECRET", "MLT_JOB_SECRET_FILE", "MLT_HOST", "MLT_INTERFACE", "MLT_DATAPATH",
+    "MLT_PATHS", "MLT_QOS_POLICY", "MLT_IO_THREADS", "MLT_IO_CPUS", "MLT_SWITCH_USER", "MLT_SWITCH_PASSWORD",
+    "MLT_SWITCH_KEY", "MLT_SWITCH_VALIDATORS", "MLT_TESTBED", "MLT_TESTBED_HOST", "MLT_TESTBED_USER_NAMESPACE",
+    "HOROVOD_TIMELINE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "DMLC_PS_ROOT_URI",
+}  # fmt: skip
+NAME = re.compile(
+    r"(?:MLT|HOROVOD|OMPI|SLURM|DMLC|BYTEPS|SUDO)_[A-Z][A-Z_]*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_\w+"
+)
+
+NO_NUMBERS = ("one", "2.5", "1_0", "+1", "-1", "0x1", "1e3", "nan", "٣", "１", "1 0", "9" * 5_000)
+NO_TIMES = ("soon", "-2s", "nan", "inf", "1_0", "٣", "１s", "1e400", "1e99999999999999999999", "3 Gbit/s")
+
+
+def named_in_the_code() -> set[str]:
+    """The variables that a module of the package has as a string of its own."""
+    return {
+        node.value
+        for name, path in MODULES.items()
+        if name.startswith("mlt.")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value)
+    }
+
+
+def wrong_values() -> Iterator[tuple[str, str]]:
+    for name, form in FORMS.items():
+        if isinstance(form, Number):
+            beyond = () if form.most is None else (str(form.most + 1),)
+            values = (*NO_NUMBERS, *beyond, *(("0",) if form.least else ()))
+        else:
+            values = (*NO_TIMES, f"{form.most * 1.01:g}s", *(() if form.is_zero_valid else ("0", "0ms")))
+        yield from ((name, value) for value in values)
+
+
+def test_every_variable_of_the_code_is_in_the_table_or_a_text() -> None:
+    code = named_in_the_code()
+    assert code - FORMS.keys() - TEXTS == set()
+    assert {"RANK", "MLT_SPIN_US", "HOROVOD_CACHE_CAPACITY", "MLT_MAX_TAGS"} <= code
+    assert FORMS.keys() | TEXTS == code
+
+
+@pytest.mark.parametrize(("name", "value"), [pytest.param(n, v, id=f"{n}={v[:24]}") for n, v in wrong_values()])
+def test_wrong_value__is_named_with_the_right_form(name: str, value: str) -> None:
+    form = FORMS[name]
+    kind = "an integer" if isinstance(form, Number) else "a time"
+    with pytest.raises(ConfigError, match=names(name, repr(value), kind)):
+        form.read({name: value})
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("empty", ["", " "])
+def test_empty__counts_as_unset(name: str, empty: str) -> None:
+    def outcome(value: str | None) -> object:
+        try:
+            return FORMS[name].read({name: value})
+        except ConfigError as error:
+            return str(error)
+
+    assert outcome(empty) == outcome(None)
+
+
+def test_right_values__are_read() -> None:
+    environ = {"N": " 007 ", "PORT": "65535", "T": "1500 ms", "BARE": "90", "MOST": "9e9", "US": "20", "ON": "1"}
+    assert variables.integer(environ, "N", most=7) == 7
+    assert variables.port(environ, "PORT") == 65_535
+    assert variables.time(environ, "T") == 1.5
+    assert (variables.time(environ, "BARE"), variables.time(environ, "MOST")) == (90.0, 9e9)
+    assert variables.time(environ, "US", unit="us", most=1.0) == 20.0
+    assert (variables.flag(environ, "ON"), variables.flag(environ, "OFF")) == (True, False)
+
+
+IN_A_CONTEXT = {
+    "WORLD_SIZE": "2.0",
+    "MASTER_PORT": "65536",
+    "MLT_RENDEZVOUS_PORT": "0",
+    "MLT_SERVICES": "some",
+    "MLT_INSECURE": "yes",
+    "MLT_SPIN_US": "long",
+    "MLT_HOST": "node-7",
+    "MLT_INTERFACE": "=nonesuch",
+    "MLT_DATAPATH": "dpdk",
+    "MLT_PATHS": "٣",
+    **{variable: "1_0" for variable, _ in limits.VARIABLES.values()},
+    **dict.fromkeys(times.VARIABLES.values(), "inf"),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_CONTEXT)
+def test_context__refuses_a_wrong_value_before_the_rendezvous(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def met(*_: object, **__: object) -> None:
+        raise AssertionError("the rendezvous began")
+
+    monkeypatch.setattr(rendezvous, "meet", met)
+    for variable, value in {**JOB, name: IN_A_CONTEXT[name]}.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=names(name, IN_A_CONTEXT[name])):
+        mlt.Context()
