@@ -288,6 +288,8 @@ class Transfers:
         def choose(limit: float | None) -> tuple[int, TransferWork, torch.Tensor]:
             """The first is waited for in slices, which drives all of them."""
             until = time.monotonic() + (seconds if limit is None else limit)
+            others = [rank for peer, rank in enumerate(self._ranks) if peer != self._own]
+            watch = self._context.watch_wait(self._describe("recv from any rank", tag), others)
             while True:
                 with self._lock:
                     self._stand(tensor, tag, seconds)
@@ -299,6 +301,7 @@ class Transfers:
                     some = next(iter(posted.values()))[0]
                 if time.monotonic() > until:
                     raise RuntimeError(f"{self._describe('recv from any rank', tag)}: no rank sent in time")
+                watch.look("no rank has sent yet, or the network is slow")
                 with suppress(RuntimeError):
                     some.wait(_SLICE)
 

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,17 +31,45 @@ def on_quiet(op: Operation, seconds: int) -> None:
         return
     context, peer = op.context, op.peer
     peers = [peer] if peer >= 0 else [rank for rank in range(context.size) if rank != context.rank]
+    who = f"rank {peer} is" if peer >= 0 else "the other ranks are"
+    otherwise = f"{who} connected, but did not post the other side of it yet, or the network is slow"
+    _report(context, str(op).rstrip(","), peers, otherwise)
+
+
+def _report(context: Context, what: str, peers: Iterable[int], otherwise: str) -> None:
     causes = [text for rank in peers if (text := _cause(context, rank))]
-    if not causes:
-        who = f"rank {peer} is" if peer >= 0 else "the other ranks are"
-        causes = [f"{who} connected, but did not post the other side of it yet, or the network is slow"]
     logger.warning(
         "rank %d: still waiting for the %s after %d s: %s",
         context.rank,
-        str(op).rstrip(","),
-        seconds,
-        "; ".join(causes[:SHOWN]),
+        what,
+        QUIET_SECONDS,
+        "; ".join(causes[:SHOWN]) or otherwise,
     )
+
+
+class WaitWatch:
+    """One wait that is not for a single operation, from its construction on: ``look`` logs the line once it is due.
+
+    ``what`` comes after "still waiting for the"; ``peers``: ranks that may be the cause.
+    """
+
+    def __init__(self, context: Context, what: str, peers: Iterable[int]) -> None:
+        self._context = context
+        self._what = what
+        self._peers = tuple(peers)
+        self._due = time.monotonic() + QUIET_SECONDS
+        self._is_done = False
+
+    @property
+    def left(self) -> float:
+        """Seconds until the line is due, 0 if it is overdue."""
+        return max(self._due - time.monotonic(), 0.0)
+
+    def look(self, otherwise: str) -> None:
+        """Log the line if it is due; ``otherwise``: the cause if no peer left or failed."""
+        if not self._is_done and time.monotonic() >= self._due:
+            self._is_done = True
+            _report(self._context, self._what, self._peers, otherwise)
 
 
 def _cause(context: Context, peer: int) -> str:

@@ -8,11 +8,13 @@ import time
 import warnings
 import weakref
 from collections import Counter
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, _waits, priority
 from mlt._shared.argument_types import explained
+from mlt._waits import WaitWatch as WaitWatch  # for the type
 from mlt.collectives import GroupCollectives
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
 from mlt.job import address as own_address
@@ -176,6 +178,10 @@ class Context(GroupCollectives):
     def engine(self) -> _core.Engine:
         """The native engine; for the modules of this package only."""
         return self._engine
+
+    def watch_wait(self, what: str, peers: Iterable[int]) -> WaitWatch:
+        """The watch of a wait that begins; for the modules of this package only."""
+        return WaitWatch(self, what, peers)
 
     @property
     def closed(self) -> bool:

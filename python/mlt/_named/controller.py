@@ -22,12 +22,14 @@ from mlt._named.timeline import Timeline
 from mlt.errors import MltError
 
 if TYPE_CHECKING:
-    from mlt.context import Context
+    from mlt.context import Context, WaitWatch
     from mlt.operation import Operation
 
 logger = logging.getLogger("mlt")
 
 _END_SECONDS: Final = 10.0
+# Part of the time until a wait logs its line, after which rank 0 is asked for the cause.
+_ASK_AFTER: Final = 0.8
 
 
 class HorovodInternalError(RuntimeError):
@@ -44,11 +46,16 @@ class EndedError(HorovodInternalError):
 
 
 class Handle:
-    """One submitted request. ``answer`` is set once it has completed without error."""
+    """One submitted request. ``answer`` is set once it has completed without error.
 
-    def __init__(self, request: Request, tensors: Tensors | None) -> None:
+    ``missing``: the ranks that had not submitted it when rank 0 was asked last; None: not known.
+    """
+
+    def __init__(self, request: Request, tensors: Tensors | None, controller: Controller) -> None:
         self.request = request
         self.tensors = tensors
+        self.missing: tuple[int, ...] | None = None
+        self._controller = controller
         self.answer: Answer | None = None
         self.submitted = time.monotonic()
         self._error: Exception | None = None
@@ -60,11 +67,28 @@ class Handle:
 
     def wait(self) -> Answer:
         """Block until it has completed. Raises HorovodInternalError."""
+        if not self._ended.is_set() and (watch := self._controller.watch(self)) is not None:
+            self._watch(watch)
         self._ended.wait()
         if self._error is not None:
             raise self._error
         assert self.answer is not None
         return self.answer
+
+    def _watch(self, watch: WaitWatch) -> None:
+        """Log once which ranks did not submit the request, after asking rank 0 in time for its reply."""
+        if self._ended.wait(watch.left * _ASK_AFTER):
+            return
+        self._controller.ask_missing(self)
+        if self._ended.wait(watch.left):
+            return
+        if self.missing is None:
+            watch.look("the other ranks are connected, but did not all submit it yet, or the network is slow")
+        elif self.missing:
+            ranks = ("rank " if len(self.missing) == 1 else "ranks ") + ", ".join(map(str, self.missing))
+            watch.look(f"{ranks} did not submit it yet")
+        else:
+            watch.look("all ranks have submitted it; earlier operations are in progress, or the network is slow")
 
     def end(self, answer: Answer | None, error: Exception | None = None) -> None:
         """Set the outcome; called once."""
@@ -133,7 +157,7 @@ class Controller:
                 f"tensor {request.name!r}: rank {self.rank} is not in process set {request.set_id}"
                 + (f" of ranks {list(ranks)}" if ranks else ", which does not exist")
             )
-        handle = Handle(request, tensors)
+        handle = Handle(request, tensors, self)
         with self._lock:
             if self._ended is not None:
                 raise EndedError(self._ended)
@@ -146,6 +170,25 @@ class Controller:
             number, known = self._numbers.get(request.key, (-1, None))
         self._requests.add(number if known == request else request)
         return handle
+
+    def watch(self, handle: Handle) -> WaitWatch | None:
+        """The watch of a wait for ``handle``; None without other ranks."""
+        request = handle.request
+        if self._context is None:
+            return None
+        others = [rank for rank in self._sets.get(request.set_id, ()) if rank != self.rank]
+        what = f"{request.kind} of {request.name!r}" if request.kind != "join" else "join"
+        return self._context.watch_wait(what, others)
+
+    def ask_missing(self, handle: Handle) -> None:
+        """Find out which ranks did not submit a request yet; ``handle.missing`` is set at once on rank 0, later on
+        others."""
+        request = handle.request
+        question = Request("missing", request.name, set_id=request.set_id, op=request.kind)
+        if self._leader is not None:
+            handle.missing = self._leader.missing(question)
+        else:
+            self._requests.add(question)
 
     def add_set(self, ranks: Sequence[int]) -> int:
         """Number of a new process set; all ranks call it. Raises HorovodInternalError."""
@@ -201,6 +244,9 @@ class Controller:
         try:
             while True:
                 message = next_message()
+                if isinstance(message, dict):
+                    self._note_missing(message)
+                    continue
                 if not isinstance(message, list):
                     text = str(message)
                     break
@@ -220,6 +266,13 @@ class Controller:
             return
         self._end(text)
         self._meet()
+
+    def _note_missing(self, reply: dict[str, Any]) -> None:
+        set_id, name = reply["key"]
+        with self._lock:
+            handle = self._pending.get((set_id, name))
+        if handle is not None:
+            handle.missing = tuple(reply["missing"])
 
     def _inbox(self) -> Inbox:
         assert self._context is not None  # rank 0 alone may have none

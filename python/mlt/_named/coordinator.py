@@ -118,6 +118,13 @@ class Coordinator:
             batches.append(Batch(ranks, tuple(answers), frozenset(numbers)))
         return batches
 
+    def missing(self, question: Request) -> tuple[int, ...]:
+        """The ranks that did not submit the request of a "missing" yet; empty if it waits for none."""
+        if question.op == "join":
+            return tuple(rank for rank in self._sets[GLOBAL_SET] if self._joined and rank not in self._joined)
+        entry = self._entries.get(question.key)
+        return () if entry is None else self._missing(question.set_id, entry)
+
     def overdue(self, seconds: float) -> list[str]:
         """A text for every name for which some ranks have waited this long; each name is reported once."""
         texts = []
@@ -137,9 +144,12 @@ class Coordinator:
                 self._fail((set_id, name), entry, self._overdue_text(set_id, name, entry, waited))
 
     def _overdue_text(self, set_id: int, name: str, entry: _Entry, waited: float) -> str:
-        missing = [rank for rank in self._sets.get(set_id, ()) if rank not in entry.requests]
-        waiting = sorted(entry.requests)
+        missing, waiting = list(self._missing(set_id, entry)), sorted(entry.requests)
         return f"tensor {name!r}: ranks {waiting} have waited {waited:.0f} s for ranks {missing} to submit it"
+
+    def _missing(self, set_id: int, entry: _Entry) -> tuple[int, ...]:
+        ranks = self._sets.get(set_id, ())
+        return tuple(rank for rank in ranks if rank not in entry.requests and rank not in self._joined)
 
     def _ranks_of(self, answer: Answer) -> tuple[int, ...]:
         return self._sets.get(answer.request.set_id, self._sets[GLOBAL_SET])

@@ -61,8 +61,16 @@ class Leader:
                     self._flush()
                     self._end(request)
                     return
-                self._coordinator.submit(rank, request)
+                if isinstance(request, Request) and request.kind == "missing":
+                    self._send(rank, {"key": request.key, "missing": self._coordinator.missing(request)})
+                else:
+                    self._coordinator.submit(rank, request)
             self._pump()
+
+    def missing(self, question: Request) -> tuple[int, ...]:
+        """``Coordinator.missing``, for rank 0."""
+        with self._lock:
+            return self._coordinator.missing(question)
 
     def next_message(self) -> Any:
         """Batches for rank 0, or the text of the end; looks for names that are overdue while it waits."""

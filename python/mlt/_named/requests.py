@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 Kind = Literal[
-    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "add_set", "remove_set"
-]
+    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "add_set", "remove_set",
+    "missing",
+]  # fmt: skip
 Spec = tuple[str, tuple[int, ...]]
 """Element type and shape of a tensor."""
 
@@ -19,6 +20,7 @@ class Request:
     """One operation of one rank. ``tensors`` has several entries for a grouped operation, which is one request.
 
     ``root``: rank in the job. ``splits`` of an alltoall: rows for each rank of the set, None for equal parts.
+    "missing" is a question to the coordinator: which ranks did not submit ``name`` yet, whose kind is ``op``.
     ``bound``: loss bound. ``ranks``: of a process set to add. ``priority``: of those that are ready at the same time,
     the highest is first; that of the set's first rank counts.
     """

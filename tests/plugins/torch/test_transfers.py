@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 import torch
-from checks import names
+from checks import assert_names, names, until
 from mlt.torch.transfers import Transfers
 from mlt.torch.work import CallQueue
 
@@ -121,6 +122,21 @@ def test_recv_any__another_size_is_refused(pair: tuple[Transfers, Transfers]) ->
     receiver.recv_any(torch.zeros(4), 9, 30)
     with pytest.raises(ValueError, match=names("tag 9", "16 bytes", "has 8")):
         receiver.recv_any(torch.zeros(2), 9, 30)
+
+
+def test_recv_any__says_after_5_seconds_that_it_waits(
+    pair: tuple[Transfers, Transfers], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlt._waits.QUIET_SECONDS", 1)
+    sender, receiver = pair
+    got = torch.zeros(1)
+    with caplog.at_level(logging.WARNING, "mlt"), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(receiver.recv_any(got, 3, 30).wait)
+        until(lambda: "still waiting" in caplog.text)
+        sender.send(torch.tensor([1.0]), 1, 3, 30)
+        assert waiting.result()
+    (line,) = [one.getMessage() for one in caplog.records if "still waiting" in one.getMessage()]
+    assert_names(line, "rank 1", "recv from any rank", "tag 3", "group 'g'", "1 s")
 
 
 def test_finish__withdraws_receives_from_any_source(pair: tuple[Transfers, Transfers]) -> None:

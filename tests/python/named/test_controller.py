@@ -15,6 +15,7 @@ from checks import assert_names, names, until
 from transport_jobs import local_job
 
 import mlt
+from mlt import _waits
 from mlt._named.channel import RequestQueue
 from mlt._named.controller import Controller, EndedError, RejectedError
 from mlt._named.elements import Bytes
@@ -219,6 +220,52 @@ def test_stall__rank_0_warns_of_the_rank_that_is_late(caplog: pytest.LogCaptureF
         assert_names(caplog.text, "'late'", "[1]", "[0]")
         made[0].submit(Request("barrier", "late")).wait()
         early.wait()
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["allreduce", "join"])
+def test_wait__says_on_every_rank_that_waits_which_did_not_submit(
+    kind: Kind, late: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waits, "QUIET_SECONDS", 1)
+
+    def lines() -> list[str]:
+        return [one.getMessage() for one in caplog.records if "still waiting" in one.getMessage()]
+
+    def submit(own: Controller) -> None:
+        if kind == "join":
+            own.join()
+        else:
+            do(own, kind, "weights", np.ones(3, np.float32), op="sum")
+
+    with caplog.at_level(logging.WARNING, "mlt"), controllers(3) as made:
+        everywhere(made, submit)
+        assert lines() == []
+        punctual = [own for own in made if own.rank != late]
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(submit, own) for own in punctual]
+            until(lambda: len(lines()) == 2)
+            submit(made[late])
+            for one in waiting:
+                one.result()
+        for own in punctual:
+            (line,) = [one for one in lines() if one.startswith(f"rank {own.rank}:")]
+            assert_names(line, "join" if kind == "join" else "'weights'", "after 1 s", f": rank {late} did not submit")
+
+
+def test_wait__for_a_rank_that_is_gone_names_the_cause(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waits, "QUIET_SECONDS", 0.2)
+    with local_job(2) as contexts, caplog.at_level(logging.WARNING, "mlt"):
+        watch = contexts[0].watch_wait("call", [1])
+        contexts[1].close()
+        until(lambda: not contexts[0].is_peer_up(1))
+        until(lambda: watch.left == 0)
+        for _ in range(2):
+            watch.look("none")
+        (line,) = [one.getMessage() for one in caplog.records if "still waiting" in one.getMessage()]
+        assert_names(line, "rank 0", "for the call", "rank 1")
 
 
 def test_alone__needs_no_context() -> None:

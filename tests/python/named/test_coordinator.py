@@ -40,6 +40,21 @@ def test_take__only_what_all_ranks_submitted_in_the_order_in_which_it_became_rea
     assert own.is_waiting
 
 
+def test_missing__ranks_that_did_not_submit_and_have_not_joined() -> None:
+    own = coordinator(4)
+    question = Request("missing", "a", op="allreduce")
+    joining = Request("missing", "join", op="join")
+    assert own.missing(question) == own.missing(joining) == ()
+    own.submit(2, reduce("a"))
+    assert own.missing(question) == (0, 1, 3)
+    own.submit(0, Request("join", "join"))
+    assert own.missing(question) == (1, 3)
+    assert own.missing(joining) == (1, 2, 3)
+    own.submit(1, reduce("a"))
+    own.submit(3, reduce("a"))
+    assert own.missing(question) == ()
+
+
 def test_take__fuses_up_to_the_limit() -> None:
     own = coordinator(fusion_bytes=40)
     for rank in range(2):
