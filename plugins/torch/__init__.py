@@ -12,6 +12,7 @@ No other part of mlt's library imports torch.
 
 from __future__ import annotations
 
+import mlt.torch.requirement  # noqa: F401 (before the first module that imports torch)
 from mlt.torch.contexts import current_context, use_context
 from mlt.torch.hook import BoundedLossState, bounded_loss_hook
 from mlt.torch.loss import LossSchedule, lossy, phases, warm_up

@@ -14,6 +14,8 @@ from mlt.switch_configs.generator import Generated
 from mlt.switch_configs.validators import Validator, number_or_text
 from mlt.switch_configs.vendors.cumulus import Cumulus
 
+from mlt._shared.extras import how_to_install
+
 
 def _absent(package: str, way: str) -> str:
     return "" if find_spec(package) else f"{package} is not installed ({way})"
@@ -26,7 +28,7 @@ class Pyavd(Validator):
     targets: ClassVar[tuple[str, ...]] = ("eos",)
 
     def missing(self) -> str:
-        return _absent("pyavd", "pip install 'mlt[switch]'")
+        return _absent("pyavd", how_to_install("switch", "pyavd"))
 
     def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         pyavd: Any = import_module("pyavd")
@@ -96,7 +98,7 @@ class Nvueschema(Validator):
     version: ClassVar[str] = "v5_9"
 
     def missing(self) -> str:
-        return _absent("nvueschema", "pip install 'mlt[switch]'")
+        return _absent("nvueschema", how_to_install("switch", "nvueschema"))
 
     def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         try:
@@ -132,7 +134,7 @@ class Netutils(Validator):
     }
 
     def missing(self) -> str:
-        return _absent("netutils", "pip install 'mlt[switch]'")
+        return _absent("netutils", how_to_install("switch", "netutils"))
 
     def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         parser: Any = import_module("netutils.config.parser")

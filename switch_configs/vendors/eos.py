@@ -19,6 +19,8 @@ from mlt.switch_configs.errors import MissingToolError
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 
+from mlt._shared.extras import how_to_install
+
 _UNITS = {"bytes": 1, "kbytes": 1000, "mbytes": 1_000_000}
 _DETECT = re.compile(
     r"random-detect ecn minimum-threshold (\d+) (\w+) maximum-threshold (\d+) (\w+) max-mark-probability (\d+) weight 0"
@@ -122,7 +124,7 @@ class Eos(Target):
             pyavd: Any = import_module("pyavd")
         except ImportError as error:
             raise MissingToolError(
-                "target eos is written by Arista's pyavd, which is not installed; pip install 'mlt[switch]'"
+                f"target eos is written by Arista's pyavd, which is not installed: {how_to_install('switch', 'pyavd')}"
             ) from error
         checked = pyavd.validate_structured_config(self.structured(plan))
         violations = checked.validation_result.violations

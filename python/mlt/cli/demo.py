@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from mlt._shared.extras import how_to_install
 from mlt._shared.processes import interruptible
 from mlt.cli.style import FAILED, INTERRUPTED, USAGE, App, Output, show_error
 from mlt.cli.unit_option import LOSS, TIME, UnitOption
@@ -181,4 +182,4 @@ def _check_interface() -> None:
 def _require(modules: tuple[str, ...]) -> None:
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        raise DemoError(f"{' and '.join(missing)} not installed: pip install 'mlt[demo]' (torch first, see the README)")
+        raise DemoError(f"{' and '.join(missing)} not installed: {how_to_install('demo')}")

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mlt._shared import variables
 from mlt._shared.addresses import parse_target
+from mlt._shared.extras import how_to_install
 from mlt._shared.json_lines import shown
 from mlt._shared.processes import interruptible
 from mlt.cli.style import INTERRUPTED, App, Output, is_stdout, show_error, status_of
@@ -233,7 +234,7 @@ def _run(
         session.serve(port, interface, once=once, say=say)
         return
     if plot is not None and find_spec("matplotlib") is None:  # before a long measurement
-        raise PerfError("--plot needs matplotlib: pip install matplotlib")
+        raise PerfError(f"--plot needs matplotlib: {how_to_install('perf', 'matplotlib')}")
     with _Display(notes) as display:
         if mode == "--local":
             result = session.run_local(options, interface, display.observe)

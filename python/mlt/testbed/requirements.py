@@ -10,6 +10,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from mlt._shared.extras import how_to_install
 from mlt.testbed import delay_line, programs
 from mlt.testbed.errors import MissingError
 from mlt.testbed.topology import Topology
@@ -119,7 +120,7 @@ def problems(topology: Topology) -> list[str]:
         if shutil.which(program) is None
     ]
     if importlib.util.find_spec("pyroute2") is None:
-        found.append("pyroute2 is not installed: pip install 'mlt[testbed]'")
+        found.append(f"pyroute2 is not installed: {how_to_install('testbed')}")
     if found:
         return found
     needed = ["htb", "tbf", "clsact"]

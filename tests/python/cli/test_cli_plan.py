@@ -12,6 +12,7 @@ import pytest
 from checks import assert_names
 from typer.testing import CliRunner
 
+from mlt._shared.extras import how_to_install
 from mlt.cli.plan import app
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import Plan, read_plan
@@ -164,7 +165,7 @@ def test_base_install__names_the_missing_extra(
     result = mlt_plan(*arguments)
     assert result.exit_code == 1
     assert f"needs {missing}" in result.output
-    assert "pip install 'mlt[plan]'" in result.output
+    assert how_to_install("plan") in result.output
 
 
 def test_base_install__aggregates_and_explains_without_extras() -> None:

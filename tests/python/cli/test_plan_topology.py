@@ -9,6 +9,7 @@ from checks import assert_names
 from network_documents import from_document, same_network
 from typer.testing import CliRunner
 
+from mlt._shared.extras import how_to_install
 from mlt.cli.plan_topology import app
 from mlt.planners.cluster import read_cluster
 from mlt.planners.plan import read_plan
@@ -78,4 +79,4 @@ def test_commands__name_the_extra_they_lack(monkeypatch: pytest.MonkeyPatch) -> 
         if not name.endswith(".checks"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "networkx", None)
-    assert_names(run("build", "fat-tree", 4, code=1), "networkx", "pip install 'mlt[plan]'")
+    assert_names(run("build", "fat-tree", 4, code=1), "networkx", how_to_install("plan"))

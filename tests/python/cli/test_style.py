@@ -34,7 +34,7 @@ POLICY = str(ROOT / "examples" / "switch" / "paper-testbed.yaml")
 
 # What commands of mlt plan need beyond a base install.
 PLANNERS = pytest.mark.skipif(
-    any(find_spec(one) is None for one in ("scipy", "networkx")), reason="mlt[plan] is not installed"
+    any(find_spec(one) is None for one in ("scipy", "networkx")), reason="the extra plan is not installed"
 )
 
 

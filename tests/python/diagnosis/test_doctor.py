@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from checks import assert_names
 
+from mlt._shared.extras import pip
 from mlt.diagnosis import doctor
 from mlt.diagnosis.doctor import Finding, examine
 from mlt.job import interfaces
@@ -131,7 +132,7 @@ def test_extras__names_what_each_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_is_installed", lambda package: package in ("numpy", "networkx", "pyroute2"))
     complete, lacking = only(doctor._extras)
     assert complete == Finding("ok", "extras installed: testbed")
-    assert lacking == Finding("optional", "extra plan (mlt plan) lacks scipy", "pip install 'mlt[plan]'")
+    assert lacking == Finding("optional", "extra plan (mlt plan) lacks scipy", f"{pip()} install 'scipy'")
     assert lacking.fix_is_command
 
 

@@ -10,6 +10,7 @@ from checks import names, until
 from mlt.switch_configs.generator import Generated, generate
 from push_lab import SECRET, small
 
+from mlt._shared.extras import how_to_install
 from mlt.switch_push import login, session
 from mlt.switch_push.device import Device, PushError, need
 from mlt.switch_push.on_shell import LinuxSwitch, ShellDevice
@@ -149,7 +150,7 @@ def test_login__rejects_unreadable_files(text: str, words: str, tmp_path: Path) 
 
 
 def test_need__names_the_extra() -> None:
-    with pytest.raises(PushError, match=r"needs nosuchlibrary, .* pip install 'mlt\[switch-push\]'"):
+    with pytest.raises(PushError, match=names("needs nosuchlibrary", how_to_install("switch-push"))):
         need("nosuchlibrary.client", "SSH")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from mlt._shared.extras import how_to_install
 from mlt.perf.local_address import where
 from mlt.perf.patterns import Buffers
 from mlt.perf.transports.base import Address, Outcome, Transport, not_installed
@@ -20,7 +21,7 @@ class Gloo(Transport):
 
     @classmethod
     def missing(cls) -> str | None:
-        return not_installed("torch", "pip install torch")
+        return not_installed("torch", how_to_install("torch"))
 
     def open(self, table: Sequence[Address]) -> None:
         # gloo reads its interface only from here.

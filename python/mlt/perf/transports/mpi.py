@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from mlt._shared.extras import how_to_install
 from mlt.perf.patterns import Buffers
 from mlt.perf.transports.base import Address, Outcome, Transport, not_installed
 
@@ -28,8 +29,8 @@ class Mpi(Transport):
     @classmethod
     def missing(cls) -> str | None:
         if shutil.which("mpirun") is None:
-            return "mpirun is not installed: apt-get install openmpi-bin; pip install mpi4py"
-        return not_installed("mpi4py", "pip install mpi4py")
+            return f"mpirun is not installed: apt-get install openmpi-bin; {how_to_install('perf', 'mpi4py')}"
+        return not_installed("mpi4py", how_to_install("perf", "mpi4py"))
 
     def open(self, table: Sequence[Address]) -> None:
         import numpy as np

@@ -1,6 +1,6 @@
 """In-network aggregation among ``mlt plan auto``'s alternatives: ARO's routes for all workers, or for ALEPH's heads.
 
-The routing planner needs the extra ``mlt[plan]`` (an optimiser) and is imported on use. If it is missing, the
+The routing planner needs the extra ``plan`` (an optimiser) and is imported on use. If it is missing, the
 alternative is skipped with that reason. A job's gradients are split over its servers in proportion to the rates of
 their routes, so one iteration takes the model size over the sum of the rates.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from mlt._shared.extras import how_to_install
 from mlt._shared.units import format_rate
 from mlt.planners._shared.documents import InputError
 from mlt.planners.auto.alternatives import Alternative, Skipped
@@ -63,7 +64,7 @@ def routed(cluster: Cluster, job: Job, *, seed: int, tree: Alternative | None = 
     try:
         aro = _load()
     except ImportError as error:
-        return Skipped(name, f"the routing planner is not installed ({error.name}); pip install 'mlt[plan]'")
+        return Skipped(name, f"the routing planner is not installed ({error.name}): {how_to_install('plan')}")
     section = tree.sections.aggregation if tree is not None else None
     heads = job.workers
     if section is not None:

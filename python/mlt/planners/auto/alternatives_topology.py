@@ -1,6 +1,6 @@
 """PSNet in ``mlt plan auto``: circuits come first, because they decide the links of every other alternative.
 
-The topology planner needs the extra ``mlt[plan]`` and is imported when the cluster has circuit switches. Its time is
+The topology planner needs the extra ``plan`` and is imported when the cluster has circuit switches. Its time is
 T_push of PSNet's equations: push and pull overlap on full-duplex links, as in every other alternative.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
+from mlt._shared.extras import how_to_install
 from mlt.planners._shared.documents import InputError
 from mlt.planners.auto.alternatives import Alternative, Skipped
 from mlt.planners.cluster import Cluster, Job
@@ -35,7 +36,7 @@ def prepare_ground(cluster: Cluster, job: Job, plan: Plan) -> Ground:
         section = import_module("mlt.planners.psnet.plan_section")
         rejected: type[Exception] = import_module("mlt.planners.psnet.graph").TopologyError
     except ImportError as error:
-        reason = f"the topology planner is not installed ({error.name}); pip install 'mlt[plan]'"
+        reason = f"the topology planner is not installed ({error.name}): {how_to_install('plan')}"
         return Ground(without_links(cluster), plan, Skipped(_NAME, f"{reason}; links are left out of all times"))
     try:
         made = section.plan_topology(cluster)

@@ -116,7 +116,7 @@ def _linear_programme_time(bits: float, workers: Loads, servers: Loads) -> float
 
     Solved in units of the model and of the fastest link, so that the solver's tolerances are relative.
     """
-    from scipy import sparse  # extra mlt[plan]; equal bandwidths need no scipy
+    from scipy import sparse  # extra plan; equal bandwidths need no scipy
     from scipy.optimize import linprog
 
     n, k = len(workers), len(servers)

@@ -1,6 +1,6 @@
 """A plan as a picture: the graph with its link loads, the aggregation tree, and the busiest links.
 
-matplotlib is imported only when something is drawn; it belongs to the extra ``mlt[plan]``.
+matplotlib is imported only when something is drawn; it belongs to the extra ``plan``.
 """
 
 from __future__ import annotations

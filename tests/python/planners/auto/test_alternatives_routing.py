@@ -7,6 +7,7 @@ import sys
 import pytest
 from example_clusters import fabric
 
+from mlt._shared.extras import how_to_install
 from mlt.planners.auto.alternatives import Alternative, Skipped, aleph
 from mlt.planners.auto.alternatives_routing import routed
 from mlt.planners.auto.ranking import plan_auto
@@ -24,7 +25,7 @@ def test_routed__without_the_planner_names_the_package(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "mlt.planners.aro.convert", None)
     outcome = routed(*fabric(), seed=0)
     assert isinstance(outcome, Skipped)
-    assert "pip install 'mlt[plan]'" in outcome.reason
+    assert how_to_install("plan") in outcome.reason
 
 
 def test_routed__in_network_aggregation_wins_where_the_server_is_narrow() -> None:

@@ -7,6 +7,7 @@ from importlib import import_module
 
 import pytest
 
+from mlt._shared.extras import how_to_install
 from mlt.planners.auto.alternatives import Alternative, Skipped
 from mlt.planners.auto.alternatives_topology import prepare_ground
 from mlt.planners.auto.ranking import plan_auto
@@ -37,7 +38,7 @@ def test_prepare_ground__without_the_planner_names_the_package(monkeypatch: pyte
     cluster = psnet_module()
     ground = prepare_ground(cluster, cluster.jobs[0], new_plan(cluster))
     assert isinstance(ground.outcome, Skipped)
-    assert "pip install 'mlt[plan]'" in ground.outcome.reason
+    assert how_to_install("plan") in ground.outcome.reason
     assert ground.cluster.links == ()
 
 

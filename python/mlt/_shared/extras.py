@@ -1,0 +1,58 @@
+"""The command that installs what an extra of mlt requires, for errors about a missing package.
+
+mlt is on no package index, so ``pip install 'mlt[plan]'`` fails everywhere. From a checkout or the file of a wheel,
+``pip install '.[plan]'`` and ``pip install './mlt-....whl[plan]'`` work, but an installation does not know where either
+is now, and a checkout compiles for minutes again. The index has the packages of each extra, so the command names these.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
+_EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
+
+
+def requirements() -> dict[str, tuple[str, ...]]:
+    """Extra -> its requirements, as pip takes them; from the metadata of the installed distribution.
+
+    Raises:
+        metadata.PackageNotFoundError: mlt is imported from a folder and has no metadata.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for text in metadata.requires("mlt") or []:
+        requirement, _, marker = text.partition(";")
+        if (extra := _EXTRA.search(marker)) is not None:
+            found[extra[1]] = (*found.get(extra[1], ()), "".join(requirement.split()))
+    return found
+
+
+def package_of(requirement: str) -> str:
+    """The package's name in a requirement: ``scipy`` in ``scipy>=1.10``."""
+    return re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0]
+
+
+def how_to_install(extra: str, *packages: str) -> str:
+    """The command that installs the requirements of ``extra``; with ``packages``, only those of these packages."""
+    try:
+        wanted = requirements()[extra]
+    except metadata.PackageNotFoundError:
+        return f"{pip()} install '{checkout()}[{extra}]'"
+    chosen = [f"'{one}'" for one in wanted if not packages or package_of(one) in packages]
+    assert chosen, f"extra {extra} has none of {packages}"
+    return f"{pip()} install {' '.join(chosen)}"
+
+
+def checkout() -> Path:
+    """The checkout that this module is imported from; meaningless in an installation."""
+    return Path(__file__).resolve().parents[3]
+
+
+def pip() -> str:
+    """``pip``, or, if that word runs the pip of another environment or nothing, this interpreter's module."""
+    found = shutil.which("pip")
+    here = Path(sys.executable)
+    return "pip" if found is not None and Path(found).parent == here.parent else f"{here} -m pip"

@@ -1,0 +1,79 @@
+"""The command of an error about a missing package: it installs what is missing, from an index that has no mlt."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import venv
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from checks import assert_names
+from test_import_layers import MODULES
+
+from mlt._shared import extras
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def plan_and_perf(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["numpy>=1", 'networkx>=3; extra == "plan"', "scipy (>=1.10) ; extra == 'plan'", 'mpi4py; extra == "perf"']
+    monkeypatch.setattr(metadata, "requires", lambda _: wanted)
+    monkeypatch.setattr(extras, "pip", lambda: "pip")
+
+
+@pytest.mark.usefixtures("plan_and_perf")
+def test_how_to_install__names_the_packages_of_the_extra() -> None:
+    assert extras.requirements() == {"plan": ("networkx>=3", "scipy(>=1.10)"), "perf": ("mpi4py",)}
+    assert extras.how_to_install("perf") == "pip install 'mpi4py'"
+    assert extras.how_to_install("plan") == "pip install 'networkx>=3' 'scipy(>=1.10)'"
+    assert extras.how_to_install("plan", "scipy") == "pip install 'scipy(>=1.10)'"
+
+
+@pytest.mark.usefixtures("plan_and_perf")
+@pytest.mark.parametrize("wrong", [("plan", "torch"), ("nonsense",)])
+def test_how_to_install__what_no_extra_has_is_a_mistake(wrong: tuple[str, ...]) -> None:
+    with pytest.raises((AssertionError, KeyError), match=wrong[-1]):
+        extras.how_to_install(*wrong)
+
+
+def test_how_to_install__without_metadata_names_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", absent)
+    monkeypatch.setattr(extras, "__file__", str(ROOT / "python/mlt/_shared/extras.py"))
+    assert_names(extras.how_to_install("plan"), "install", f"'{ROOT}[plan]'")
+    assert (extras.checkout() / "pyproject.toml").is_file()
+
+
+def test_pip__of_this_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv.create(tmp_path, symlinks=True, with_pip=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/pip")
+    assert extras.pip() == f"{tmp_path}/bin/python -m pip"
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert extras.pip() == f"{tmp_path}/bin/python -m pip"
+    monkeypatch.setattr(shutil, "which", lambda name: str(tmp_path / "bin" / name))
+    assert extras.pip() == "pip"
+
+
+def test_extras__those_that_the_code_names_exist() -> None:
+    used = set()
+    for path in MODULES.values():
+        text = path.read_text(encoding="utf-8")
+        used |= {call[1:] for call in re.findall(r"(how_to_install)\(['\"]([\w-]+)['\"](?:, ['\"](\w+)['\"])?", text)}
+    assert {("plan", ""), ("torch", ""), ("perf", "mpi4py")} <= used
+    wanted = extras.requirements()
+    for extra, package in used:
+        assert not package or package in map(extras.package_of, wanted[extra]), (extra, package)
+
+
+def test_sources__no_text_installs_mlt_from_an_index() -> None:
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
+    for path in (*MODULES.values(), *documents):
+        found = re.findall(r"pip install[^\n`]*['\" ]mlt\b(?:\[|['\"\s])[^\n]*", path.read_text(encoding="utf-8"))
+        assert path.name == "extras.py" or not found, path
