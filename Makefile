@@ -52,17 +52,19 @@ build/.clang: tools/install_system_packages.sh
 
 # torch first: later requirements then use this build instead of downloading another one.
 $(VENV)/.torch: $(VENV)/.created
-	$(BIN)/python -m pip install -q "$(TORCH)" numpy
+	@echo "mlt: installs $(TORCH), a large download (TORCH=... chooses another build)"
+	$(BIN)/python -m pip install "$(TORCH)" numpy
 	@touch $@
 
 $(VENV)/.tools: pyproject.toml tools/extra_requirements.py $(VENV)/.torch
+	@echo "mlt: installs the packages of the demo, the tests and the linters, which takes minutes the first time"
 	$(BIN)/python tools/extra_requirements.py dev demo plan recipes switch switch-push testbed > build/requirements.txt
 	$(BIN)/python -m pip install -q -r build/requirements.txt "scikit-build-core>=0.10" "pybind11>=2.12"
 	@touch $@
 
 wheel: $(VENV)/.wheel
 $(VENV)/.wheel: $(VENV)/.tools $(CPP_SOURCES) $(PY_SOURCES)
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --force-reinstall .
+	@$(BIN)/python tools/install_wheel.py
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.created pyproject.toml

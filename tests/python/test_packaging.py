@@ -11,8 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from test_import_layers import MODULES
 
 import mlt
+from mlt._shared import extras
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,3 +82,21 @@ def test_cibuildwheel__builds_both_machines_and_runs_the_same_tests(wheels: Modu
     assert {config["linux"][f"manylinux-{one}-image"] for one in config["linux"]["archs"]} == {"manylinux_2_28"}
     assert config["test-requires"] == list(wheels.TEST_PACKAGES)
     assert "tools/wheels.py --test-here" in config["test-command"]
+
+
+def test_extras__those_that_the_code_names_exist() -> None:
+    used = set()
+    for path in MODULES.values():
+        text = path.read_text(encoding="utf-8")
+        used |= {call[1:] for call in re.findall(r"(how_to_install)\(['\"]([\w-]+)['\"](?:, ['\"](\w+)['\"])?", text)}
+    assert {("plan", ""), ("torch", ""), ("perf", "mpi4py")} <= used
+    wanted = extras.requirements()
+    for extra, package in used:
+        assert not package or package in map(extras.package_of, wanted[extra]), (extra, package)
+
+
+def test_sources__no_text_installs_mlt_from_an_index() -> None:
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
+    for path in (*MODULES.values(), *documents):
+        found = re.findall(r"pip install[^\n`]*['\" ]mlt\b(?:\[|['\"\s])[^\n]*", path.read_text(encoding="utf-8"))
+        assert path.name == "extras.py" or not found, path

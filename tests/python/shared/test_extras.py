@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import venv
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from checks import assert_names
-from test_import_layers import MODULES
 
 from mlt._shared import extras
 
@@ -59,21 +57,3 @@ def test_pip__of_this_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert extras.pip() == f"{tmp_path}/bin/python -m pip"
     monkeypatch.setattr(shutil, "which", lambda name: str(tmp_path / "bin" / name))
     assert extras.pip() == "pip"
-
-
-def test_extras__those_that_the_code_names_exist() -> None:
-    used = set()
-    for path in MODULES.values():
-        text = path.read_text(encoding="utf-8")
-        used |= {call[1:] for call in re.findall(r"(how_to_install)\(['\"]([\w-]+)['\"](?:, ['\"](\w+)['\"])?", text)}
-    assert {("plan", ""), ("torch", ""), ("perf", "mpi4py")} <= used
-    wanted = extras.requirements()
-    for extra, package in used:
-        assert not package or package in map(extras.package_of, wanted[extra]), (extra, package)
-
-
-def test_sources__no_text_installs_mlt_from_an_index() -> None:
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
-    for path in (*MODULES.values(), *documents):
-        found = re.findall(r"pip install[^\n`]*['\" ]mlt\b(?:\[|['\"\s])[^\n]*", path.read_text(encoding="utf-8"))
-        assert path.name == "extras.py" or not found, path

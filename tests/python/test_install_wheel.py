@@ -1,0 +1,90 @@
+"""tools/install_wheel.py: the lines that ``make wheel`` shows while it compiles, and those of a failed build."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checks import assert_names
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tools" / "install_wheel.py"
+
+specification = importlib.util.spec_from_file_location("install_wheel", PROGRAM)
+assert specification is not None
+assert specification.loader is not None
+install_wheel = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(install_wheel)
+
+# The output of pip and scikit-build-core, abridged; pip indents the backend's lines.
+BUILD = """\
+Processing /home/me/mlt
+  Running command Preparing metadata (pyproject.toml)
+  Preparing metadata (pyproject.toml): started
+  *** scikit-build-core 0.11.6 using CMake 4.1.0 (metadata_wheel)
+  Preparing metadata (pyproject.toml): finished with status 'done'
+  *** Configuring CMake...
+  -- The CXX compiler identification is GNU 12.2.0
+  *** Building project with Ninja...
+{steps}
+  *** Making wheel...
+Installing collected packages: mlt
+Successfully installed mlt-0.1.0
+"""
+
+
+def build_output(steps: int) -> str:
+    return BUILD.format(
+        steps="\n".join(f"  [{one}/{steps}] Building CXX object f{one}.o" for one in range(1, steps + 1))
+    )
+
+
+def test_progress__a_line_per_stage_and_per_tenth() -> None:
+    now = iter(range(10_000))
+    progress = install_wheel.Progress(clock=lambda: float(next(now)))
+    shown = [text for line in build_output(137).splitlines() if (text := progress.shown(line)) is not None]
+    stages = [re.sub(r" \(\d+ s\)$", "", text) for text in shown]
+    assert [text for text in stages if ":" not in text] == list(install_wheel.STAGES.values())
+    counts = [int(text.split()[1]) for text in stages if ":" in text]
+    assert counts == [14, 28, 42, 55, 69, 83, 96, 110, 124, 137]
+
+
+def test_install__shows_progress_while_it_builds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "output"
+    output.write_text(build_output(3), encoding="utf-8")
+    log = tmp_path / "build" / "wheel.log"
+    assert install_wheel.install([sys.executable, "-c", f"print(open({str(output)!r}).read(), end='')"], log) == 0
+    assert log.read_text(encoding="utf-8") == output.read_text(encoding="utf-8")
+    shown = capsys.readouterr().out
+    assert_names(shown.splitlines()[0], "takes minutes", log)
+    assert_names(shown, "compiles: 1 of 3", "compiles: 3 of 3", "installs the wheel")
+
+
+def test_install__a_failure_shows_the_first_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = (
+        "print('  [1/9] Building CXX object a.o'); print('  FAILED: b.o'); print('  b.cc:3: error: no such thing');"
+        "[print('more') for _ in range(200)]; raise SystemExit(3)"
+    )
+    log = tmp_path / "wheel.log"
+    assert install_wheel.install([sys.executable, "-c", program], log) == 3
+    errors = capsys.readouterr().err
+    assert_names(errors, "FAILED: b.o", "b.cc:3: error", "exit status 3", log)
+    assert "[1/9]" not in errors
+    assert len(errors.splitlines()) == install_wheel.CAUSE_LINES + 1
+    assert len(log.read_text(encoding="utf-8").splitlines()) == 203
+
+
+def test_cause__without_a_known_error_is_the_end() -> None:
+    lines = [f"line {number}" for number in range(100)]
+    assert install_wheel.cause(lines) == lines[-install_wheel.CAUSE_LINES :]
+    assert install_wheel.cause(lines[:3]) == lines[:3]
+
+
+def test_makefile__builds_the_wheel_with_it() -> None:
+    make = ["make", "-n", "-B", "wheel"]
+    rules = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert "tools/install_wheel.py" in rules.stdout
