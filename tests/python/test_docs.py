@@ -69,6 +69,37 @@ def test_links__lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{path.name}: {target}"
 
 
+def paths(text: str) -> Iterator[str]:
+    """Names of the repository's files and folders in inline code, as ``git ls-files`` takes them: {a,b} expanded.
+
+    A name starts with a folder at the top; ``<layer>`` stands for anything. Build outputs are not of the repository.
+    """
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build"}
+    text = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for code in re.findall(r"`([^`]+)`", text):
+        for word in code.split():
+            name = re.sub(r"<\w+>", "*", word.partition(":")[0])
+            if "/" not in name or name.split("/")[0] not in folders or not re.fullmatch(r"[\w./{},*-]+", name):
+                continue
+            before, braces, after = name.partition("{")
+            inside, _, after = after.partition("}")
+            yield from (before + one + after for one in inside.split(",")) if braces else (name,)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths__exist(path: Path) -> None:
+    if path.name == "CHANGELOG.md":
+        return  # it names files of earlier days
+    assert [name for name in paths(path.read_text(encoding="utf-8")) if not any(ROOT.glob(name))] == []
+
+
+def test_paths__of_a_text() -> None:
+    text = "`docs/a.md`, `src/{b,c}.h`, `make x`, `build/site`, `tests/unit/<layer>/`, `src/d.cc:7`\n```\n`src/e`\n```\n"
+    assert list(paths(text)) == ["docs/a.md", "src/b.h", "src/c.h", "tests/unit/*/", "src/d.cc"]
+    added = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Adding a collective")[2]
+    assert {"src/mlt.h", "tests/sim/mutants.yaml", "tools/chaos/rank.py"} <= set(paths(added))
+
+
 def test_documents__are_all_reached_from_the_readme() -> None:
     known, todo = set(), [ROOT / "README.md"]
     while todo:
