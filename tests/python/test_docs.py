@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -94,8 +95,8 @@ def test_paths__exist(path: Path) -> None:
 
 
 def test_paths__of_a_text() -> None:
-    text = "`docs/a.md`, `src/{b,c}.h`, `make x`, `build/site`, `tests/unit/<layer>/`, `src/d.cc:7`\n```\n`src/e`\n```\n"
-    assert list(paths(text)) == ["docs/a.md", "src/b.h", "src/c.h", "tests/unit/*/", "src/d.cc"]
+    text = "`docs/a.md`, `src/{b,c}.h`, `make x`, `build/site`, `tests/unit/<layer>/`, `src/d.c:7`\n```\n`src/e`\n```\n"
+    assert list(paths(text)) == ["docs/a.md", "src/b.h", "src/c.h", "tests/unit/*/", "src/d.c"]
     added = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Adding a collective")[2]
     assert {"src/mlt.h", "tests/sim/mutants.yaml", "tools/chaos/rank.py"} <= set(paths(added))
 
@@ -111,6 +112,17 @@ def test_documents__are_all_reached_from_the_readme() -> None:
             if "://" not in target and target.partition("#")[0]:
                 todo.append((path.parent / target.partition("#")[0]).resolve())
     assert {path.name for path in ROOT.glob("docs/*.md")} <= {path.name for path in known}
+
+
+def test_site__every_page_has_a_place() -> None:
+    specification = importlib.util.spec_from_file_location("site_of_docs", ROOT / "tools" / "site.py")
+    assert specification is not None
+    assert specification.loader is not None
+    site = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(site)
+    placed = {page for _, pages in site.NAVIGATION for page in pages}
+    assert {path.name for path in ROOT.glob("docs/*.md")} - placed == set()
+    assert all((ROOT / "docs" / page).is_file() or page in site.TOP.values() for page in placed)
 
 
 def test_site__stages_every_document_with_links_that_work(tmp_path: Path) -> None:
