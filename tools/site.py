@@ -28,7 +28,7 @@ NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("I run the network", ("network.md", "switch.md", "switch-thresholds.md", "paths.md", "datapaths.md", "testbed.md",
                            "contributing-switch-vendor.md")),
     ("I plan the cluster", ("planners.md", "planners-routing.md", "planners-topology.md")),
-    ("I change mlt", ("CONTRIBUTING.md", "PROTOCOL.md", "RECOVERY.md", "simulator.md")),
+    ("I change mlt", ("CONTRIBUTING.md", "PROTOCOL.md", "RECOVERY.md", "papers.md", "simulator.md")),
 )  # fmt: skip
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^()\s]+)\)")
 
