@@ -15,7 +15,13 @@ from test_import_layers import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
-VARIABLE = re.compile(r"_?MLT_[A-Z][A-Z_]*|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK|LOCAL_WORLD_SIZE")
+OTHERS = "BYTEPS|DMLC|GLOO|HOROVOD|MKL|NCCL|OMP|OMPI|PMIX|SLURM|SUDO|XDG"  # first words of others' variables
+VARIABLE = re.compile(
+    rf"_?(MLT|{OTHERS})_[A-Z][A-Z_]*|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK|LOCAL_WORLD_SIZE"
+    "|PYTHONUNBUFFERED"
+)
+# How modules read the environment: the name of a variable must then be one of the above.
+READS = re.compile(r"(environ|env|variables\.\w+|getenv)$")
 # Not of the environment: names in the text of generated shell and C programs.
 NAMES_OF_PROGRAMS = {"MLT_BPF_OBJECTS"}
 
@@ -33,8 +39,57 @@ def variables_of_the_code() -> dict[str, str]:
 
 
 def variables_of_the_table() -> set[str]:
-    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "variables.md").read_text(encoding="utf-8"), re.MULTILINE)
-    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    """First cells of the tables of docs/variables.md, and the names that stand in the text beside them."""
+    text = (ROOT / "docs" / "variables.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    beside = [line for line in text.splitlines() if not line.startswith("|")]
+    return {name for one in (*cells, *beside) for name in re.findall(r"`(\w+)`", one) if VARIABLE.fullmatch(name)}
+
+
+def names_read(text: str) -> Iterator[str]:
+    """Names read from the environment: ``environ.get("X")``, ``env["X"]``, ``variables.port(env, "X")``."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Subscript) and READS.search(ast.unparse(node.value)):
+            key: ast.expr | None = node.slice
+        elif isinstance(node, ast.Call) and READS.search(ast.unparse(node.func).removesuffix(".get")):
+            at = 1 if "variables." in ast.unparse(node.func) else 0
+            key = node.args[at] if len(node.args) > at else None
+        else:
+            continue
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield key.value
+
+
+def test_variables__every_one_that_is_read_is_known_to_these_tests() -> None:
+    read = {name: module for module, path in MODULES.items() for name in names_read(path.read_text(encoding="utf-8"))}
+    assert {"MLT_PERF_PORT", "SUDO_UID", "XDG_CACHE_HOME"} <= set(read)
+    assert {name: module for name, module in read.items() if not VARIABLE.fullmatch(name)} == {}
+
+
+def ports_of_the_code() -> dict[int, str]:
+    """Port or offset -> a constant of a module with that value."""
+    found = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                names = target.elts if isinstance(target, ast.Tuple) else [target]
+                values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+                for name, value in zip(map(ast.unparse, names), values, strict=False):
+                    number = value.value if isinstance(value, ast.Constant) else None
+                    if re.fullmatch(r"\w*(PORT|OFFSET)", name) and isinstance(number, int):
+                        found[number] = f"{module}.{name}"
+    return found
+
+
+def test_ports__the_table_has_those_of_the_code() -> None:
+    text = (ROOT / "docs" / "network.md").read_text(encoding="utf-8").partition("## Ports")[2].partition("\n## ")[0]
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    table = {int(number) for row in rows for number in re.findall(r"\b\d+\b", row.split("|")[1])}
+    code = ports_of_the_code()
+    assert {1_000, 2_000, 20_000, 29_500, 29_600, 8_765, 57_400} <= set(code)
+    last = {29_999: "the last of mlt.job.launchers", 10_000: "mlt._shared.ports._FIRST", 22: "SSH"}
+    limits = {65_535}
+    assert table - limits == set(code) - limits | set(last)
 
 
 def test_variables__every_one_of_the_code_is_in_the_table() -> None:
