@@ -100,3 +100,10 @@ def test_sources__no_text_installs_mlt_from_an_index() -> None:
     for path in (*MODULES.values(), *documents):
         found = re.findall(r"pip install[^\n`]*['\" ]mlt\b(?:\[|['\"\s])[^\n]*", path.read_text(encoding="utf-8"))
         assert path.name == "extras.py" or not found, path
+
+
+def test_readme__has_every_extra() -> None:
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    named = {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)}
+    assert named == set(extras.requirements()) - {"dev", "docs"}
