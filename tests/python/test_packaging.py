@@ -107,3 +107,12 @@ def test_readme__has_every_extra() -> None:
     cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     named = {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)}
     assert named == set(extras.requirements()) - {"dev", "docs"}
+
+
+def test_pythons__classifiers_wheels_and_readme_agree() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    listed = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
+    built = re.findall(r'"cp3(\d+)-\*"', project)
+    assert listed == [f"3.{minor}" for minor in built]
+    assert f'requires-python = ">={listed[0]}"' in project
+    assert f"with Python {listed[0]} to {listed[-1]}" in (ROOT / "README.md").read_text(encoding="utf-8")
