@@ -288,7 +288,7 @@ TEST_CASE("rate_control__an_incast_of_32_does_not_collapse" * doctest::test_suit
 
 // A limit (docs/simulator.md): a faster flow measures more jitter, and its thresholds permit a longer queue.
 TEST_CASE("rate_control__flows_over_a_link_with_jitter_fill_it_but_share_it_unequally") {
-  for (const std::uint16_t flows : {2, 8}) {
+  for (const std::uint16_t flows : {std::uint16_t{2}, std::uint16_t{8}}) {
     for (const base::DurationNs jitter_ns : {50 * base::kMicrosecond, 200 * base::kMicrosecond, base::kMillisecond}) {
       Setting setting;
       setting.flows = flows;
