@@ -65,7 +65,7 @@ def draw(report: DemoReport) -> Figure:
     axes[1, 0].set(
         title="Gradient synchronisation time", xlabel="milliseconds", ylabel="share of steps within", xscale="log"
     )
-    axes[1, 1].set(title="Gradients given up", xlabel="step", ylabel="% of the step's gradient bytes")
+    axes[1, 1].set(title="Gradients missing", xlabel="step", ylabel="% of the step's gradient bytes")
     for ax in axes.flat:
         ax.grid(visible=True, alpha=0.3)
     _plain_ticks(axes[0, 0].yaxis)

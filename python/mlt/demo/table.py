@@ -17,10 +17,10 @@ MEASURES: Final[tuple[Measure, ...]] = (
     ("synchronisation p99, ms", lambda run: 1e3 * run.sync_p99, "{:.2f}"),
     ("  exposed p50, ms", lambda run: 1e3 * run.exposed_p50, "{:.2f}"),
     ("  exposed p99, ms", lambda run: 1e3 * run.exposed_p99, "{:.2f}"),
-    ("gradients given up, %", lambda run: 100 * run.gradient_loss, "{:.3f}"),
-    ("packets lost on purpose", lambda run: run.packets_dropped, "{:,.0f}"),
-    ("segments lost for good", lambda run: run.segments_lost, "{:,.0f}"),
-    ("segments repaired", lambda run: run.segments_repaired, "{:,.0f}"),
+    ("gradients missing, %", lambda run: 100 * run.gradient_loss, "{:.3f}"),
+    ("packets dropped", lambda run: run.packets_dropped, "{:,.0f}"),
+    ("segments missing", lambda run: run.segments_lost, "{:,.0f}"),
+    ("segments sent again", lambda run: run.segments_repaired, "{:,.0f}"),
     ("megabytes sent", lambda run: None if run.bytes_sent is None else run.bytes_sent / 1e6, "{:,.1f}"),
 )
 

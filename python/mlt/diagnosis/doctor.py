@@ -48,6 +48,7 @@ _USES = {
     "perf": "mlt perf: plots, Open MPI",
     "switch": "mlt switch check --validators",
     "switch-push": "mlt switch apply to devices",
+    "recipes": "examples with Accelerate, Lightning, Transformers",
 }
 # Extras of those who change mlt itself.
 _FOR_DEVELOPERS = ("dev", "docs")

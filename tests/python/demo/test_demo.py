@@ -91,7 +91,7 @@ def test_demo__losses_happen_where_requested(finished: tuple[Path, str]) -> None
 def test_demo__prints_data_licence_and_the_comparison(finished: tuple[Path, str]) -> None:
     output = finished[1]
     assert "licence" in output
-    for words in ("MNIST", "test accuracy", "steps/s", "synchronisation p99", "segments repaired"):
+    for words in ("MNIST", "test accuracy", "steps/s", "synchronisation p99", "segments sent again", "packets dropped"):
         assert words in output
 
 
