@@ -17,11 +17,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LOG = ROOT / "build" / "wheel.log"
 COMMAND = (sys.executable, "-m", "pip", "install", "--verbose", "--no-deps", "--no-build-isolation",
            "--force-reinstall", str(ROOT))  # fmt: skip
+COMPILES = "compiles"
 # Beginning of a line of pip's or scikit-build-core's -> the stage that it starts.
 STAGES = {
     "Preparing metadata": "reads pyproject.toml",
     "*** Configuring CMake": "configures the C++ build",
-    "*** Building project": "compiles",
+    "*** Building project": COMPILES,
     "*** Making wheel": "packs the wheel",
     "Installing collected packages": "installs the wheel",
 }
@@ -45,7 +46,7 @@ class Progress:
         """What to print for a line of the output, if anything."""
         text = line.strip()
         step = _STEP.match(text)
-        if step is not None:
+        if step is not None and self._stage == COMPILES:  # CMake's test programs are built by ninja too
             done, total = int(step[1]), int(step[2])
             if (tenths := 10 * done // total) <= self._tenths:
                 return None
