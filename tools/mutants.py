@@ -62,12 +62,14 @@ def unit_tests(target: str, stem: str) -> Hunter:
     return Hunter(target, ("--list-test-cases",), hunts, FAILED_TEST, limit_s=400)
 
 
-# The swarm runs no collectives.
 TESTS = {
     "src/core": ("test_core", "test_property"),
     "src/wire": ("test_wire", "test_core"),
     "src/collective": ("test_collective", "test_sim_collectives"),
+    "src/engine": ("test_engine",),
 }
+# The swarm runs neither.
+NOT_IN_SWARM = ("src/collective", "src/engine")
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def hunters_of(choice: str, mutant: Mutant, seeds: int) -> list[Hunter]:
         return [micro(seeds)] if choice in ("all", "micro") else []
     if mutant.hunter == "swarm" and choice == "micro":
         return []
-    chosen = [swarm(seeds)] if choice in ("all", "swarm") and folder != "src/collective" else []
+    chosen = [swarm(seeds)] if choice in ("all", "swarm") and folder not in NOT_IN_SWARM else []
     if choice == "micro":
         chosen.append(micro(seeds))
     if choice in ("all", "tests"):

@@ -120,6 +120,9 @@ class Collectives {
     int differs_from = -1;
   };
 
+  std::string down_text(int peer) const;
+  // `advice`: if no cause is known.
+  std::string late_text(int peer, const std::string& advice) const;
   static std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
   static Shape shape_of(const Active& active, const Stream& stream);
   // Null if there are too many groups.

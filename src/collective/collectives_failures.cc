@@ -11,12 +11,18 @@ namespace {
 // reply timeout.
 constexpr base::DurationNs kExplanationNs = base::kSecond;
 
-// The engine appends the cause, which the control channel reports.
-std::string down_text(int peer) {
-  return "rank " + std::to_string(peer) + " is down: its process failed or left the job";
+}  // namespace
+
+// The cause that this rank knows; the other members, to which it is reported, may know none.
+std::string Collectives::down_text(int peer) const {
+  const std::string error = verbs_.peer_error(static_cast<std::uint16_t>(peer));
+  return error.empty() ? rank_text(peer) + " is down: its process failed or left the job" : error;
 }
 
-}  // namespace
+std::string Collectives::late_text(int peer, const std::string& advice) const {
+  const std::string error = verbs_.peer_error(static_cast<std::uint16_t>(peer));
+  return rank_text(rank_) + " timed out waiting for " + rank_text(peer) + ": " + (error.empty() ? advice : error);
+}
 
 void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion) {
   if (active.stopping) return;  // expected, or no longer relevant
@@ -25,11 +31,11 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
     case core::CompletionStatus::kPeerFailed:
       return fail(now, active, {completion.status, completion.peer, down_text(completion.peer)}, true);
     case core::CompletionStatus::kTimedOut:
-      return fail(now, active,
-                  {completion.status, completion.peer,
-                   rank_text(rank_) + " timed out waiting for " + peer + ": check that " + peer +
-                       " called the same collective, or raise the timeout"},
-                  true);
+      return fail(
+          now, active,
+          {completion.status, completion.peer,
+           late_text(completion.peer, "check that " + peer + " called the same collective, or raise the timeout")},
+          true);
     case core::CompletionStatus::kCancelled:
       // PROTOCOL 22.1.8: A member whose transfer the other side gave up MUST cancel its own transfers of that
       //     collective, and wait for failed 1 s at most: the cause is the one that failed names.
@@ -307,9 +313,8 @@ void Collectives::on_timeout(TimeNs now) {
     }
     fail(now, active,
          {core::CompletionStatus::kTimedOut, peer,
-          rank_text(rank_) + " timed out waiting for " +
-              (peer < 0 ? "the earlier collectives of its group"
-                        : rank_text(peer) + ": check that it called the same collective, or raise the timeout")},
+          peer < 0 ? rank_text(rank_) + " timed out waiting for the earlier collectives of its group"
+                   : late_text(peer, "check that it called the same collective, or raise the timeout")},
          true);
   }
   settle(now);

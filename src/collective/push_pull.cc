@@ -9,12 +9,22 @@ namespace mlt::collective {
 
 namespace {
 
-std::string abort_text(std::uint64_t key, int failed_rank) {
-  return "worker rank " + std::to_string(failed_rank) + " failed or left, so that key " + std::to_string(key) +
-         " cannot be summed";
-}
+std::string service_text(std::uint16_t service) { return "summation service rank " + std::to_string(service); }
 
 }  // namespace
+
+std::string PushPull::abort_text(std::uint64_t key, int failed_rank) const {
+  const std::string text =
+      "key " + std::to_string(key) + " cannot be summed without worker rank " + std::to_string(failed_rank);
+  const std::string error = verbs_.peer_error(static_cast<std::uint16_t>(failed_rank));
+  return error.empty() ? text + ", which failed or left the job" : error + " (" + text + ")";
+}
+
+std::string PushPull::down_text(std::uint16_t service) const {
+  const std::string error = verbs_.peer_error(service);
+  return error.empty() ? service_text(service) + " is down: its process failed or left the job"
+                       : error + " (" + service_text(service) + ")";
+}
 
 OperationId PushPull::operation(const Key& key, std::uint32_t partition, bool is_send) const {
   return machine_operation(MachineId::kPushPull,
@@ -112,7 +122,7 @@ void PushPull::register_partitions(Key& key) {
     shape.traffic_class = key.request.traffic_class;
     encode(shape, scratch_);
     if (!verbs_.send_message(partition.service, scratch_)) {
-      key.broken = "summation service rank " + std::to_string(partition.service) + " is down";
+      key.broken = down_text(partition.service);
       key.broken_by = partition.service;
       key.done.status = core::CompletionStatus::kPeerFailed;
       key.done.failed_peer = partition.service;
@@ -185,7 +195,7 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
                        "too many distinct keys: reuse keys from iteration to iteration");
     default:
       return break_key(now, key, core::CompletionStatus::kPeerFailed, partition.service,
-                       "summation service rank " + std::to_string(partition.service) + " is not connected");
+                       service_text(partition.service) + " is not connected");
   }
 }
 
@@ -210,7 +220,7 @@ void PushPull::on_timeout(TimeNs now) {
                                        [](const Partition& partition) { return !partition.registered; });
       MLT_CHECK(silent != key.partitions.end());
       break_key(now, key, core::CompletionStatus::kTimedOut, silent->service,
-                "summation service rank " + std::to_string(silent->service) + " never confirmed partition " +
+                service_text(silent->service) + " never confirmed partition " +
                     std::to_string(silent - key.partitions.begin()) + " of key " + std::to_string(key.key) +
                     " in time: check that `mlt serve` is running there");
     } else if (std::any_of(unposted_.begin(), unposted_.end(),
@@ -246,8 +256,7 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     key = find(refused->key, refused->partition);
     if (key == nullptr || key->partitions[refused->partition].service != from) return;
     break_key(now, *key, core::CompletionStatus::kSizeMismatch, -1,
-              "summation service rank " + std::to_string(from) + " rejected key " + std::to_string(key->key) + ": " +
-                  refused->text);
+              service_text(from) + " rejected key " + std::to_string(key->key) + ": " + refused->text);
   } else if (const auto* aborted = std::get_if<Aborted>(&message)) {
     key = find(aborted->key, aborted->partition);
     if (key == nullptr || key->partitions[aborted->partition].service != from) return;
@@ -285,12 +294,17 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   const bool explained_elsewhere = is_send && completion.status == core::CompletionStatus::kCancelled;
   if (core::is_failure(completion.status) && !explained_elsewhere) {
     std::string text = is_send ? "the push of partition " : "the pull of partition ";
-    text += std::to_string((local >> 1) & 0xFFFF) + " of key " + std::to_string(key.key) +
-            " with summation service rank " + std::to_string(partition.service);
-    text += completion.status == core::CompletionStatus::kPeerFailed
-                ? " failed: the service is down, its process failed or left"
-            : completion.status == core::CompletionStatus::kTimedOut ? " timed out"
-                                                                     : " was cancelled";
+    text += std::to_string((local >> 1) & 0xFFFF) + " of key " + std::to_string(key.key) + " with " +
+            service_text(partition.service);
+    const std::string error = verbs_.peer_error(partition.service);
+    if (completion.status == core::CompletionStatus::kPeerFailed) {
+      text += " failed";
+      text = error.empty() ? text + ": the service is down, its process failed or left" : error + " (" + text + ")";
+    } else if (completion.status == core::CompletionStatus::kTimedOut) {
+      text += " timed out" + (error.empty() ? "" : ": " + error);
+    } else {
+      text += " was cancelled";
+    }
     break_key(now, key, completion.status, partition.service, text);
   }
   finish_if_over(now, key);
@@ -301,8 +315,7 @@ void PushPull::on_peer_down(TimeNs now, std::uint16_t peer) {
     const bool uses = std::any_of(key->partitions.begin(), key->partitions.end(),
                                   [&](const Partition& partition) { return partition.service == peer; });
     if (!uses) continue;
-    break_key(now, *key, core::CompletionStatus::kPeerFailed, peer,
-              "summation service rank " + std::to_string(peer) + " is down: its process failed or left the job");
+    break_key(now, *key, core::CompletionStatus::kPeerFailed, peer, down_text(peer));
     finish_if_over(now, *key);
   }
 }

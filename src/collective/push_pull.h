@@ -116,6 +116,8 @@ class PushPull {
   void abort(TimeNs now, Key& key, const Aborted& aborted);
   void finish_if_over(TimeNs now, Key& key);
   void fail_at_once(const PushPullRequest& request, core::CompletionStatus status, int peer, const std::string& text);
+  std::string abort_text(std::uint64_t key, int failed_rank) const;
+  std::string down_text(std::uint16_t service) const;
   OperationId operation(const Key& key, std::uint32_t partition, bool is_send) const;
   Key* find(std::uint64_t key, std::uint32_t partition);
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/time.h"
 #include "core/event.h"
@@ -25,6 +26,12 @@ class Verbs {
   // Grid on which a service counts contributions: segments of network packets to `peer`. A worker that shares memory
   // with the service sends longer segments, each of several such cells, and sums with workers that do not.
   virtual std::uint32_t grid_bytes(std::uint16_t peer) const { return segment_bytes(peer); }
+
+  // Why `peer` is down, or why its packets or those to it do not pass; empty if nothing is known.
+  virtual std::string peer_error(std::uint16_t peer) const {
+    static_cast<void>(peer);
+    return {};
+  }
 
  protected:
   ~Verbs() = default;

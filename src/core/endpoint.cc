@@ -98,6 +98,7 @@ void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base
   std::uint16_t from = 0;
   // PROTOCOL 4.3.5: A receiver MUST make it before it looks at anything that the table of 4.11 lists after it.
   if (!identify(datagram, header.prefix, from)) return;
+  shared_.peers[from].datagram_at = now;
   if (prefix.type != wire::PacketType::kData) {
     return on_control_datagram(now, arrival_ns, from, datagram, prefix, ecn, false);
   }

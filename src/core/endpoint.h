@@ -58,6 +58,9 @@ class Endpoint {
   double rate_bytes_per_second(std::uint16_t peer) const;
   // Sends and receives in progress.
   std::uint32_t operations_with(std::uint16_t peer) const { return shared_.peers[peer].operations; }
+  std::uint32_t operations() const { return shared_.operations; }
+  // When the last datagram of a peer arrived; 0: none.
+  TimeNs datagram_at(std::uint16_t peer) const { return shared_.peers[peer].datagram_at; }
   Usage usage() const;
   // Whether the early buffer holds any record.
   bool has_early() const { return receiver_.has_early(); }

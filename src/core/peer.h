@@ -50,8 +50,9 @@ struct Peer {
   PathSpray spray;
 
   // Receiving. Owned by Receiver.
-  bool heard = false;    // received a packet on this connection: the peer is up
-  bool refused = false;  // received datagrams in its name that are not of this connection, perhaps of the next
+  TimeNs datagram_at = 0;  // of the last datagram from it
+  bool heard = false;      // received a packet on this connection: the peer is up
+  bool refused = false;    // received datagrams in its name that are not of this connection, perhaps of the next
   bool refused_before_up = false;    // received such datagrams since the connection before this one was up
   bool early_refused = false;        // the early buffer had no space for a segment of a transfer without a record
   DurationNs reorder_window_ns = 0;  // largest observed delay of a packet behind a later one
@@ -79,8 +80,18 @@ struct Shared {
     return peers[peer].up ? PostStatus::kPosted : PostStatus::kPeerNotConnected;
   }
 
+  void add_operation(std::uint16_t peer) {
+    ++peers[peer].operations;
+    ++operations;
+  }
+  void remove_operation(std::uint16_t peer) {
+    --peers[peer].operations;
+    --operations;
+  }
+
   EndpointConfig config;
   std::vector<Peer> peers;
+  std::uint32_t operations = 0;  // in progress, with all peers
   TimingWheel timers;
   CompletionQueue completions;
   Counters counters;

@@ -100,7 +100,7 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   state.expires_ns = base::after(now, timeout);
   if (request.deadline_ns > 0) state.deadline_ns = base::after(now, request.deadline_ns);
   receives_.list(state);
-  ++shared_.peers[request.peer].operations;
+  shared_.add_operation(request.peer);
   arm(state);
 
   take_early(now, state);
@@ -206,7 +206,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   if (!state.machine.on(event, shared_.counters)) return;
   const std::uint32_t slot = receives_.slot_of(state);
   receives_.unlist(state);
-  --shared_.peers[state.request.peer].operations;
+  shared_.remove_operation(state.request.peer);
   shared_.timers.cancel(shared_.receive_timer(slot));
   state.budget.settle(is_failure(status) ? 0 : state.placement.missing_bytes());
   if (!is_failure(status) && state.placement.missing_bytes() > 0) {

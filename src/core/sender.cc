@@ -82,7 +82,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s).
   state.expires_ns = base::after(now, timeout);
   state.post_number = posts_++;
-  ++shared_.peers[request.peer].operations;
+  shared_.add_operation(request.peer);
   sends_.list(state);
   // PROTOCOL 5.2.2: No rendezvous precedes a transfer: a sender MAY send before it knows that the receive is posted,
   //     within the blind limit (6.4).
@@ -268,7 +268,7 @@ void Sender::settle(SendState& state, SendEvent event, bool is_matched) {
 bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
   if (!state.machine.on(event, shared_.counters)) return false;
   const std::uint32_t slot = sends_.slot_of(state);
-  --shared_.peers[state.request.peer].operations;
+  shared_.remove_operation(state.request.peer);
   order_.unlink(state);
   order_.end_feed(state);
   early_.stop_waiting(state);

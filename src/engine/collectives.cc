@@ -118,10 +118,17 @@ std::optional<std::uint64_t> Collectives::rounds_summed() const {
   return summation_->rounds_summed();
 }
 
-std::string Collectives::cause_text(int peer) const {
-  if (peer < 0 || peer >= options_.ranks) return "";
-  const std::string cause = path_mtu_errors_.peer_or_path_error(static_cast<std::uint16_t>(peer));
-  return cause.empty() ? "" : " (" + cause + ")";
+std::string Collectives::peer_error(std::uint16_t peer) const {
+  return peer < options_.ranks ? path_mtu_errors_.peer_or_path_error(peer) : "";
+}
+
+// The error may have the cause already, or be another rank's report, which came before the connection's end.
+template <typename Done>
+std::string Collectives::error_text(const Done& done) const {
+  const std::string cause = done.failed_peer < 0 ? "" : peer_error(static_cast<std::uint16_t>(done.failed_peer));
+  if (cause.empty() || done.error.find(cause) != std::string::npos) return done.error;
+  const bool is_whole_cause = done.status == core::CompletionStatus::kPeerFailed;
+  return is_whole_cause ? cause + " (" + done.error + ")" : done.error + " (" + cause + ")";
 }
 
 // Both outcome types have the same members; a push-pull's also has a key.
@@ -138,7 +145,7 @@ void Collectives::finish(Done& done, std::uint64_t key) {
   result.failed_peer = done.failed_peer;
   if (!done.error.empty()) {
     result.error = "rank " + std::to_string(options_.rank) + ": " + operations_.name(done.operation) +
-                   " failed: " + done.error + cause_text(done.failed_peer);
+                   " failed: " + error_text(done);
   }
   operations_.finish(std::move(result));
 }

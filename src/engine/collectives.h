@@ -60,13 +60,15 @@ class Collectives final : private collective::Verbs {
   bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override;
   std::uint32_t segment_bytes(std::uint16_t peer) const override;
   std::uint32_t grid_bytes(std::uint16_t peer) const override;
+  std::string peer_error(std::uint16_t peer) const override;
 
   template <typename Done>
   void finish(Done& done, std::uint64_t key);
   void finish_push_pulls();
   void finish_collectives();
-  // " (why the connection ended)", or empty.
-  std::string cause_text(int peer) const;
+  // `done.error` with what is known of the peer at fault.
+  template <typename Done>
+  std::string error_text(const Done& done) const;
 
   const Options& options_;
   core::Endpoint& endpoint_;

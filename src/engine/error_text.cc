@@ -20,8 +20,9 @@ std::string failure_text(std::uint16_t rank, const std::string& what, const core
     case core::CompletionStatus::kPeerFailed:
       return text + (peer_error.empty() ? other + " is down: its process failed or left the job" : peer_error);
     case core::CompletionStatus::kTimedOut:
-      return text + "timed out after " + std::to_string(completion.elapsed_ns / base::kMillisecond) +
-             " ms: check that " + other + " posted the matching " + (is_send ? "receive" : "send") +
+      text += "timed out after " + std::to_string(completion.elapsed_ns / base::kMillisecond) + " ms: ";
+      if (!peer_error.empty()) return text + peer_error;
+      return text + "check that " + other + " posted the matching " + (is_send ? "receive" : "send") +
              ", or raise the timeout";
     case core::CompletionStatus::kCancelled:
       return text + "cancelled by this rank, or by " + other + ", whose " + (is_send ? "receive" : "send") +

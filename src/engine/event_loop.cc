@@ -46,7 +46,7 @@ EventLoop::EventLoop(const Options& options)
       collectives_(options_, endpoint_, *channel_, peers_, path_mtu_errors_, operations_),
       user_operations_(options_, endpoint_, operations_, peers_, path_mtu_errors_, transmitter_),
       path_checks_(options_.rank, static_cast<std::uint32_t>(hello_.incarnation()), endpoint_, datapath_, *channel_,
-                   peers_),
+                   peers_, options_.peer_timeout_ns),
       failure_reasons_(options_.ranks) {
   for (const std::uint64_t cookie : hello_.cookies()) endpoint_.set_issued_cookie(cookie);
 }

@@ -10,16 +10,19 @@ namespace {
 
 // For the peer to come to its own verdict after this side's last report.
 constexpr base::DurationNs kVerdictTravelNs = 100 * base::kMillisecond;
+constexpr base::DurationNs kMinSilenceNs = 500 * base::kMillisecond;
 
 }  // namespace
 
 PathCheckService::PathCheckService(std::uint16_t rank, std::uint32_t seed, const core::Endpoint& endpoint,
-                                   const OpenedDatapath& datapath, io::ControlChannel& channel, const PeerTable& peers)
+                                   const OpenedDatapath& datapath, io::ControlChannel& channel, const PeerTable& peers,
+                                   base::DurationNs peer_timeout_ns)
     : rank_(rank),
       endpoint_(endpoint),
       datapath_(datapath),
       channel_(channel),
       peers_(peers),
+      silence_ns_(std::max(peer_timeout_ns / 3, kMinSilenceNs)),
       checks_(endpoint.config().peers, datapath.network->paths(), endpoint.config().dscp.control, seed) {}
 
 void PathCheckService::on_peer_up(const core::PeerUp& up) {
@@ -33,7 +36,18 @@ void PathCheckService::on_peer_down(std::uint16_t peer) {
   std::erase_if(blocked_, [&](const Blocked& one) { return one.peer == peer; });
 }
 
+void PathCheckService::watch(base::TimeNs now) {
+  // PROTOCOL 3.9.11: A side whose timers ran late by more than 100 ms MUST NOT count that time in a check
+  // Without operations the timer does not run (next_timeout()).
+  if (now - next_watch_ > PathChecks::kLateTimerNs) checks_.forget_silence();
+  next_watch_ = base::after(now, PathChecks::kWatchGapNs);
+  for (std::uint16_t peer = 0; peer < endpoint_.config().peers; ++peer) {
+    checks_.watch(now, peer, is_needed(peer), endpoint_.datagram_at(peer), silence_ns_);
+  }
+}
+
 void PathCheckService::turn(base::TimeNs now, bool is_drained) {
+  if (now >= next_watch_ && endpoint_.operations() > 0) watch(now);
   if (!checks_.is_active()) return;
   checks_.on_timeout(now, is_drained);
   // One that the system does not take is lost like any datagram, and repeated.
@@ -54,6 +68,7 @@ void PathCheckService::turn(base::TimeNs now, bool is_drained) {
 
 base::TimeNs PathCheckService::next_timeout() const {
   base::TimeNs next = checks_.next_timeout();
+  if (endpoint_.operations() > 0) next = std::min(next, next_watch_);
   for (const Blocked& one : blocked_) {
     if (is_needed(one.peer)) next = std::min(next, one.fails_at);
   }

@@ -20,7 +20,8 @@ namespace mlt::engine {
 class PathCheckService {
  public:
   PathCheckService(std::uint16_t rank, std::uint32_t seed, const core::Endpoint& endpoint,
-                   const OpenedDatapath& datapath, io::ControlChannel& channel, const PeerTable& peers);
+                   const OpenedDatapath& datapath, io::ControlChannel& channel, const PeerTable& peers,
+                   base::DurationNs peer_timeout_ns);
 
   // The peer is up for the endpoint; its addresses are in the table before the next turn.
   void on_peer_up(const core::PeerUp& up);
@@ -43,6 +44,7 @@ class PathCheckService {
     base::TimeNs fails_at = 0;  // not before: the peer is to know the cause as well
   };
 
+  void watch(base::TimeNs now);
   bool is_needed(std::uint16_t peer) const { return endpoint_.operations_with(peer) > 0; }
   void on_verdict(base::TimeNs now, const PathVerdict& verdict);
 
@@ -51,7 +53,9 @@ class PathCheckService {
   const OpenedDatapath& datapath_;
   io::ControlChannel& channel_;
   const PeerTable& peers_;
+  const base::DurationNs silence_ns_;
   PathChecks checks_;
+  base::TimeNs next_watch_ = 0;
   std::vector<Blocked> blocked_;  // peers that are up
   base::DatagramRun probe_;
 };

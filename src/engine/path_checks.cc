@@ -20,10 +20,11 @@ constexpr std::uint16_t kMinProbes = 5;
 // Time for the peer's probes to arrive after its report that it sent them.
 constexpr base::DurationNs kProbeTravelNs = 400 * base::kMillisecond;
 constexpr base::DurationNs kMaxPathCheckNs = 10 * base::kSecond;
+// The peer's check of the same time may take longer than this side's by so much.
+constexpr base::DurationNs kPassedNs = 3 * base::kSecond;
 constexpr std::size_t kMaxPathChecks = 8;
 // More ranks than these start slowly where many share a host.
 constexpr std::uint16_t kPatientRanks = 30;
-constexpr base::DurationNs kLateTimerNs = 100 * base::kMillisecond;
 
 }  // namespace
 
@@ -53,6 +54,27 @@ void PathChecks::on_peer_down(std::uint16_t peer) {
   checks_[peer] = {};
 }
 
+// PROTOCOL 3.9.12: A side MUST begin a check again when an operation with the peer is in progress and no datagram of it
+//     has arrived for a third of the silence limit (3.6.2), but 500 ms at least, counted from when the operation began
+//     or the last check of that kind did, if that is later.
+void PathChecks::watch(base::TimeNs now, std::uint16_t peer, bool is_needed, base::TimeNs datagram_at,
+                       base::DurationNs silence_ns) {
+  Check& check = checks_[peer];
+  if (!check.is_up || !is_needed) {
+    check.quiet_since = base::kNever;
+    return;
+  }
+  if (check.quiet_since == base::kNever) check.quiet_since = now;
+  if (now < base::after(std::max(check.quiet_since, datagram_at), patient(silence_ns))) return;
+  check.quiet_since = now;
+  const bool waits = std::ranges::find(waiting_, peer) != waiting_.end();
+  if (!check.is_running && !check.is_blocked() && !waits) waiting_.push_back(peer);
+}
+
+void PathChecks::forget_silence() {
+  for (Check& check : checks_) check.quiet_since = base::kNever;
+}
+
 // Of those that wait, as many as may run.
 void PathChecks::begin_waiting(base::TimeNs now) {
   // PROTOCOL 3.9.1: It SHOULD have no more than 8 checks at once
@@ -63,7 +85,14 @@ void PathChecks::begin_waiting(base::TimeNs now) {
 
 void PathChecks::begin(base::TimeNs now, std::uint16_t peer) {
   Check& check = checks_[peer];
-  check.has_begun = check.is_running = true;
+  Check fresh;
+  fresh.is_up = fresh.has_begun = fresh.is_running = true;
+  fresh.is_first = !check.has_begun;
+  fresh.passed_at = check.passed_at;
+  fresh.local_cookie = check.local_cookie;
+  fresh.remote_cookie = check.remote_cookie;
+  fresh.quiet_since = check.quiet_since;
+  check = fresh;
   check.began = check.next_probe = now;
   check.gap_ns = patient(kFirstProbeGapNs);
   // PROTOCOL 3.9.3: A side whose check has no reply after 600 ms MUST send a path report, and another one every 200 ms.
@@ -112,6 +141,7 @@ bool PathChecks::on_datagram(std::span<const std::byte> datagram) {
 void PathChecks::on_arrival(Check& check, std::uint16_t peer, bool is_reply) {
   // PROTOCOL 3.9.6: A check MUST end once a reply arrived on any path
   if (is_reply && check.is_running) stop(peer);
+  if (is_reply) check.passed_at = now_;
   if (!check.is_blocked()) return;
   check.blocked_from = false;
   check.blocked_to = check.blocked_to && !is_reply;
@@ -124,14 +154,28 @@ void PathChecks::on_report(base::TimeNs now, std::uint16_t from, std::span<const
   // PROTOCOL 3.9.5: A receiver MUST ignore a path report of another length than 6 bytes.
   if (bytes.size() != kReportBytes || !checks_[from].is_up) return;
   Check& check = checks_[from];
-  // PROTOCOL 3.9.4: A side that receives a path report and has not begun a check MUST begin one at once.
-  if (!check.has_begun) begin(now, from);
+  now_ = now;
+  // PROTOCOL 3.9.4: A side that receives a path report MUST begin a check at once, unless one is running, a reply ended
+  //     its last one less than 3 s ago, or it has found the peer blocked.
+  const bool has_passed = check.passed_at != base::kNever && now < base::after(check.passed_at, patient(kPassedNs));
+  if (!check.is_running && !has_passed && !check.is_blocked()) begin(now, from);
   if (!check.is_running) return;
   alarm(now, check, patient(kPathReportGapNs));
   check.peer_arrived = base::load_le16(bytes.data());
-  check.peer_sent = base::load_le16(bytes.data() + 2);
-  check.peer_none_arrived = base::load_le16(bytes.data() + 4) == 1;
-  if (check.peer_sent >= kMinProbes) check.peer_full_at = std::min(check.peer_full_at, now);
+  const std::uint16_t sent = base::load_le16(bytes.data() + 2);
+  // PROTOCOL 3.9.7: In a check after its first, it MUST count the probes from the peer's first report, or from the
+  //     peer's new check: earlier ones may have arrived before.
+  if (!check.has_report && !check.is_first) check.peer_sent_before = sent;
+  if (check.has_report && sent < check.peer_sent) {
+    check.peer_sent_before = 0;
+    check.peer_full_at = base::kNever;
+  }
+  check.has_report = true;
+  check.peer_sent = sent;
+  // PROTOCOL 3.9.7: A receiver MUST ignore the decision of a report that comes before it has sent 5 probes in this
+  //     check: it is of an earlier one.
+  check.peer_none_arrived = base::load_le16(bytes.data() + 4) == 1 && check.sent >= kMinProbes;
+  if (sent >= check.peer_sent_before + kMinProbes) check.peer_full_at = std::min(check.peer_full_at, now);
 }
 
 void PathChecks::decide(base::TimeNs now, std::uint16_t peer) {
@@ -172,6 +216,7 @@ void PathChecks::discount_lateness(base::TimeNs now) {
 }
 
 void PathChecks::on_timeout(base::TimeNs now, bool is_drained) {
+  now_ = now;
   discount_lateness(now);
   begin_waiting(now);
   // By index, and from the last: stop() removes a rank.

@@ -1,7 +1,8 @@
 // Finds out whether datagrams pass between this rank and its peers: a firewall may block UDP although TCP connects.
 // Section 3.9 of PROTOCOL.md.
 //
-// The listening side of a connection probes every path; one reply proves both directions. Without a reply, both sides
+// The listening side of a connection probes every path; one reply proves both directions. So does a side that needs a
+// peer of which no datagram has come for some time. Without a reply, both sides
 // probe, and report over TCP what they sent and what arrived: so each knows which direction is blocked, and that the
 // other side ran. Absent on purpose: I/O, and what follows from a verdict (PathCheckService). Locking: all functions
 // require the loop's lock (engine/driving.h).
@@ -34,6 +35,8 @@ struct PathVerdict {
 class PathChecks {
  public:
   static constexpr std::size_t kReportBytes = 6;
+  static constexpr base::DurationNs kLateTimerNs = 100 * base::kMillisecond;
+  static constexpr base::DurationNs kWatchGapNs = 500 * base::kMillisecond;
   using ReportBytes = std::array<std::byte, kReportBytes>;
 
   // `seed`: makes the timestamps of probes differ from those of the endpoint's own.
@@ -43,6 +46,12 @@ class PathChecks {
   // and takes datagrams.
   void on_peer_up(const core::PeerUp& up, bool is_listener);
   void on_peer_down(std::uint16_t peer);
+  // To be called every kWatchGapNs for every peer. `is_needed`: an operation with it is in progress. `datagram_at`:
+  // when its last datagram arrived. Begins a check if none has for `silence_ns`, in which the peer was needed.
+  void watch(base::TimeNs now, std::uint16_t peer, bool is_needed, base::TimeNs datagram_at,
+             base::DurationNs silence_ns);
+  // The time since the last watch() does not count: nobody watched, or the host was slow.
+  void forget_silence();
 
   // Whether arrivals matter: a check runs or waits, or a peer is blocked.
   bool is_active() const { return !running_.empty() || !waiting_.empty() || blocked_ > 0; }
@@ -63,12 +72,14 @@ class PathChecks {
   struct Check {
     bool is_up = false;
     bool has_begun = false;
+    bool is_first = false;
     bool is_running = false;
     bool is_alarmed = false;  // the sides exchange reports
     bool blocked_from = false;
     bool blocked_to = false;
     std::uint64_t local_cookie = 0;
     std::uint64_t remote_cookie = 0;
+    base::TimeNs quiet_since = base::kNever;  // watched from then on
     base::TimeNs began = 0;
     base::TimeNs next_probe = base::kNever;
     base::TimeNs next_report = base::kNever;
@@ -79,7 +90,10 @@ class PathChecks {
     std::uint16_t arrived = 0;                 // paths on which something of the peer arrived
     base::TimeNs peer_full_at = base::kNever;  // when the peer first reported that it sent kMinProbes
     bool none_arrived = false;                 // decided: nothing of the peer arrived
+    base::TimeNs passed_at = base::kNever;     // a reply ended the last check
     // The peer's last report.
+    bool has_report = false;
+    std::uint16_t peer_sent_before = 0;  // probes of the peer that do not count
     std::uint16_t peer_arrived = 0;
     std::uint16_t peer_sent = 0;
     bool peer_none_arrived = false;
@@ -102,6 +116,7 @@ class PathChecks {
   const std::uint8_t dscp_;
   const std::uint16_t ranks_;  // of the job; at least those for which no time grows
   std::uint32_t next_timestamp_;
+  base::TimeNs now_ = 0;                // of the last call that was given it
   std::size_t blocked_ = 0;             // peers that are blocked
   std::vector<Check> checks_;           // [r]: of rank r
   std::vector<std::uint16_t> running_;  // ranks

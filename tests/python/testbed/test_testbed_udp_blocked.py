@@ -1,10 +1,15 @@
-"""UDP that a firewall blocks while TCP passes: every rank's operations say so within seconds, and what to open."""
+"""UDP that a firewall blocks while TCP passes, from the start or later: every rank's operations say so within seconds,
+and what to open. A stopped process (SIGSTOP) is neither that nor dead."""
 
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,6 +43,53 @@ except mlt.MltError as error:
     now = time.monotonic()
     print(f"FAILED {now - up:.2f} s after connect, {now - began:.2f} s after the call: {error}", flush=True)
 """
+
+# Each line of standard input is a number of calls to make, with default times except that of the operation.
+STEPS = """
+import sys
+import time
+import numpy as np
+import mlt
+rank, size = int(sys.argv[1]), int(sys.argv[2])
+context = mlt.Context(rank, size, master_addr="10.77.0.1", rendezvous_port=29001, connect_timeout=40,
+                      datapath="udp", secret="a secret of this test only")
+try:
+    with context:
+        tensor = np.ones(100_000, np.float32)
+        for line in sys.stdin:
+            began = time.monotonic()
+            for _ in range(int(line)):
+                context.all_reduce(tensor, timeout=50)
+            print("DONE", flush=True)
+except mlt.MltError as error:
+    print(f"FAILED {time.monotonic() - began:.2f} s after the call: {error}", flush=True)
+"""
+
+
+@contextmanager
+def stepping(bed: Testbed, ranks: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """Ranks that have made a first call."""
+    started = [
+        bed.popen(
+            f"host{rank}", [sys.executable, "-c", STEPS, str(rank), str(ranks)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    try:
+        call(started, 1)
+        assert [one.stdout.readline() for one in started] == ["DONE\n"] * ranks
+        yield started
+    finally:
+        for one in started:
+            one.kill()
+            one.communicate()
+
+
+def call(ranks: list[subprocess.Popen[str]], count: int) -> None:
+    for one in ranks:
+        assert one.stdin is not None
+        print(count, file=one.stdin, flush=True)
 
 
 def texts_of(bed: Testbed, ranks: int, pause: float = 0.0) -> list[str]:
@@ -82,3 +134,46 @@ def test_operation__with_loss_of_a_tenth_both_ways_is_not_blocked() -> None:
     with Testbed(hosts=4, rate="200mbit", links=lossy) as bed:
         texts = texts_of(bed, 4, pause=2.5)
     assert [text.split()[:1] for text in texts] == [["DONE"]] * 4, texts
+
+
+@pytest.mark.parametrize("host", ["host0", "host1"])
+def test_operation__names_what_became_blocked_after_the_ranks_connected(host: str, tmp_path: Path) -> None:
+    source, target = ("rank 0 (10.77.0.1)", "rank 1 (UDP 10.77.0.2:") if host == "host0" else (
+        "rank 1 (10.77.0.2)", "rank 0 (UDP 10.77.0.1:"
+    )  # fmt: skip
+    with Testbed(hosts=2, rate="200mbit") as bed, stepping(bed, 2) as ranks, tampering(bed, host, tmp_path, drop=1):
+        call(ranks, 1)
+        for rank, one in enumerate(ranks):
+            text = one.stdout.readline()
+            assert_names(
+                text, f"rank {rank}: ", f"no datagram of {source} arrived at {target}", "TCP connects", "MLT_PATHS"
+            )
+            (after_call,) = re.findall(r"([0-9.]+) s after", text)
+            assert float(after_call) < 8.0  # 3.5 s on a quiet machine; the operation's limit is 50 s
+
+
+def test_stopped_for_5_s__job_goes_on_with_default_times() -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed, stepping(bed, 2) as ranks:
+        call(ranks[:1], 200)
+        ranks[1].send_signal(signal.SIGSTOP)
+        call(ranks[1:], 200)
+        time.sleep(5.0)  # that is the subject
+        ranks[1].send_signal(signal.SIGCONT)
+        assert [one.stdout.readline() for one in ranks] == ["DONE\n"] * 2
+
+
+def test_stopped_while_udp_is_blocked__has_no_verdict_before_it_runs_again(tmp_path: Path) -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed, stepping(bed, 2) as ranks:
+        ranks[1].send_signal(signal.SIGSTOP)
+        with tampering(bed, "host1", tmp_path, drop=1):
+            call(ranks, 1)
+            time.sleep(8.0)  # longer than the check of a rank that runs, and than peer_timeout
+            assert ranks[0].poll() is None
+            resumed = time.monotonic()
+            ranks[1].send_signal(signal.SIGCONT)
+            texts = [one.stdout.readline() for one in ranks]
+            assert time.monotonic() - resumed < 12.0
+        for rank, text in enumerate(texts):
+            assert_names(text, f"rank {rank}: ", "no datagram of rank 1 (10.77.0.2) arrived at rank 0 (UDP 10.77.0.1:")
+            (after_call,) = re.findall(r"([0-9.]+) s after", texts[0])
+            assert float(after_call) > 8.0

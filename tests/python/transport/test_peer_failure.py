@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -164,8 +165,8 @@ def test_exit__without_close_still_says_goodbye() -> None:
             assert one.process.exitcode == 0
 
 
-def raiser(pipe: Connection, rank: int, port: int) -> None:
-    """Rank 1 leaves its ``with`` block by an exception; ranks 0 and 2 receive from it, a service watches."""
+def raiser(pipe: Connection, rank: int, port: int, kind: str) -> None:
+    """Rank 1 leaves its ``with`` block by an exception; ranks 0 and 2 wait for it, a service watches."""
     context = open_rank(rank, port, workers=3, services=1)
     if rank == 3:
         with context:
@@ -178,23 +179,33 @@ def raiser(pipe: Connection, rank: int, port: int) -> None:
             pipe.recv()
             if rank == 1:
                 raise ValueError("its text stays here")
-            context.post_recv(np.zeros(4), from_=1).wait(20)
+            tensor = np.zeros(4, np.float32)
+            operation = context.post_recv(tensor, from_=1) if kind == "recv" else context.post_all_reduce(tensor)
+            pipe.send("posted")
+            operation.wait(20)
     except ValueError:
         pass
     except mlt.PeerFailedError as error:
         pipe.send((str(error), error.peer))
 
 
-def test_exception__of_one_rank_is_known_as_a_failure_with_its_type_at_all_others() -> None:
-    with process_job(raiser, 4) as ranks:
+@pytest.mark.parametrize("kind", ["recv", "all_reduce"])
+def test_exception__of_one_rank_is_known_as_a_failure_with_its_type_at_all_others(kind: str) -> None:
+    with process_job(raiser, 4, kind) as ranks:
         assert [one.hear() for one in ranks[:3]] == ["ready"] * 3
         with takes(at_most=5.0):
-            for one in ranks[:3]:
+            for one in (ranks[0], ranks[2]):
                 one.say("go")
+                assert one.hear() == "posted"
+            ranks[1].say("go")
             for one in (ranks[0], ranks[2]):
                 text, peer = one.hear()
                 assert_names(text, f"rank {one.rank}", "rank 1", "ValueError", "failed")
                 assert "its text stays here" not in text
+                # In front of all else, and once.
+                cause = r"rank 1 at [0-9.]+ failed \(ended by ValueError\)"
+                assert re.search(f" failed: (all-reduce number 0 of its group: )?{cause}", text), text
+                assert text.count("ValueError") == 1
                 assert peer == 1
             first, second, third = ranks[3].hear()
         assert_names(second, "rank 1", "ValueError")

@@ -213,6 +213,39 @@ TEST_CASE("collectives__who_never_calls_is_named_when_the_time_is_up") {
   check_failed(bus, 2, CompletionStatus::kTimedOut, 2, "waiting for rank 2");
 }
 
+TEST_CASE("collectives__the_cause_that_one_member_knows_is_named_by_all") {
+  const std::string cause = "no datagram arrived at rank 1";
+  for (const CompletionStatus status : {CompletionStatus::kPeerFailed, CompletionStatus::kTimedOut}) {
+    for (const bool is_its_timer : {false, true}) {
+      if (is_its_timer && status == CompletionStatus::kPeerFailed) continue;
+      CAPTURE(status);
+      CAPTURE(is_its_timer);
+      FakeBus bus({.ranks = 3, .seed = 9});
+      Guarded memory(3);
+      bus.peer_errors[{1, 0}] = bus.peer_errors[{1, 2}] = cause;
+      if (is_its_timer) {  // rank 2 never calls
+        for (std::uint16_t rank = 0; rank < 2; ++rank) bus.start(rank, all_reduce_request(1, memory.tensors[rank]));
+        bus.run();
+        bus.now = bus.machine(1).next_timeout();
+        bus.machine(1).on_timeout(bus.now);
+      } else {
+        bus.fail_next_receive(1, status);
+        start_all(bus, memory, 3);
+      }
+      bus.run();
+      for (std::uint16_t rank = 0; rank < 2; ++rank) {
+        REQUIRE(bus.done(rank).size() == 1);
+        const std::string& error = bus.done(rank)[0].error;
+        CAPTURE(error);
+        CHECK(bus.done(rank)[0].status == status);
+        CHECK(error.find(cause) != std::string::npos);
+        CHECK(error.find("its process failed") == std::string::npos);
+        CHECK(error.find("check that") == std::string::npos);
+      }
+    }
+  }
+}
+
 TEST_CASE("collectives__a_timeout_of_its_own_is_kept") {
   FakeBus bus({.ranks = 2, .seed = 1});
   std::vector<float> data(4);

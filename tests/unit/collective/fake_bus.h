@@ -103,6 +103,7 @@ class FakeBus {
   }
 
   base::TimeNs now = base::kSecond;
+  std::map<std::pair<std::uint16_t, std::uint16_t>, std::string> peer_errors;  // what a rank knows of a peer
 
  private:
   template <typename Request>
@@ -131,6 +132,10 @@ class FakeBus {
       return true;
     }
     std::uint32_t segment_bytes(std::uint16_t) const override { return kFakeSegmentBytes; }
+    std::string peer_error(std::uint16_t peer) const override {
+      const auto found = bus.peer_errors.find({rank, peer});
+      return found == bus.peer_errors.end() ? "" : found->second;
+    }
 
     FakeBus& bus;
     std::uint16_t rank;

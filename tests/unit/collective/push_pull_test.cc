@@ -86,6 +86,7 @@ class Job {
     pump();
   }
   const std::vector<PushPullDone>& done(std::uint16_t worker) const { return hosts_[worker]->done; }
+  std::string cause;  // of the death, as the ranks know it
   TimeNs next_timeout(std::uint16_t worker) const { return hosts_[worker]->push_pull->next_timeout(); }
   Summation& summation(std::uint16_t rank) { return *hosts_[rank]->summation; }
 
@@ -114,6 +115,7 @@ class Job {
       return true;
     }
     std::uint32_t segment_bytes(std::uint16_t) const override { return 1'432; }
+    std::string peer_error(std::uint16_t peer) const override { return job.dead_ == peer ? job.cause : ""; }
 
     Job& job;
     std::uint16_t rank;
@@ -332,6 +334,26 @@ TEST_CASE("push_pull__a_dead_service_fails_the_worker_with_its_rank") {
   job.kill(2);
   REQUIRE(job.run_until_done(0, 1));
   CHECK(job.done(0)[0].failed_peer == 2);
+}
+
+TEST_CASE("push_pull__the_cause_of_a_death_is_named_if_it_is_known") {
+  for (const std::uint16_t dead : {std::uint16_t{1}, std::uint16_t{2}}) {  // a worker, the service
+    for (const char* cause : {"", "rank 9 failed (ValueError)"}) {
+      CAPTURE(dead);
+      CAPTURE(cause);
+      Job job(SimulationConfig{}, 2, 1);
+      job.cause = cause;
+      std::vector<float> tensor(5'000, 1.0F);
+      job.start(0, request_of(1, tensor, 0.0));
+      job.run_for(5'000'000);
+      job.kill(dead);
+      REQUIRE(job.run_until_done(0, 1));
+      const std::string& error = job.done(0)[0].error;
+      CAPTURE(error);
+      CHECK((error.find("failed or left") == std::string::npos) == (*cause != '\0'));
+      CHECK(error.find(cause) != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("push_pull__a_worker_that_leaves_after_the_last_round_takes_nothing_from_the_others") {

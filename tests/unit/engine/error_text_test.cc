@@ -49,6 +49,8 @@ TEST_CASE("failure_text__names_ranks_operation_and_cause") {
   CHECK(engine::failure_text(0, "receive", failed(CompletionStatus::kTimedOut, CompletionKind::kReceive), "") ==
         "rank 0: receive failed: timed out after 3000 ms: check that rank 1 posted the matching send, or raise the "
         "timeout");
+  CHECK(engine::failure_text(0, "receive", failed(CompletionStatus::kTimedOut, CompletionKind::kReceive), "MTU") ==
+        "rank 0: receive failed: timed out after 3000 ms: MTU");
 }
 
 TEST_CASE("refusal_text__names_the_limit_and_its_option") {

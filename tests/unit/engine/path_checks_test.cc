@@ -17,6 +17,7 @@ using engine::PathVerdict;
 namespace {
 
 constexpr base::DurationNs kTick = base::kMillisecond;
+constexpr base::DurationNs kSilence = 1'500 * base::kMillisecond;
 
 std::vector<std::byte> reply_to(std::span<const std::byte> datagram, std::uint64_t cookie) {
   wire::Prefix prefix;
@@ -73,6 +74,7 @@ struct Pair {
       wire::Prefix prefix;
       REQUIRE(wire::decode_prefix(bytes, prefix) == wire::DropReason::kNone);
       const bool is_probe = prefix.type == wire::PacketType::kMtuProbe;
+      heard_at[rank] = now;
       if (checks[rank].is_active()) CHECK((checks[rank].on_datagram(bytes) && is_probe) == false);
       // The endpoint replies.
       if (is_probe) post(rank, path, reply_to(bytes, cookie(1 - rank)));
@@ -89,6 +91,10 @@ struct Pair {
       one.at = base::kNever;
     }
     std::erase_if(reported, [](const Report& one) { return one.at == base::kNever; });
+    if (now >= watch_at[rank]) {
+      own.watch(now, static_cast<std::uint16_t>(1 - rank), needed, heard_at[rank], kSilence);
+      watch_at[rank] = now + PathChecks::kWatchGapNs;
+    }
     own.on_timeout(now, !deaf[rank]);
     base::DatagramRun run;
     while (own.poll_probe(run)) {
@@ -129,6 +135,9 @@ struct Pair {
   unsigned blocked[2] = {0, 0};  // [r]: paths on which nothing of rank r arrives
   bool stopped[2] = {false, false};
   bool deaf[2] = {false, false};  // more datagrams wait than one turn reads
+  bool needed = false;            // operations are in progress
+  base::TimeNs watch_at[2] = {0, 0};
+  base::TimeNs heard_at[2] = {0, 0};
   int sent[2] = {0, 0};
   int reports = 0;
   std::vector<PathVerdict> verdicts[2];
@@ -298,6 +307,147 @@ TEST_CASE("on_peer_up__no_more_than_8_checks_at_once") {
   for (std::uint16_t peer = 6; peer < 10; ++peer) checks.on_peer_down(peer);
   turn();
   CHECK(probed == std::vector<std::uint16_t>{13, 14, 15, 16});
+}
+
+TEST_CASE("watch__udp_that_becomes_blocked_is_known_to_both_ranks_within_4_s") {
+  for (const unsigned to : {0U, 1U, 2U}) {  // 2: both directions
+    CAPTURE(to);
+    Pair pair(1);
+    pair.come_up();
+    pair.run(base::kSecond);
+    CHECK(pair.sent[0] == 1);
+    pair.needed = true;
+    pair.blocked[0] = to != 0 ? 1 : 0;
+    pair.blocked[1] = to != 1 ? 1 : 0;
+    pair.run(4 * base::kSecond);
+    for (int rank = 0; rank < 2; ++rank) {
+      CAPTURE(rank);
+      REQUIRE(pair.verdicts[rank].size() == 1);
+      CHECK(pair.verdicts[rank][0].blocked_from == (pair.blocked[1 - rank] != 0));
+      CHECK(pair.verdicts[rank][0].blocked_to == (pair.blocked[rank] != 0));
+    }
+  }
+}
+
+TEST_CASE("watch__a_rank_that_needs_nothing_joins_the_check_of_one_that_does") {
+  for (const unsigned from : {0U, 1U}) {
+    CAPTURE(from);
+    Pair pair(1);
+    pair.come_up();
+    pair.run(base::kSecond);  // the check of the start has just passed
+    pair.needed = true;
+    pair.watch_at[from] = base::kNever;
+    pair.blocked[from] = 1;
+    pair.run(5 * base::kSecond);
+    for (int rank = 0; rank < 2; ++rank) {
+      CAPTURE(rank);
+      REQUIRE(pair.verdicts[rank].size() == 1);
+      CHECK(pair.verdicts[rank][0].blocked_from == (rank != static_cast<int>(from)));
+    }
+  }
+}
+
+TEST_CASE("watch__loss_and_delay_raise_no_alarm_and_checks_end") {
+  for (const double loss : {0.0, 0.1, 0.3}) {
+    int alarms = 0;
+    int sent = 0;
+    for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+      Pair pair(1);
+      pair.loss = loss;
+      pair.delay = static_cast<base::DurationNs>(seed % 400) * base::kMillisecond;
+      pair.report_delay = loss > 0.1 ? pair.delay : 0;
+      pair.prng = base::Prng(seed);
+      pair.come_up();
+      pair.needed = true;
+      pair.run(20 * base::kSecond);
+      alarms += static_cast<int>(pair.verdicts[0].size() + pair.verdicts[1].size());
+      pair.needed = false;
+      pair.run(12 * base::kSecond);
+      sent -= pair.sent[0] + pair.sent[1];
+      pair.run(30 * base::kSecond);
+      sent += pair.sent[0] + pair.sent[1];
+    }
+    CHECK(alarms == 0);
+    CHECK(sent == 0);
+  }
+}
+
+TEST_CASE("watch__open_paths_take_a_probe_for_each_silence_and_no_report") {
+  Pair pair(2);
+  pair.come_up();
+  pair.run(base::kSecond);
+  pair.needed = true;
+  const int before = pair.sent[0] + pair.sent[1];
+  pair.run(60 * base::kSecond);
+  const int probes = pair.sent[0] + pair.sent[1] - before;
+  CHECK(probes >= 40);  // each side probes both paths; a reply is a datagram of the other side
+  CHECK(probes <= 160);
+  CHECK(pair.reports == 0);
+  CHECK(pair.verdicts[0].empty());
+  CHECK(pair.verdicts[1].empty());
+  pair.needed = false;
+  pair.run(base::kSecond);
+  const int without = pair.sent[0] + pair.sent[1];
+  pair.run(60 * base::kSecond);
+  CHECK(pair.sent[0] + pair.sent[1] == without);
+}
+
+TEST_CASE("watch__datagrams_that_arrive_need_no_check") {
+  PathChecks checks(2, 1, 31, 1);
+  core::PeerUp up;
+  up.peer = 1;
+  checks.on_peer_up(up, false);
+  base::TimeNs now = 5 * base::kSecond;
+  for (int i = 0; i < 20; ++i, now += PathChecks::kWatchGapNs) checks.watch(now, 1, true, now - kSilence / 2, kSilence);
+  CHECK(!checks.is_active());
+  // Nor does time in which nobody watched, or an operation that has just begun.
+  now += 100 * base::kSecond;
+  checks.forget_silence();
+  checks.watch(now, 1, true, 0, kSilence);
+  checks.watch(now + kSilence - 1, 1, true, 0, kSilence);
+  CHECK(!checks.is_active());
+  checks.watch(now + kSilence, 1, true, 0, kSilence);
+  CHECK(checks.is_active());
+}
+
+TEST_CASE("watch__a_stopped_peer_has_no_verdict_until_it_runs_again") {
+  for (const bool is_blocked : {false, true}) {
+    CAPTURE(is_blocked);
+    Pair pair(1);
+    pair.come_up();
+    pair.run(base::kSecond);
+    pair.needed = true;
+    pair.stopped[1] = true;
+    pair.blocked[1] = is_blocked ? 1 : 0;
+    pair.run(20 * base::kSecond);
+    CHECK(pair.verdicts[0].empty());
+    pair.stopped[1] = false;
+    pair.run(3 * base::kSecond);
+    for (int rank = 0; rank < 2; ++rank) CHECK(pair.verdicts[rank].size() == (is_blocked ? 1 : 0));
+  }
+}
+
+TEST_CASE("on_report__ignores_the_decision_of_an_earlier_check") {
+  PathChecks checks(2, 1, 31, 1);
+  core::PeerUp up;
+  up.peer = 1;
+  up.local_cookie = Pair::cookie(0);
+  up.remote_cookie = Pair::cookie(1);
+  checks.on_peer_up(up, true);
+  base::TimeNs now = 5 * base::kSecond;
+  checks.on_timeout(now, true);
+  const PathChecks::ReportBytes old{std::byte{0}, std::byte{0}, std::byte{9}, std::byte{0}, std::byte{1}, std::byte{0}};
+  checks.on_report(now, 1, old);
+  wire::MtuProbe probe;  // something of the peer arrives
+  probe.bytes = wire::kMtuProbeBytes;
+  probe.prefix.type = wire::PacketType::kMtuProbe;
+  probe.prefix.cookie = up.local_cookie;
+  std::vector<std::byte> bytes(wire::kMaxControlBytes);
+  bytes.resize(wire::encode_mtu_probe(probe, bytes.data()));
+  checks.on_datagram(bytes);
+  checks.on_timeout(now + kTick, true);
+  PathVerdict verdict;
+  CHECK(!checks.poll_verdict(verdict));
 }
 
 TEST_CASE("check__a_datagram_that_arrives_late_ends_a_verdict") {
