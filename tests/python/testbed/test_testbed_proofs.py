@@ -213,14 +213,20 @@ def one_way_times(bed: Testbed, packets: int, gap: float) -> list[float] | None:
     return sorted(times) if statistics.median(lateness) < 0.001 else None
 
 
+def tenth(times: list[float]) -> float:
+    """The sorted ``times``' quantile of 10 %."""
+    return times[len(times) // 10]
+
+
 @pytest.mark.parametrize("delay", [0.005, 0.025, 0.1])
 def test_delay_line__adds_the_delay(delay: float) -> None:
     with Testbed(hosts=2) as bed:
         without = valid([partial(one_way_times, bed, 50, 0.001)] * ATTEMPTS)
     with Testbed(hosts=2, delay=delay) as bed:
         found = valid([partial(one_way_times, bed, 50, 0.001)] * ATTEMPTS)
-        added = statistics.median(found) - statistics.median(without)
-        assert added == pytest.approx(delay, rel=DELAY_TOLERANCE)
+        # A busy machine wakes the receiver late, never early: its share is smallest in the earliest tenth.
+        assert tenth(found) - tenth(without) == pytest.approx(delay, rel=DELAY_TOLERANCE)
+        assert statistics.median(found) - statistics.median(without) < delay + 0.001
         # Never less; and the other direction has none.
         assert found[0] >= delay
         assert [row.delay for row in bed.delay_counters()] == [delay, 0, delay, 0]
