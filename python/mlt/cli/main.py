@@ -13,7 +13,7 @@ from mlt import __version__
 from mlt.cli import completion
 from mlt.cli.delegate import Delegate
 from mlt.cli.help_text import paragraph, rows
-from mlt.cli.style import App, AppGroup, run
+from mlt.cli.style import App, AppGroup, open_streams, run
 
 # Command -> (module with an ``app: typer.Typer``, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -83,6 +83,7 @@ def _mlt(
 
 def main() -> None:
     """Entry point of the ``mlt`` script."""
+    open_streams()
     words = os.environ.get(completion.VARIABLE)
     if words is not None:
         completion.answer(get_command(app), words)

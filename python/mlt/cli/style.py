@@ -6,6 +6,7 @@ wrong; 130, interrupted; 141, nobody reads the output any more.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -103,6 +104,45 @@ class Output(Console):
         self.print(table, crop=False)
 
 
+class OutputError(Exception):
+    """Standard output cannot be written. No OSError: commands report those as errors of their own files."""
+
+
+class _StandardOutput(io.FileIO):
+    def write(self, data: Any, /) -> Any:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"standard output cannot be written: {error.strerror}") from None
+
+
+def open_streams() -> None:
+    """Make failures of standard output known as such, and reopen the standard streams that the caller closed.
+
+    The next file or socket would get the number of a closed one. Input is then empty, errors are discarded, and output
+    fails when it is written, as in other programs.
+    """
+    for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 (open until the end)
+    sys.stderr = sys.stderr or open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    old = sys.stdout
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_StandardOutput(1, "w", closefd=False)),
+        encoding=old.encoding if old else None,
+        errors=old.errors if old else None,
+        line_buffering=os.isatty(1),
+        write_through=bool(getattr(old, "write_through", False)),
+    )
+
+
 def run(command: Any, args: list[str], path: str) -> NoReturn:
     """Run a command of either library to its end; exit with its status."""
     try:
@@ -117,6 +157,13 @@ def run(command: Any, args: list[str], path: str) -> NoReturn:
     except BrokenPipeError:
         silence()
         raise SystemExit(UNREAD) from None
+    except OutputError as error:
+        silence()
+        show_error(error)
+        raise SystemExit(FAILED) from None
+    except OSError as error:
+        show_error(error)
+        raise SystemExit(status_of(error)) from None
     except Exception as error:
         if not hasattr(error, "format_message"):
             if type(error).__name__ == "Abort":
@@ -202,10 +249,18 @@ def _show(error: Any) -> None:
 
 def show_error(error: Exception) -> None:
     """An error that a command finds itself, with the right form of the options that a wrong command line names."""
-    text = printable(str(error))
+    text = printable(_text_of(error))
     print(f"error: {text}", file=sys.stderr)
     if status_of(error) == USAGE:
         _show_forms(text, running.get(None))
+
+
+def _text_of(error: Exception) -> str:
+    """An error's text; of the system's, without its number and in the order of all others."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    files = " to ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return f"{files}: {error.strerror}" if files else error.strerror
 
 
 def _show_forms(message: str, ctx: Any, param: Any = None) -> None:

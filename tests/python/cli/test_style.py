@@ -100,7 +100,7 @@ def test_main__is_a_module_too() -> None:
     assert done.stdout.startswith("mlt, version ")
 
 
-@pytest.mark.parametrize(
+PRINTING = pytest.mark.parametrize(
     "words",
     [
         ("-h",),
@@ -117,6 +117,49 @@ def test_main__is_a_module_too() -> None:
         ("completion", "bash"),
     ],
 )
+
+
+@PRINTING
+def test_output__on_a_full_disk_is_an_error_in_one_line(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*MLT, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, last_line(done)) == (1, f"error: {CANNOT_WRITE}: No space left on device"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@PRINTING
+def test_output__that_the_caller_closed_is_an_error_in_one_line(words: tuple[str, ...]) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *MLT, *words]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, last_line(done)) == (1, f"error: {CANNOT_WRITE}: Bad file descriptor"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_streams__that_the_caller_closed_harm_no_command() -> None:
+    closed = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", *MLT, "--version"]
+    done = subprocess.run(closed, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.split(",")[0]) == (0, "mlt")
+
+
+CANNOT_WRITE = "standard output cannot be written"
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Notes of the command may precede its error."""
+    return done.stderr.splitlines()[-1]
+
+
+def test_run__errors_of_the_system_name_the_file_and_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    def reads() -> None:
+        """Reads a folder."""
+        Path("/").read_text()
+
+    for command in both(reads):
+        assert ended(command) == 2
+        assert capsys.readouterr().err == "error: /: Is a directory\n"
+
+
+@PRINTING
 def test_output__that_nobody_reads_ends_quietly(words: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
