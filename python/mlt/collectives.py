@@ -71,8 +71,9 @@ class GroupCollectives:
 
         Ring algorithm: the sums go around the ring once, then the results. Only sums may be lost, up to ``loss_bound``
         of all that a rank receives of them; missing values count as zero. A ``loss_bound`` above 0 needs a SUM or MEAN
-        of floating point. The results are exact, so all ranks end with the same bits. A mean divides by the number of
-        ranks, whatever was lost. The completion's ``missing_bytes`` are those missing from this rank's receives.
+        of floating point. The results are exact, so all ranks end with the same bits. A mean of more than two ranks
+        divides by their number, whatever was lost. The completion's ``missing_bytes`` are those missing from this
+        rank's receives.
 
         ``ranks``: the group, in ring order; None: all workers. ``stream`` in [0, 2^32): every stream of the same ranks
         is a group with an order of its own, so that independent users of a context need no common order. ``layer`` of
@@ -234,7 +235,7 @@ class GroupCollectives:
         ``input`` has one part of the size of ``output`` per rank of the group. ``output`` may be the own part of
         ``input``. Terms are combined in group order, once all have arrived, in memory of the size of ``input``; float16
         and bfloat16 are rounded once. ``loss_bound`` applies to each part, for a SUM or MEAN of floating point only; a
-        missing term counts as zero. Otherwise as ``post_all_reduce``.
+        missing term counts as zero, and a mean divides by those that arrived. Otherwise as ``post_all_reduce``.
 
         >>> sums = np.zeros(1, int), np.zeros(1, int)
         >>> inputs = np.array([1, 2]), np.array([10, 20])
@@ -310,7 +311,7 @@ class GroupCollectives:
         ``input`` has the same size on every rank. ``output``: on the root only, of that size; it may be the ``input``.
         Terms are combined in group order, once all have arrived, in memory of ``n - 1`` times the tensor; float16 and
         bfloat16 are rounded once. ``loss_bound`` applies to each input, for a SUM or MEAN of floating point only; a
-        missing term counts as zero. Otherwise as ``post_all_reduce``.
+        missing term counts as zero, and a mean divides by those that arrived. Otherwise as ``post_all_reduce``.
 
         >>> largest = np.zeros(2, int)
         >>> started = (rank_0.post_reduce(np.array([1, 5]), largest, op=Reduction.MAX),

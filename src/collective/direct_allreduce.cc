@@ -48,7 +48,7 @@ void DirectAllReduce::finish() {
   if (ranks_ == 1 || data_.empty()) return;
   std::vector<const std::byte*> terms(ranks_);
   for (std::uint32_t index = 0; index < ranks_; ++index) terms[index] = tensor(index).data();
-  kernel_.combine_all(data_.data(), terms, data_.size() / wire::element_bytes(element_));
+  kernel_.combine_all(data_.data(), terms, data_.size() / wire::element_bytes(element_), ranks_);
 }
 
 }  // namespace mlt::collective

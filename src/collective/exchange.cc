@@ -134,6 +134,11 @@ void Exchange::receive_terms(Routes& routes, const Membership& group, std::span<
   }
   const std::uint32_t element_bytes = wire::element_bytes(element_);
   budget_ = core::SharedLossBudget((group.size() - 1) * bytes / element_bytes, element_bytes, loss_bound_);
+  if (loss_bound_ == 0 || kernel_->scale == nullptr) return;
+  for (std::uint32_t step = 1; step <= pieces_of(bytes); ++step) {
+    const std::size_t elements = piece_of(own, step).size() / element_bytes;
+    counts_.emplace_back(static_cast<std::uint32_t>(elements), static_cast<std::uint16_t>(group.size()));
+  }
 }
 
 // PROTOCOL 22.1.14: A member MUST send its shape to the next member of the group, and receive that of the one before,
@@ -165,10 +170,31 @@ void Exchange::begin() {
   std::memmove(own_output_.data(), own_input_.data(), own_output_.size());
 }
 
+void Exchange::on_received(const Stream&, std::uint32_t step, const core::Completion& completion) {
+  if (counts_.empty() || completion.received_bitmap.empty()) return;
+  const auto missing = missing_elements(completion, piece_of(result_, step).size(), wire::element_bytes(element_));
+  counts_[step - 1].update(missing,
+                           [](std::uint32_t terms, bool is_missing) { return is_missing ? terms - 1 : terms; });
+}
+
 // PROTOCOL 22.3.4: A reduction MUST combine the members' terms in the order of the indices, and round the result once.
 void Exchange::finish() {
   if (terms_.empty() || result_.empty()) return;
-  kernel_->combine_all(result_.data(), terms_, result_.size() / wire::element_bytes(element_));
+  const std::uint32_t element_bytes = wire::element_bytes(element_);
+  const auto ranks = static_cast<std::uint32_t>(terms_.size());
+  if (counts_.empty()) return kernel_->combine_all(result_.data(), terms_, result_.size() / element_bytes, ranks);
+  // PROTOCOL 22.3.5: A mean MUST divide each element by the number of its terms that are not missing. A member's own
+  //     term never is.
+  std::vector<const std::byte*> from(ranks);
+  std::size_t piece = 0;
+  for (const TermCounts& counts : counts_) {
+    counts.for_each([&](std::uint32_t first, std::uint32_t count, std::uint16_t terms) {
+      const std::size_t at = piece + std::size_t{first} * element_bytes;
+      std::ranges::transform(terms_, from.begin(), [at](const std::byte* term) { return term + at; });
+      kernel_->combine_all(result_.data() + at, from, count, terms);
+    });
+    piece += kPartPieceBytes;
+  }
 }
 
 void Exchange::fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) {

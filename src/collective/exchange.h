@@ -5,7 +5,8 @@
 // j-th rank after it and receives from the j-th before it, so that the ranks do not all start with the same peer. The
 // senders are not throttled here: the endpoints' rate control prevents overload of a root's link. A reduction keeps the
 // terms in memory of its own, and combines them in group order when all have arrived: the result is rounded once, does
-// not depend on the order of arrival, and is not written if the collective fails. Each rank also sends its shape to the
+// not depend on the order of arrival, and is not written if the collective fails. A mean is divided by the terms that
+// arrived, element by element. Each rank also sends its shape to the
 // next one, with which it may share no part: calls that differ are found whatever they are.
 #pragma once
 
@@ -16,6 +17,7 @@
 
 #include "collective/collective.h"
 #include "collective/reduction.h"
+#include "collective/term_counts.h"
 
 namespace mlt::collective {
 
@@ -33,6 +35,7 @@ class Exchange final : public Collective {
   void finish() override;
   void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) override;
   void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) override;
+  void on_received(const Stream& stream, std::uint32_t step, const core::Completion& completion) override;
   bool is_lossy(std::uint32_t) const override { return loss_bound_ > 0; }
 
  private:
@@ -60,6 +63,7 @@ class Exchange final : public Collective {
   core::SharedLossBudget budget_;                    // of all receives of terms
   std::span<std::byte> result_;
   std::vector<const std::byte*> terms_;    // in group order
+  std::vector<TermCounts> counts_;         // of a mean that may lose terms: for each piece of the result
   std::unique_ptr<std::byte[]> received_;  // the other members' terms
 };
 

@@ -175,17 +175,17 @@ void scale(std::byte* values, std::size_t elements, std::uint32_t ranks) {
 
 // A tile at a time: its partial results stay in the first-level cache, unrounded.
 template <typename E, typename Op, bool kIsMean>
-void combine_all(std::byte* into, std::span<const std::byte* const> terms, std::size_t elements) {
+void combine_all(std::byte* into, std::span<const std::byte* const> from, std::size_t elements, std::uint32_t terms) {
   constexpr std::size_t kBytes = sizeof(typename E::Stored), kTile = 512;
   std::array<typename E::Value, kTile> tile;
   for (std::size_t first = 0; first < elements; first += kTile) {
     const std::size_t count = std::min(kTile, elements - first);
-    for (std::size_t i = 0; i < count; ++i) tile[i] = load<E>(terms[0] + (first + i) * kBytes);
-    for (const std::byte* const term : terms.subspan(1)) {
+    for (std::size_t i = 0; i < count; ++i) tile[i] = load<E>(from[0] + (first + i) * kBytes);
+    for (const std::byte* const term : from.subspan(1)) {
       for (std::size_t i = 0; i < count; ++i) tile[i] = Op::of(tile[i], load<E>(term + (first + i) * kBytes));
     }
     if constexpr (kIsMean) {
-      const auto share = share_of<E>(static_cast<std::uint32_t>(terms.size()));
+      const auto share = share_of<E>(terms);
       for (std::size_t i = 0; i < count; ++i) tile[i] *= share;
     }
     for (std::size_t i = 0; i < count; ++i) store<E>(into + (first + i) * kBytes, tile[i]);

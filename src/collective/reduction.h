@@ -53,7 +53,7 @@ constexpr bool may_lose_terms(Reduction reduction) {
   return reduction == Reduction::kSum || reduction == Reduction::kMean;
 }
 
-// Loops over elements at any alignment. `ranks` is the divisor of a mean; others ignore it.
+// Loops over elements at any alignment. `ranks` or `terms` is the divisor of a mean; others ignore it.
 struct Kernel {
   // into[i] = into[i] op from[i]
   void (*combine)(std::byte* into, const std::byte* from, std::size_t elements) = nullptr;
@@ -61,8 +61,9 @@ struct Kernel {
   void (*combine_last)(std::byte* into, const std::byte* from, std::size_t elements, std::uint32_t ranks) = nullptr;
   // values[i] *= 1 / ranks. Null except for a mean.
   void (*scale)(std::byte* values, std::size_t elements, std::uint32_t ranks) = nullptr;
-  // into[i] = all terms in their order, rounded once; `into` may be one of the terms.
-  void (*combine_all)(std::byte* into, std::span<const std::byte* const> terms, std::size_t elements) = nullptr;
+  // into[i] = all of `from` in their order, rounded once; `into` may be one of them. `terms`: how many are not missing.
+  void (*combine_all)(std::byte* into, std::span<const std::byte* const> from, std::size_t elements,
+                      std::uint32_t terms) = nullptr;
 };
 
 // Null where it is undefined, or one of the arguments is no enumerator.

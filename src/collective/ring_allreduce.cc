@@ -141,7 +141,7 @@ void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std:
     target.kernel->combine(into, payload.data(), elements);
   } else {
     // PROTOCOL 22.2.5: A mean MUST be the sum times 1 / n, whatever was lost, multiplied where the last term is added,
-    //     before it is rounded.
+    //     before it is rounded. ...
     target.kernel->combine_last(into, payload.data(), elements, target.ranks);
   }
   if (target.onward != nullptr) pass_on(*target.onward, offset_bytes, payload.size());
@@ -152,7 +152,9 @@ void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std:
 void RingAllReduce::on_received(const Stream&, std::uint32_t step, const core::Completion& completion) {
   if (completion.received_bitmap.empty()) return;
   const std::span<std::byte> sum = piece(step, false);
-  const bool is_divided = is_last_sum(step) && kernel_.scale != nullptr;
+  // PROTOCOL 22.2.5: ... Of two members, an element whose other term is missing MUST stay as it is: the mean of what
+  //     arrived.
+  const bool is_divided = is_last_sum(step) && kernel_.scale != nullptr && ranks_ > 2;
   Onward& onward = onward_[(step + pieces_) % kMaxWindow];
   const bool passes_on = onward.send_step == step + pieces_;
   for (std::uint32_t i = 0; i < completion.segment_count; ++i) {

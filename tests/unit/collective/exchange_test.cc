@@ -234,6 +234,57 @@ TEST_CASE("reduce__of_floats_keeps_its_bound_and_a_missing_term_is_zero") {
   CHECK(terms == static_cast<float>(4 * 20'000 - bus.lost_elements()));
 }
 
+// Against the terms that arrived, element by element; parts of more than one piece.
+TEST_CASE("reductions__a_mean_is_of_the_terms_that_arrived") {
+  using Floats = std::vector<float>;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    CAPTURE(seed);
+    const auto n = static_cast<std::uint16_t>(2 + seed % 4);
+    const std::size_t part = (seed % 6 == 0 ? 1'100'000 : 5'000) + seed;
+    const bool is_scatter = seed % 2 == 0;
+    const std::vector<Floats> inputs = random_tensors(n, is_scatter ? n * part : part, seed);
+    std::vector<Floats> outputs(n, Floats(is_scatter ? part : 0));
+    const auto root = static_cast<std::uint16_t>(seed % n);
+    if (!is_scatter) outputs[root].resize(part);
+    FakeBus bus({.ranks = n, .seed = seed, .lossy = true});
+    // Of each element of a rank's input: whether the rank that combines it lacks it.
+    std::vector<std::vector<bool>> missing(n, std::vector<bool>(inputs[0].size()));
+    bus.on_segment = [&](const FakeBus::Segment& segment) {
+      if (!segment.is_missing) return;
+      const std::byte* const at = segment.send.data.data() + segment.offset;
+      const auto first = static_cast<std::size_t>(at - std::as_bytes(std::span(inputs[segment.from])).data()) / 4;
+      for (std::size_t i = first; i < first + segment.length / 4; ++i) missing[segment.from][i] = true;
+    };
+    for (std::uint16_t rank = 0; rank < n; ++rank) {
+      CollectiveRequest request;
+      request.operation = 1;
+      request.kind = is_scatter ? CollectiveKind::kReduceScatter : CollectiveKind::kReduce;
+      request.input = std::as_bytes(std::span(inputs[rank]));
+      request.output = std::as_writable_bytes(std::span(outputs[rank]));
+      request.root = is_scatter ? std::uint16_t{0} : root;
+      request.loss_bound = seed % 5 == 0 ? 0.9 : 0.15;
+      bus.start(rank, request);
+    }
+    bus.run();
+    check_ok(bus, n);
+    std::size_t lacking = 0;
+    for (std::uint16_t rank = 0; rank < n; ++rank) {
+      const std::size_t first = is_scatter ? rank * part : 0;
+      for (std::size_t i = 0; i < outputs[rank].size(); ++i) {
+        float sum = 0, terms = 0;
+        for (std::uint16_t from = 0; from < n; ++from) {
+          if (missing[from][first + i]) continue;
+          sum += inputs[from][first + i];
+          ++terms;
+        }
+        lacking += terms < static_cast<float>(n) ? 1 : 0;
+        REQUIRE(outputs[rank][i] == sum * (1.0F / terms));
+      }
+    }
+    CHECK(lacking > 0);
+  }
+}
+
 // Two streams of the same ranks, used in opposite orders: neither waits for the other.
 TEST_CASE("streams__of_the_same_ranks_are_matched_apart") {
   FakeBus bus({.ranks = 2, .seed = 8});

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,7 +37,20 @@ class FakeBus {
     bool lossy = false;          // receives lose all that their bound allows
     std::size_t max_posted = 0;  // of sends, and of receives, per rank; 0: no limit
     std::uint32_t shared_transfers = kSharedTransfers;
+    // Of the packets between two ranks.
+    std::function<std::uint32_t(std::uint16_t, std::uint16_t)> segment_bytes = [](auto, auto) {
+      return kFakeSegmentBytes;
+    };
   };
+  // A segment that arrived or is missing for good, before it is written.
+  struct Segment {
+    std::uint16_t from = 0, to = 0;
+    const core::SendRequest& send;
+    const core::ReceiveRequest& receive;
+    std::size_t offset = 0, length = 0;
+    bool is_missing = false;
+  };
+  std::function<void(const Segment&)> on_segment = [](const Segment&) {};
 
   explicit FakeBus(const Options& options) : options_(options), prng_(options.seed) {
     for (std::uint16_t rank = 0; rank < options.ranks; ++rank) hosts_.push_back(std::make_unique<Host>(*this, rank));
@@ -131,7 +145,7 @@ class FakeBus {
       bus.messages_.push_back({rank, peer, {bytes.begin(), bytes.end()}});
       return true;
     }
-    std::uint32_t segment_bytes(std::uint16_t) const override { return kFakeSegmentBytes; }
+    std::uint32_t segment_bytes(std::uint16_t peer) const override { return bus.options_.segment_bytes(rank, peer); }
     std::string peer_error(std::uint16_t peer) const override {
       const auto found = bus.peer_errors.find({rank, peer});
       return found == bus.peer_errors.end() ? "" : found->second;
@@ -265,7 +279,8 @@ class FakeBus {
       end(from, send, core::CompletionKind::kSend, is_mutual ? status : core::CompletionStatus::kCancelled);
       return;
     }
-    const core::SegmentGrid grid(static_cast<std::uint32_t>(send.data.size()), kFakeSegmentBytes);
+    const std::uint32_t segment_bytes = options_.segment_bytes(from.rank, to.rank);
+    const core::SegmentGrid grid(static_cast<std::uint32_t>(send.data.size()), segment_bytes);
     if (!send.tags.empty()) REQUIRE(send.tags.size() == grid.count());
     const std::uint64_t elements = send.data.size() / wire::element_bytes(receive.element);
     core::LossBudget budget(elements, wire::element_bytes(receive.element), receive.loss_bound);
@@ -276,7 +291,9 @@ class FakeBus {
     std::vector<std::uint64_t>& bitmap = bitmaps_.back();
     for (std::uint32_t i = 0; i < grid.count(); ++i) {
       const std::uint32_t length = grid.length(i);
-      if (options_.lossy && length > 0 && length <= may_lose && prng_.chance(0.5)) {
+      const bool is_missing = options_.lossy && length > 0 && length <= may_lose && prng_.chance(0.5);
+      on_segment({from.rank, to.rank, send, receive, grid.offset(i), length, is_missing});
+      if (is_missing) {
         may_lose -= length;
         completion.missing_bytes += length;
         if (receive.place == nullptr) std::memset(receive.data.data() + grid.offset(i), 0, length);
@@ -297,7 +314,7 @@ class FakeBus {
     core::Completion& received = to.completions.back();
     received.missing_bytes = completion.missing_bytes;
     received.segment_count = grid.count();
-    received.segment_bytes = kFakeSegmentBytes;
+    received.segment_bytes = segment_bytes;
     if (received.missing_bytes > 0) {
       received.status = core::CompletionStatus::kWithinBound;
       received.received_bitmap = bitmap;

@@ -78,7 +78,7 @@ void check_integers(ElementType element) {
         kernel->combine(pair.data(), b.data() + shift, n);
         kernel->combine_last(last.data(), b.data() + shift, n, kRanks);
         const std::array<const std::byte*, 3> terms = {all.data(), b.data() + shift, a.data()};
-        kernel->combine_all(all.data(), terms, n);
+        kernel->combine_all(all.data(), terms, n, kRanks);
         CHECK(pair == last);
         for (std::size_t i = 0; i < n; ++i) {
           const T x = at<T>(a.data(), i), y = at<T>(b.data() + shift, i);
@@ -160,7 +160,7 @@ void check_floats(ElementType element) {
     kernel->combine(pair.data(), b.data() + 1, kCount);
     kernel->combine_last(last.data(), b.data() + 1, kCount, kRanks);
     const std::array<const std::byte*, 3> terms = {all.data(), b.data() + 1, a.data()};
-    kernel->combine_all(all.data(), terms, kCount);
+    kernel->combine_all(all.data(), terms, kCount, kRanks);
     if (is_mean) kernel->scale(scaled.data(), kCount, kRanks);
     const T share = is_mean ? T{1} / T{kRanks} : T{1};
     for (std::size_t i = 0; i < kCount; ++i) {
@@ -196,7 +196,7 @@ void check_halves(ElementType element) {
     kernel->combine(bytes(pair), right, kCount);
     kernel->combine_last(bytes(last), right, kCount, kRanks);
     const std::array<const std::byte*, 3> terms = {bytes(all), right, bytes(all)};
-    kernel->combine_all(bytes(all), terms, kCount);
+    kernel->combine_all(bytes(all), terms, kCount, kRanks);
     for (std::size_t i = 0; i < kCount; ++i) {
       CAPTURE(i);
       const auto x = static_cast<float>(widen(element, a[i])), y = static_cast<float>(widen(element, b[i]));
@@ -238,7 +238,7 @@ TEST_CASE("combine_all__keeps_what_rounding_at_each_term_would_lose") {
   const auto bytes = [](const std::uint16_t& of) { return reinterpret_cast<const std::byte*>(&of); };
   const std::array<const std::byte*, 3> terms = {bytes(large), bytes(one), bytes(one)};
   const Kernel* const kernel = kernel_of(ElementType::kFloat16, Reduction::kSum);
-  kernel->combine_all(reinterpret_cast<std::byte*>(&result), terms, 1);
+  kernel->combine_all(reinterpret_cast<std::byte*>(&result), terms, 1, 3);
   CHECK(widen(ElementType::kFloat16, result) == 2'050);
   result = large;
   for (int i = 0; i < 2; ++i) kernel->combine(reinterpret_cast<std::byte*>(&result), bytes(one), 1);
