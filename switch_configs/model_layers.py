@@ -15,6 +15,7 @@ from mlt.switch_configs.errors import PolicyError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mlt._shared.field_errors import expectation
+from mlt._shared.text_files import UnreadableError, read_text
 
 BYTES_PER_ELEMENT = 4
 # Section 3.3: loss (percent) without effect on speed and accuracy, for the first and last 20 % of layers and for the
@@ -50,9 +51,11 @@ def load_layers(path: str | Path) -> tuple[Layer, ...]:
     """Read a JSON list of layers, front layer first; raises PolicyError that names the file and the entry."""
     layers: tuple[Layer, ...]
     try:
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
+        raw = json.loads(read_text(path))
         layers = tuple(TypeAdapter(list[Layer]).validate_python(raw))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except UnreadableError as error:
+        raise PolicyError(str(path), [f"cannot be read: {error.reason}"]) from error
+    except json.JSONDecodeError as error:
         raise PolicyError(str(path), [f"cannot be read as JSON: {error}"]) from error
     except ValidationError as error:
         problems = [f"layer {'.'.join(map(str, p['loc']))}: {expectation(p)}" for p in error.errors()]

@@ -23,6 +23,7 @@ from mlt.switch_configs.platforms import parse_spec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
 from mlt._shared.field_errors import expectation
+from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.unit_fields import RATE, SIZE, Unit
 
 DSCP_VALUES = 64
@@ -279,9 +280,9 @@ def load(path: str | Path) -> Policy:
 
     source = str(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(source, [f"cannot be read: {error}"]) from error
+        text = read_text(path)
+    except UnreadableError as error:
+        raise PolicyError(source, [f"cannot be read: {error.reason}"]) from error
     policy = parse(text, source=source)
     require_sound(policy, source=source)
     return policy

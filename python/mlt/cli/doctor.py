@@ -16,6 +16,7 @@ from mlt.cli.unit_option import TIME, UnitOption
 from mlt.diagnosis.doctor import Finding, examine
 from mlt.diagnosis.messages import DEFAULT_PORT
 from mlt.errors import MltError
+from mlt.switch_configs.errors import SwitchConfigError
 
 _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 INTERRUPTED = 130
@@ -99,7 +100,7 @@ def app(
         else:
             assert target is not None
             _finish(_shown(command.examine_host(target, settings), json, fix=fix))
-    except MltError as error:
+    except (MltError, SwitchConfigError) as error:
         show_error(error)
         raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt:

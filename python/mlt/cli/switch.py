@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 from rich.table import Table
 
+from mlt._shared.text_files import UnreadableError, read_text
 from mlt.cli import switch_apply, switch_policy, switch_verify
 from mlt.cli.style import Group, Output, show_error, status_of
 from mlt.switch_configs import check as checking
@@ -101,9 +102,9 @@ def _ports(text: str | None) -> tuple[str, ...] | None:
 
 def _generate(policy: Policy, target: str, ports: str | None, running: Path | None = None) -> generator.Generated:
     try:
-        text = None if running is None else running.read_text(encoding="utf-8")
+        text = None if running is None else read_text(running)
         return generator.generate(policy, target, ports=_ports(ports), running=text)
-    except (SwitchConfigError, OSError) as error:
+    except (SwitchConfigError, UnreadableError) as error:
         _fail(error)
 
 
@@ -151,10 +152,10 @@ def rollback(policy: Path, target: str, ports: str | None, running: Path | None,
 def check(policy: Path, target: tuple[str, ...], ports: str | None, validators: bool) -> None:
     """Check the rules, write for every target, read each text back and compare all targets pairwise."""
     try:
-        parsed = parse(policy.read_text(encoding="utf-8"), source=str(policy))
+        parsed = parse(read_text(policy), source=str(policy))
         names = None if not target else [str(generator.device(parsed, name).spec) for name in target]
         report = checking.check(parsed, names=names, ports=_ports(ports))
-    except (SwitchConfigError, OSError) as error:
+    except (SwitchConfigError, UnreadableError) as error:
         _fail(error)
     for finding in report.findings:
         click.echo(f"{finding.severity}: {policy}: {finding}")
@@ -227,8 +228,8 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
         click.echo(f"{_count(len(found), 'difference')} in meaning", err=True)
         raise SystemExit(1 if found else 0)
     try:
-        found, reading = generator.compare_device(ours, other.read_text(encoding="utf-8"), name=other.name)
-    except (SwitchConfigError, OSError, UnicodeDecodeError) as error:
+        found, reading = generator.compare_device(ours, read_text(other), name=other.name)
+    except (SwitchConfigError, UnreadableError) as error:
         _fail(error)
     for kind, lines in (("meaning", condensed(found)), ("unread", reading.unread), ("kept", reading.kept)):
         for line in by_port(lines, ours.behaviour):

@@ -59,11 +59,12 @@ def apply(
     if keep_if is not None and confirm is None:
         raise click.UsageError("--keep-if goes with --confirm")
     try:
+        wanted = load_policy(policy)
         device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)
         try:
             asked = None if ports is None else expand_ports(tuple(ports.split(",")))
             text = device.running()
-            generated = generate(load_policy(policy), device.target(target), ports=asked, running=text)
+            generated = generate(wanted, device.target(target), ports=asked, running=text)
             if dry_run:
                 click.echo(device.preview(generated))
             elif undo:

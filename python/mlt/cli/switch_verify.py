@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from mlt._shared.text_files import read_text, reading
 from mlt.cli.style import Command, Output, is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs import counter_check, generator, telemetry
@@ -139,9 +140,10 @@ def _from_host(
 ) -> tuple[generator.Generated, list[QueueCounters]]:
     from mlt.switch_push.hosts import open_device
 
+    wanted = load_policy(policy)
     device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)
     try:
-        generated = generator.generate(load_policy(policy), device.target(target), ports=ports)
+        generated = generator.generate(wanted, device.target(target), ports=ports)
         rows = device.counters(generated.plan)
         if wait is not None:
             wait()
@@ -168,7 +170,10 @@ def _wait(during: str | None, seconds: float | None) -> Callable[[], None] | Non
 
 
 def _text(path: Path) -> str:
-    return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    if str(path) != "-":
+        return read_text(path)
+    with reading("standard input"):
+        return sys.stdin.read()
 
 
 def _show(names: dict[int, str], rows: list[QueueCounters], *, err: bool) -> None:

@@ -12,11 +12,11 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlt._shared import variables
 from mlt._shared.addresses import is_address
+from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.units import whole_number
 from mlt.errors import ConfigError
 from mlt.options import _plan_paths as plan_paths
@@ -181,8 +181,10 @@ def _read_text(text: str, rank: int | None) -> tuple[PathOptions, ...]:
         import yaml
 
         try:
-            return _read(yaml.safe_load(Path(text).read_text(encoding="utf-8")), rank, from_file=True)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            return _read(yaml.safe_load(read_text(text)), rank, from_file=True)
+        except UnreadableError as error:
+            raise ConfigError(f"{text} cannot be read: {error.reason}") from None
+        except yaml.YAMLError as error:
             raise ConfigError(f"{text} cannot be read: {error}") from None
         except ConfigError as error:
             raise ConfigError(f"{text}: {error}") from None

@@ -29,14 +29,16 @@ def examine_switch(
 ) -> Iterator[Finding]:
     """One finding for each class whose counters contradict the policy, or one finding that all agree.
 
-    Raises PushError: the policy is missing, or the switch cannot be read.
+    Raises PushError: no policy is given, or the switch cannot be read. PolicyError: the policy is wrong; the switch is
+    not contacted.
     """
     file = policy or environ.get(VARIABLE)
     if not file:
         raise PushError(f"--switch needs the policy of the switch: --policy FILE, or {VARIABLE}")
+    wanted = load(file)
     device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)
     try:
-        generated = generate(load(file), device.target(target))
+        generated = generate(wanted, device.target(target))
         plan = generated.plan
         rows = named(plan, device.counters(plan))
     except SwitchConfigError as error:

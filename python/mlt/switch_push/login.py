@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from mlt._shared.text_files import UnreadableError, read_text
 from mlt.switch_push.device import PushError
 
 USER, PASSWORD, KEY = "MLT_SWITCH_USER", "MLT_SWITCH_PASSWORD", "MLT_SWITCH_KEY"
@@ -77,8 +78,10 @@ def find(host: str, *, inventory: Path | None = None, environ: Mapping[str, str]
 
 def _entry(inventory: Path, name: str) -> Mapping[str, Any]:
     try:
-        raw = yaml.load(inventory.read_text(encoding="utf-8"), Loader=_Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raw = yaml.load(read_text(inventory), Loader=_Loader)
+    except UnreadableError as error:
+        raise PushError(f"inventory {error}") from None
+    except yaml.YAMLError as error:
         raise PushError(
             f"inventory {inventory}: {error}; an INI inventory becomes YAML with 'ansible-inventory --list --yaml'"
         ) from None

@@ -206,6 +206,37 @@ def test_wrong_arguments__are_rejected(words: tuple[str, ...], cause: str, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+READ_A_FILE = [
+    ("plan", "check", "FILE"),
+    ("plan", "check", "FILE", "--against", CLUSTER),
+    ("plan", "show", CLUSTER, "FILE"),
+    ("switch", "check", "FILE"),
+    ("switch", "generate", "FILE", "-t", "eos"),
+    ("switch", "generate", POLICY, "-t", "eos", "--running", "FILE"),
+    ("switch", "rollback", POLICY, "-t", "eos", "--running", "FILE"),
+    ("switch", "diff", POLICY, "FILE", "-t", "eos"),
+    ("switch", "verify", POLICY, "-t", "eos", "--input", "FILE"),
+    ("switch", "policy", "--from-model", "FILE", "--buffer-bytes", "1MB", "--link-rate", "10gbit", "--ports", "1"),
+    ("switch", "apply", "FILE", "leaf.invalid", "-t", "eos"),
+    ("switch", "verify", "FILE", "-t", "eos", "--host", "leaf.invalid"),
+    ("testbed", "run", "--topology", "FILE", "--", "true"),
+    ("doctor", "--switch", "leaf.invalid", "--policy", "FILE"),
+]
+
+
+@pytest.mark.parametrize("words", READ_A_FILE, ids=" ".join)
+def test_input_files__that_cannot_be_read_are_named_in_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"{\n\xd0\xff\n}")
+    (tmp_path / "folder").mkdir()
+    for name, cause in (("binary", "not UTF-8 text"), ("folder", "Is a directory"), ("nothing", "No such file")):
+        done = run(*(str(tmp_path / name) if word == "FILE" else word for word in words))
+        assert done.returncode == 2, done.stderr
+        (line, *_) = [one for one in done.stderr.splitlines() if name in one]
+        assert f"{tmp_path / name}: cannot be read: {cause}" in line
+        assert "Traceback" not in done.stderr
+        assert "Errno" not in done.stderr
+
+
 def test_demo__a_wrong_interface_is_rejected_before_anything_starts(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")

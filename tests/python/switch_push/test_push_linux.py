@@ -159,11 +159,11 @@ def test_doctor__compares_the_switch_s_counters_with_the_policy(bed: Testbed, po
     assert "needs the policy" in unasked.stderr
 
 
-def test_apply__usage() -> None:
+def test_apply__usage(policy: Path) -> None:
     for words in (("--dry-run", "--confirm", "5s"), ("--keep-if", "true"), ("--undo", "--dry-run")):
         assert mlt("apply", "p.yaml", "local", "-t", "linux", *words).returncode == 2
-    assert "use --target linux" in mlt("apply", "p.yaml", "local", "-t", "eos").stderr
-    assert "no network namespace" in mlt("apply", "p.yaml", "netns:none", "-t", "linux").stderr
+    assert "use --target linux" in mlt("apply", policy, "local", "-t", "eos").stderr
+    assert "no network namespace" in mlt("apply", policy, "netns:none", "-t", "linux").stderr
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mlt._shared.field_errors import expectation
+from mlt._shared.text_files import UnreadableError, read_text
 
 Location = tuple[str | int, ...]
 M = TypeVar("M", bound="Document")
@@ -189,8 +190,7 @@ def read_document(model: type[M], path: Path | str) -> M:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 text ({error.reason})"
-        raise InputError([Problem(where=(), message=f"cannot be read: {reason}")], source=str(path)) from None
+        text = read_text(path)
+    except UnreadableError as error:
+        raise InputError([Problem(where=(), message=f"cannot be read: {error.reason}")], source=str(path)) from None
     return parse_document(model, text, source=str(path), as_json=path.suffix == ".json")
