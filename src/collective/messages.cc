@@ -95,6 +95,8 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u8(m.average ? 1 : 0);
                           w.u32(m.order);
                           w.u8(m.traffic_class);
+                          w.u64(m.tensor_elements);
+                          w.u32(m.services);
                         },
                         [&](const Registered& m) {
                           w.u8(kRegistered);
@@ -155,6 +157,8 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       m.average = r.u8() != 0;
       m.order = r.u32();
       m.traffic_class = r.u8();
+      m.tensor_elements = r.u64();
+      m.services = r.u32();
       message = m;
       break;
     }

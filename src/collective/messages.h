@@ -23,6 +23,8 @@ struct Register {
   bool average = true;
   std::uint32_t order = 0;  // send order and class of the result
   std::uint8_t traffic_class = 0;
+  std::uint64_t tensor_elements = 0;  // of all partitions together
+  std::uint32_t services = 1;         // over which the tensor is cut
 };
 
 // Service -> worker: pushes may begin.

@@ -52,14 +52,13 @@ PushPull::Key& PushPull::key_of(const PushPullRequest& request) {
   key->elements = request.input.size();
   key->loss_bound = request.loss_bound;
   key->average = request.average;
-  const std::size_t count =
-      std::max<std::size_t>(1, (request.input.size() + kPartitionElements - 1) / kPartitionElements);
+  const PartitionGrid grid(request.input.size(), services_.size());
   std::size_t segment = 0;
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < grid.count(); ++i) {
     Partition partition;
     partition.service = services_[service_index(request.key, static_cast<std::uint32_t>(i), services_.size())];
-    partition.first = i * kPartitionElements;
-    partition.count = std::min<std::size_t>(kPartitionElements, request.input.size() - partition.first);
+    partition.first = grid.first(i);
+    partition.count = grid.elements(i);
     partition.first_segment = segment;
     partition.segments = core::SegmentGrid(static_cast<std::uint32_t>(partition.count * sizeof(float)),
                                            verbs_.segment_bytes(partition.service))
@@ -120,6 +119,8 @@ void PushPull::register_partitions(Key& key) {
     shape.average = key.average;
     shape.order = key.request.order;
     shape.traffic_class = key.request.traffic_class;
+    shape.tensor_elements = key.elements;
+    shape.services = static_cast<std::uint32_t>(services_.size());
     encode(shape, scratch_);
     if (!verbs_.send_message(partition.service, scratch_)) {
       key.broken = down_text(partition.service);

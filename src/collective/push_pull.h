@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "collective/messages.h"
+#include "collective/partition_grid.h"
 #include "collective/verbs.h"
 
 namespace mlt::collective {
@@ -45,9 +46,6 @@ struct PushPullDone {
   std::string error;  // empty unless it failed
 };
 
-// Max elements of one partition; only the last has fewer than 4 MB.
-constexpr std::uint32_t kPartitionElements = kPartitionBytes / sizeof(float);
-
 class PushPull {
  public:
   PushPull(std::vector<std::uint16_t> services, Verbs& verbs, base::DurationNs default_timeout_ns)
@@ -65,8 +63,7 @@ class PushPull {
 
   // Index of the service that sums partition `partition` of a key.
   static std::size_t service_index(std::uint64_t key, std::uint32_t partition, std::size_t services) {
-    // PROTOCOL 14.1.2: A tensor of float32 MUST be cut into partitions of 1,048,576 elements (4 MiB), the last one
-    //     shorter; service (key + i) mod services sums partition i of a key.
+    // PROTOCOL 14.1.13: Service (key + i) mod services MUST sum partition i of a key.
     return (key + partition) % services;
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "collective/partition_grid.h"
 #include "collective/reduction.h"
 
 namespace mlt::collective {
@@ -29,6 +30,10 @@ const Kernel& mean_kernel() {
 
 // The partition itself, its map entry and the allocator's overhead of its vectors.
 constexpr std::uint64_t kPartitionCostBytes = 512;
+
+// Ranks have 16 bits. Longer tensors have partitions that no tag can number.
+constexpr std::uint32_t kMaxServices = 65'535;
+constexpr std::uint64_t kMaxTensorElements = std::uint64_t{kMaxPartitions} * kPartitionElements;
 
 }  // namespace
 
@@ -82,13 +87,24 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     return refuse(from, shape, "rank " + std::to_string(from) + " is not a worker of this service");
   }
   if (shape.key > kMaxKey || shape.partition >= kMaxPartitions ||
-      !(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.elements > kPartitionBytes / sizeof(float) ||
-      shape.segment_bytes == 0 || shape.segment_bytes % sizeof(float) != 0) {
+      !(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.services == 0 || shape.services > kMaxServices ||
+      shape.tensor_elements > kMaxTensorElements || shape.segment_bytes == 0 ||
+      shape.segment_bytes % sizeof(float) != 0) {
     return refuse(from, shape, "a field of the registration is out of range");
   }
+  // PROTOCOL 14.1.5: ... has other elements than 14.1.2 gives the partition
+  const PartitionGrid grid(shape.tensor_elements, shape.services);
+  if (shape.partition >= grid.count() || shape.elements != grid.elements(shape.partition)) {
+    return refuse(from, shape,
+                  "rank " + std::to_string(from) + " registers " + std::to_string(shape.elements) +
+                      " elements as partition " + std::to_string(shape.partition) + " of " +
+                      std::to_string(shape.tensor_elements) + " over " + std::to_string(shape.services) +
+                      " services, which are not cut so: install the same mlt release on every rank");
+  }
   // Contributions are counted on this grid, so it must be that of this worker's segments.
-  // PROTOCOL 14.1.5: A service MUST refuse a registration that is out of range, differs from another worker's, names
-  //     other segment bytes than the connection's, or exceeds its limits.
+  // PROTOCOL 14.1.5: A service MUST refuse a registration that is out of range, differs from another worker's, has
+  //     other elements than 14.1.2 gives the partition, names other segment bytes than the connection's, or exceeds its
+  //     limits.
   if (shape.segment_bytes != verbs_.grid_bytes(from)) {
     return refuse(from, shape,
                   "rank " + std::to_string(from) + " registers segments of " + std::to_string(shape.segment_bytes) +
@@ -120,12 +136,14 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   }
   Partition& partition = *partitions_[found->second];
   const Register& first = partition.shape;
-  if (first.elements != shape.elements || first.loss_bound != shape.loss_bound || first.average != shape.average ||
+  if (first.tensor_elements != shape.tensor_elements || first.services != shape.services ||
+      first.loss_bound != shape.loss_bound || first.average != shape.average ||
       first.segment_bytes != shape.segment_bytes) {
     return refuse(from, shape,
-                  "rank " + std::to_string(from) + " has " + std::to_string(shape.elements) + " elements, bound " +
-                      std::to_string(shape.loss_bound) + ", segments of " + std::to_string(shape.segment_bytes) +
-                      " bytes; another worker has " + std::to_string(first.elements) + ", " +
+                  "rank " + std::to_string(from) + " has " + std::to_string(shape.tensor_elements) + " elements over " +
+                      std::to_string(shape.services) + " services, bound " + std::to_string(shape.loss_bound) +
+                      ", segments of " + std::to_string(shape.segment_bytes) + " bytes; another worker has " +
+                      std::to_string(first.tensor_elements) + " over " + std::to_string(first.services) + ", " +
                       std::to_string(first.loss_bound) + ", " + std::to_string(first.segment_bytes) +
                       ": every worker must use the same");
   }

@@ -51,7 +51,6 @@ constexpr std::uint64_t local_of(OperationId operation) { return operation & ((O
 // Tags of collectives have the top bit set too; a user's tag is below 2^63.
 inline constexpr std::uint64_t kCollectiveTagBit = std::uint64_t{1} << 63;
 inline constexpr std::uint64_t kMaxKey = (std::uint64_t{1} << 40) - 1;
-inline constexpr std::uint32_t kMaxPartitions = 1U << 16;
 
 // PROTOCOL 14.1.3: A partition's pushes and results MUST be transfers whose tag is 2^63 + key * 2^16 + partition.
 constexpr std::uint64_t partition_tag(std::uint64_t key, std::uint32_t partition) {
@@ -65,8 +64,5 @@ constexpr std::uint64_t lane_tag(std::uint64_t group, std::uint32_t epoch, std::
   constexpr std::uint32_t kEpochs = 1U << 14;
   return kCollectiveTagBit | (std::uint64_t{1} << 62) | (group << 16) | (epoch % kEpochs * kLanes + sequence % kLanes);
 }
-
-// BytePS (OSDI'20, section 4.1) cuts tensors into partitions of at most 4 MB.
-inline constexpr std::uint32_t kPartitionBytes = 4U << 20;
 
 }  // namespace mlt::collective

@@ -266,7 +266,7 @@ void check_push_pull(const engine::OperationSubmitter& submitter, const std::vec
                      "output has " + std::to_string(options.output.size()) + " elements, input " +
                          std::to_string(options.input.size()));
   }
-  if (options.input.size() / collective::kPartitionElements >= collective::kMaxPartitions) {
+  if (collective::PartitionGrid(options.input.size(), services.size()).count() > collective::kMaxPartitions) {
     submitter.reject(operation, ErrorCode::kBuffer, "too large for one key");
   }
   submitter.check_loss_bound(operation, options.loss_bound);
@@ -288,13 +288,9 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   check_push_pull(impl.submitter, impl.services, operation, options);
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (options.loss_bound > 0) {
-    const std::size_t count = std::max<std::size_t>(
-        1, (options.input.size() + collective::kPartitionElements - 1) / collective::kPartitionElements);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto part =
-          options.input.subspan(i * collective::kPartitionElements,
-                                std::min<std::size_t>(collective::kPartitionElements,
-                                                      options.input.size() - i * collective::kPartitionElements));
+    const collective::PartitionGrid grid(options.input.size(), impl.services.size());
+    for (std::size_t i = 0; i < grid.count(); ++i) {
+      const auto part = options.input.subspan(grid.first(i), grid.elements(i));
       const std::size_t at =
           collective::PushPull::service_index(options.key, static_cast<std::uint32_t>(i), impl.services.size());
       const auto tags = magnitude_tags(std::as_bytes(part), Element::kFloat32,

@@ -109,7 +109,8 @@ class Member:
         said = struct.pack("<I", self._u32() if self._draw.random() < 0.1 else len(text)) + text
         bound = self._draw.choice((0.0, 0.5, float("nan"), -1.0, 1.0))
         rest = {
-            1: struct.pack("<IIdBIB", self._u32(), self._draw.choice((1_432, 0, 4)), bound, 1, self._u32(), 255),
+            1: struct.pack("<IIdBIB", self._u32(), self._draw.choice((1_432, 0, 4)), bound, 1, self._u32(), 255)
+            + struct.pack("<QI", self._u64(), self._draw.choice((1, 0, self._u32()))),
             2: bytes([self._draw.randrange(2)]),
             3: said,
             4: struct.pack("<I", self._u32()),

@@ -17,6 +17,8 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   shape.average = false;
   shape.order = 5;
   shape.traffic_class = 6;
+  shape.tensor_elements = 0x12'3456'789A;
+  shape.services = 3;
   encode(shape, bytes);
   const auto decoded = decode(bytes);
   REQUIRE(decoded.has_value());
@@ -29,6 +31,8 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(back.average == shape.average);
   CHECK(back.order == shape.order);
   CHECK(back.traffic_class == shape.traffic_class);
+  CHECK(back.tensor_elements == shape.tensor_elements);
+  CHECK(back.services == shape.services);
   encode(Refused{3, 4, "no room"}, bytes);
   CHECK(std::get<Refused>(*decode(bytes)).text == "no room");
   encode(Aborted{3, 4, 5}, bytes);

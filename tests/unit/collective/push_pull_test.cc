@@ -186,7 +186,7 @@ SimulationConfig lossy(double drop, std::uint64_t seed = SimulationConfig{}.seed
 }  // namespace
 
 TEST_CASE("push_pull__averages_exactly_without_loss_over_partitions_and_services") {
-  // 2.5 partitions over 2 services, 3 iterations, in place.
+  // 8 partitions over 2 services, 3 iterations, in place.
   const std::size_t elements = kPartitionElements * 5 / 2;
   Job job(SimulationConfig{}, 3, 2);
   for (std::size_t iteration = 0; iteration < 3; ++iteration) {
@@ -206,7 +206,7 @@ TEST_CASE("push_pull__averages_exactly_without_loss_over_partitions_and_services
     CHECK(tensors[0] == tensors[1]);
     CHECK(tensors[0] == tensors[2]);
   }
-  CHECK(job.summation(3).rounds_summed() + job.summation(4).rounds_summed() == 9);
+  CHECK(job.summation(3).rounds_summed() + job.summation(4).rounds_summed() == 24);
 }
 
 TEST_CASE("push_pull__under_loss_all_workers_get_the_same_bits_averaged_by_what_arrived") {
@@ -407,7 +407,7 @@ TEST_CASE("push_pull__a_service_that_never_confirms_ends_the_key_in_time_with_it
     CAPTURE(timeout_ns);
     Job job(SimulationConfig{}, 1, 2);
     job.silence(2);
-    std::vector<float> tensor(kPartitionElements + 10, 1.0F);
+    std::vector<float> tensor(2 * kMinPartitionBytes / sizeof(float), 1.0F);
     PushPullRequest request = request_of(0, tensor, 0.0);  // partition 1 is on rank 2
     request.timeout_ns = timeout_ns;
     job.start(0, request);

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "collective/partition_grid.h"
+
 namespace {
 
 using namespace mlt::collective;
@@ -36,6 +38,8 @@ Register shape_of(std::uint64_t key, std::uint32_t elements) {
   shape.key = key;
   shape.elements = elements;
   shape.segment_bytes = 1'432;
+  // Tensors of less than 1 MiB have one partition, the larger ones of these tests four.
+  shape.tensor_elements = std::uint64_t{elements} * (elements < 262'144 ? 1 : 4);
   return shape;
 }
 
@@ -83,8 +87,10 @@ TEST_CASE("summation__a_key_or_partition_that_no_tag_has_room_for_is_refused") {
   RecordingVerbs verbs;
   Summation service({.workers = 1}, verbs);
   const auto asks = [&](std::uint64_t key, std::uint32_t partition) {
+    // The last of as many partitions as a key can have.
     Register shape = shape_of(key, 10);
     shape.partition = partition;
+    if (partition > 0) shape.tensor_elements += std::uint64_t{kMaxPartitions - 1} * kPartitionElements;
     service.on_message(0, 0, shape);
     return !std::holds_alternative<Refused>(verbs.last);
   };
@@ -94,6 +100,66 @@ TEST_CASE("summation__a_key_or_partition_that_no_tag_has_room_for_is_refused") {
   CHECK(!asks(1, ~std::uint32_t{0}));
   CHECK(service.bytes_held() == 0);
   CHECK(asks(kMaxKey, kMaxPartitions - 1));
+}
+
+TEST_CASE("summation__a_partition_of_another_cut_is_refused") {
+  RecordingVerbs verbs;
+  Summation service({.workers = 2}, verbs);
+  const auto refusal = [&](const Register& shape) {
+    service.on_message(0, 0, shape);
+    const auto* refused = std::get_if<Refused>(&verbs.last);
+    return refused == nullptr ? std::string() : refused->text;
+  };
+  // 4 MiB over 2 services: 4 partitions of 1 MiB.
+  Register shape = shape_of(1, 262'144);
+  shape.tensor_elements = 1'048'576;
+  shape.services = 2;
+  Register other = shape;
+  other.elements = 131'072;
+  CHECK(refusal(other).find("131072 elements as partition 0 of 1048576 over 2 services") != std::string::npos);
+  other = shape;
+  other.partition = 4;
+  CHECK(refusal(other).find("partition 4 of 1048576") != std::string::npos);
+  for (const std::uint32_t services : {std::uint32_t{0}, std::uint32_t{65'536}, ~std::uint32_t{0}}) {
+    other = shape;
+    other.services = services;
+    CHECK(refusal(other).find("out of range") != std::string::npos);
+  }
+  for (const std::uint64_t elements : {std::uint64_t{1} << 37, ~std::uint64_t{0}}) {
+    other = shape;
+    other.tensor_elements = elements;
+    CHECK(refusal(other).find("out of range") != std::string::npos);
+  }
+  CHECK(service.bytes_held() == 0);
+  shape.partition = 3;
+  CHECK(refusal(shape) == "");
+}
+
+TEST_CASE("summation__tensors_of_two_sizes_are_refused_also_where_their_partitions_agree") {
+  RecordingVerbs verbs;
+  Summation service({.workers = 2}, verbs);
+  // 16 and 17 partitions of 4 MiB.
+  Register shape = shape_of(1, kPartitionElements);
+  shape.tensor_elements = std::uint64_t{16} * kPartitionElements;
+  service.on_message(0, 0, shape);
+  REQUIRE(std::holds_alternative<Registered>(verbs.last));
+  Register longer = shape;
+  longer.tensor_elements = std::uint64_t{17} * kPartitionElements;
+  service.on_message(0, 1, longer);
+  REQUIRE(std::holds_alternative<Refused>(verbs.last));
+  std::string text = std::get<Refused>(verbs.last).text;
+  CHECK(text.find("rank 1 has 17825792 elements over 1 services") != std::string::npos);
+  CHECK(text.find("16777216 over 1") != std::string::npos);
+  // 8 partitions over one service or two: the same cut, but other services for its partitions.
+  shape = shape_of(2, kPartitionElements);
+  shape.tensor_elements = std::uint64_t{8} * kPartitionElements;
+  service.on_message(0, 0, shape);
+  REQUIRE(std::holds_alternative<Registered>(verbs.last));
+  shape.services = 2;
+  service.on_message(0, 1, shape);
+  REQUIRE(std::holds_alternative<Refused>(verbs.last));
+  text = std::get<Refused>(verbs.last).text;
+  CHECK(text.find("over 2 services") != std::string::npos);
 }
 
 TEST_CASE("summation__segments_of_another_size_than_the_connection_carries_are_refused") {
