@@ -1,7 +1,6 @@
 #include "core/flow_control.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace mlt::core {
 
@@ -11,8 +10,7 @@ std::uint64_t FlowControl::in_flight_bytes(std::uint16_t rank) const {
 }
 
 bool FlowControl::may_send(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities) {
-  Peer& peer = shared_.peers[rank];
-  if (std::exchange(peer.was_idle, false)) peer.pacer.on_work(now, peer.rate->rate_bytes_per_second());
+  const Peer& peer = shared_.peers[rank];
   if (!peer.window.is_open()) return false;
   if (!peer.pacer.may_send(now)) {
     shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());

@@ -30,8 +30,7 @@ class FlowControl {
 
   std::uint64_t in_flight_bytes(std::uint16_t peer) const;
 
-  // Whether a batch may leave to the peer, which has work, at `now`, as far as pacing, the window and the datapath are
-  // concerned.
+  // Whether a batch may leave to the peer at `now`, as far as pacing, the window and the datapath are concerned.
   bool may_send(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities);
   // Max datagrams of the next batch to the peer; 0: the window is full, and data waits until it opens.
   std::uint32_t max_datagrams(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities);

@@ -1,6 +1,5 @@
 // Turns a rate into the time of the next batch. A driver that wakes late gets a credit of at most `kCreditNs` of unused
-// time: the mean rate holds without longer bursts. Time without anything to send is hardly credited: the burst would
-// queue in this host's interface, and its round trips would look like a queue of the network.
+// time: the mean rate holds without longer bursts.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +16,6 @@ class Pacer {
   // Min credit, since kCreditNs at low rates is less than one packet's time. A thread that waits for its core wakes
   // milliseconds late, and a port that queues a few packets per flow must not become idle meanwhile.
   static constexpr std::uint64_t kCreditBytes = 7'500;
-  // Credit for time without anything to send: about the queue that T_low permits (timely.h). With more, the last
-  // packets of a burst would wait longer at this host than T_high.
-  static constexpr base::DurationNs kIdleCreditNs = 20 * base::kMicrosecond;
   // Max length of a batch, in time at the current rate (section R1.3 of RECOVERY.md).
   static constexpr base::DurationNs kRunNs = 100 * base::kMicrosecond;
 
@@ -29,17 +25,10 @@ class Pacer {
   // RECOVERY R1.3.2: A sender that is late MUST take back its unused time, but at most 200 us of it, or that of 7,500
   //     bytes if it is more, so that the mean rate holds and no burst grows.
   void on_sent(base::TimeNs now, std::uint64_t bytes, double rate_bytes_per_second) {
-    const base::TimeNs earliest = now - credit_ns(kCreditNs, rate_bytes_per_second);
+    const base::DurationNs credit_ns = std::max(kCreditNs, base::serialisation_ns(kCreditBytes, rate_bytes_per_second));
     // RECOVERY R1.3.1: After a run of n bytes the next MUST NOT leave before n / rate later, over all transfers to the
     //     peer, but for the credit of R1.3.2.
-    next_ns_ = std::max(next_ns_, earliest) + base::serialisation_ns(bytes, rate_bytes_per_second);
-  }
-
-  // The sender has something to send again.
-  // RECOVERY R1.3.3: A sender that had nothing to send to a peer MUST take back no more than 20 us of that time, or
-  //     that of 7,500 bytes if it is more.
-  void on_work(base::TimeNs now, double rate_bytes_per_second) {
-    next_ns_ = std::max(next_ns_, now - credit_ns(kIdleCreditNs, rate_bytes_per_second));
+    next_ns_ = std::max(next_ns_, now - credit_ns) + base::serialisation_ns(bytes, rate_bytes_per_second);
   }
 
   // Max length of a batch in bytes at this rate; the caller rounds to whole datagrams, one at least.
@@ -48,10 +37,6 @@ class Pacer {
   }
 
  private:
-  static base::DurationNs credit_ns(base::DurationNs min_ns, double rate_bytes_per_second) {
-    return std::max(min_ns, base::serialisation_ns(kCreditBytes, rate_bytes_per_second));
-  }
-
   base::TimeNs next_ns_ = 0;
 };
 

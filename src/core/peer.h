@@ -41,7 +41,6 @@ struct Peer {
   Pacer pacer;
   RttEstimator rtt;
   std::uint32_t work_head = kNil;        // sends with unsent segments, in send order (send_queue.h)
-  bool was_idle = true;                  // no send had unsent segments at some time since the last may_send()
   bool classification_deferred = false;  // until the peer's timer: the call's classification budget was used up
   Window window;
   PathWindow path_window;

@@ -35,9 +35,7 @@ void SendOrder::unlink(SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
   SendQueue(sends_, peer.work_head).erase(sends_.slot_of(state));
   state.in_work = false;
-  if (peer.work_head != kNil) return;
-  peer.was_idle = true;
-  peers_with_work_.clear(state.request.peer);
+  if (peer.work_head == kNil) peers_with_work_.clear(state.request.peer);
 }
 
 // Takes the segments that have become ready since the last call.

@@ -105,8 +105,7 @@ class SendWatch {
     std::uint64_t posts = 0;
     std::uint64_t reported_packets = 0;   // over all paths
     base::TimeNs newest_arrived_ns = -1;  // send time of the newest packet known to have arrived
-    base::TimeNs next_run_ns = 0;         // earliest, by R1.3.2
-    base::TimeNs latest_next_run_ns = 0;  // of a sender that had nothing to send before each run (R1.3.3)
+    base::TimeNs next_run_ns = 0;
     base::TimeNs last_data_ns = -base::kSecond;
     struct Probe {
       base::TimeNs sent_ns = 0;

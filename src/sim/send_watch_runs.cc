@@ -11,7 +11,6 @@ namespace {
 // Minimum retransmission timeout (R1.1.2): a window must stall for that long before it is probed.
 constexpr base::DurationNs kMinTimeoutNs = 250 * base::kMicrosecond;
 constexpr base::DurationNs kCreditNs = 200 * base::kMicrosecond;
-constexpr base::DurationNs kIdleCreditNs = 20 * base::kMicrosecond;
 constexpr std::uint64_t kCreditBytes = 7'500;
 constexpr double kRunSeconds = 100e-6;
 constexpr std::size_t kProbesKept = 1'024;
@@ -68,10 +67,8 @@ void SendWatch::check_data_run(std::uint16_t rank, base::TimeNs local, const cor
   if (local < of.next_run_ns) {
     fail(11, rank, run.peer, "a run leaves " + std::to_string(of.next_run_ns - local) + " ns too early for its rate");
   }
-  const base::DurationNs min_credit = base::serialisation_ns(kCreditBytes, rate);
-  const base::DurationNs run_ns = base::serialisation_ns(run.total_bytes, rate);
-  of.next_run_ns = std::max(of.next_run_ns, local - std::max(kCreditNs, min_credit)) + run_ns;
-  of.latest_next_run_ns = std::max(of.latest_next_run_ns, local - std::max(kIdleCreditNs, min_credit)) + run_ns;
+  const base::DurationNs credit = std::max(kCreditNs, base::serialisation_ns(kCreditBytes, rate));
+  of.next_run_ns = std::max(of.next_run_ns, local - credit) + base::serialisation_ns(run.total_bytes, rate);
   of.last_data_ns = local;
   const std::uint64_t full = of.peer.segment_bytes + MLT_DATA_HEADER_BYTES;
   if (run.datagram_count > 1 && static_cast<double>(run.datagram_count * full) > rate * kRunSeconds) {
@@ -96,7 +93,7 @@ void SendWatch::check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_
   if (sender.data_turn != sender.turn || sender.run_peer != peer) return;
   for (std::uint16_t other = 0; other < flows_.hosts(); ++other) {
     Flow& of = flow(rank, other);
-    if (other == peer || of.open.empty() || local < of.latest_next_run_ns) continue;
+    if (other == peer || of.open.empty() || local < of.next_run_ns) continue;
     // Only if neither its window, nor its early budget, nor missing tags may block it.
     const auto resolved = [](const Path& path) { return path.acknowledged == path.last; };
     if (!std::all_of(of.paths.begin(), of.paths.end(), resolved)) continue;

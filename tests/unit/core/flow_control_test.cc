@@ -95,7 +95,6 @@ TEST_CASE("max_datagrams__waits_until_a_batch_or_a_quarter_of_the_window_fits") 
 
 TEST_CASE("may_send__waits_for_the_pacer_and_sets_the_timer") {
   World world;
-  world.peer().was_idle = false;
   CHECK(world.flow.may_send(world.now, kPeer, world.capabilities));
   CHECK(world.timer() == base::kNever);
   world.now = 1'000 * kMicrosecond;
@@ -106,29 +105,6 @@ TEST_CASE("may_send__waits_for_the_pacer_and_sets_the_timer") {
   CHECK(world.timer() == world.now + 300 * kMicrosecond);
   CHECK(world.expire() == 0);  // no window is full
   CHECK(world.flow.may_send(world.now, kPeer, world.capabilities));
-}
-
-TEST_CASE("may_send__credits_little_of_the_time_without_work_and_all_of_a_late_wake_up") {
-  World world;
-  world.now = 1'000 * kMicrosecond;
-  world.peer().was_idle = true;
-  REQUIRE(world.flow.may_send(world.now, kPeer, world.capabilities));
-  CHECK_FALSE(world.peer().was_idle);
-  world.flow.on_sent(world.now, kPeer, 50 * kDatagram);
-  CHECK(world.peer().pacer.next_ns() == world.now + 30 * kMicrosecond);
-  // Data waited all the time.
-  world.now += 1'000 * kMicrosecond;
-  REQUIRE(world.flow.may_send(world.now, kPeer, world.capabilities));
-  world.flow.on_sent(world.now, kPeer, 500 * kDatagram);
-  CHECK(world.peer().pacer.next_ns() == world.now + 300 * kMicrosecond);
-  // The window was full: data waited too.
-  world.now += 2'000 * kMicrosecond;
-  world.peer().path_window = core::PathWindow(kDatagram, 0);
-  world.put_in_flight(1);
-  REQUIRE(world.max_datagrams() == 0);
-  CHECK_FALSE(world.flow.may_send(world.now, kPeer, world.capabilities));
-  world.flow.on_sent(world.now, kPeer, 500 * kDatagram);
-  CHECK(world.peer().pacer.next_ns() == world.now + 300 * kMicrosecond);
 }
 
 TEST_CASE("may_send__skips_a_peer_for_which_the_datapath_has_no_space") {

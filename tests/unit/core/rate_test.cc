@@ -411,29 +411,6 @@ TEST_CASE("pacer__idle_time_is_not_saved_up") {
   CHECK(static_cast<double>(burst) <= rate * static_cast<double>(core::Pacer::kCreditNs) * 1e-9 + 2 * 1'500);
 }
 
-TEST_CASE("pacer__gives_back_20_us_of_time_without_work") {
-  const auto burst = [](double rate) {
-    core::Pacer pacer;
-    pacer.on_sent(kSecond, 1'500, rate);
-    const TimeNs now = 2 * kSecond;
-    pacer.on_work(now, rate);
-    std::uint64_t bytes = 0;
-    while (pacer.may_send(now)) {
-      pacer.on_sent(now, 500, rate);
-      bytes += 500;
-    }
-    return bytes;
-  };
-  CHECK(burst(1.25e9) == 25'500);  // 20 us, and the packet that no credit is needed for
-  CHECK(burst(1.25e7) == 8'000);   // 7,500 bytes
-  // Less than that was unused: all of it comes back.
-  core::Pacer pacer;
-  pacer.on_sent(kSecond, 125'000, 1.25e9);
-  const TimeNs next = pacer.next_ns();
-  pacer.on_work(next + 15 * kMicrosecond, 1.25e9);
-  CHECK(pacer.next_ns() == next);
-}
-
 TEST_CASE("run_bytes__is_what_the_rate_sends_in_100_us") {
   CHECK(core::Pacer::run_bytes(1.25e9) == 125'000);
   CHECK(core::Pacer::run_bytes(1.25e6) == 125);
