@@ -425,7 +425,7 @@ def test_context__reports_the_error_and_leaves_nothing_open() -> None:
         mlt.Context(0, 2, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=TIMEOUT)
     with socket.create_server(("127.0.0.1", port)):
         pass
-    with pytest.raises(mlt.ConfigError, match="rank 0: host .*'nonsense'"):
+    with pytest.raises(mlt.ConfigError, match=r"rank 0: host .*'nonsense'"):
         mlt.Context(0, 1, host="nonsense")
 
 
