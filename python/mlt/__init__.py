@@ -7,9 +7,12 @@ the command line's help) import in milliseconds and work without compiled code.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# As in typing, which takes longer to import than all of the rest.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from mlt import errors, priority
     from mlt._core import (
         Reduction,

@@ -51,7 +51,8 @@ class Ending:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``code``: 0 if every process succeeded, else that of the first to fail. ``endings`` by rank."""
+    """``code``: 0 if every process succeeded, else that of the first to fail; 1 if only ended ones did not succeed.
+    ``endings`` by rank."""
 
     code: int
     endings: tuple[Ending, ...]
@@ -69,12 +70,20 @@ def to_stdout(rank: int, line: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the command; ``status`` is its exit status, as a shell reports it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.status = 128 + number
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Let SIGTERM and SIGHUP take the way of Ctrl-C, so that cleaning up happens then too."""
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(number)
 
     previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     try:
@@ -181,10 +190,13 @@ def end_with_parent(link: Link, heard: Callable[[Message], object] = lambda mess
     threading.Thread(target=listen, name="mlt-parent", daemon=True).start()
 
 
-def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write = to_stdout) -> Outcome:
+def run(
+    names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write = to_stdout, services: int = 0
+) -> Outcome:
     """Run ``start(rank, **options)`` for each of ``names`` until all have ended.
 
-    When one fails, the others have ``grace`` seconds to end by themselves, then they are ended. ``write`` gets
+    When one fails, the others have ``grace`` seconds to end by themselves, then they are ended; so have the last
+    ``services`` processes when all others have ended, because they serve nobody then. ``write`` gets
     (rank, line); it is called by one thread at a time, and never once this has ended. KeyboardInterrupt ends all
     processes and goes on, and so does BrokenPipeError, when nobody reads any more what ``write`` writes.
     """
@@ -215,7 +227,7 @@ def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write 
             reader = threading.Thread(target=_read, args=(rank, process.popen.stdout, locked_write), daemon=True)
             reader.start()
             readers.append(reader)
-        _wait(group.processes, order, ours, grace, unread)
+        _wait(group.processes, order, ours, grace, unread, services)
     except BaseException:
         with uninterrupted():
             ours.update(rank for rank, process in enumerate(group.processes) if process.ending() is None)
@@ -230,20 +242,24 @@ def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write 
         if is_free:
             lock.release()
     codes = [code if (code := process.popen.returncode) >= 0 else 128 - code for process in group.processes]
-    failed = [rank for rank in order if codes[rank] != 0]
+    failed = [rank for rank in order if codes[rank] != 0 and rank not in ours]
     endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(names))
-    return Outcome(codes[failed[0]] if failed else 0, endings, time.monotonic() - began)
+    return Outcome(codes[failed[0]] if failed else int(bool(ours)), endings, time.monotonic() - began)
 
 
-def _wait(processes: list[Process], order: list[int], ours: set[int], grace: float, unread: threading.Event) -> None:
+def _wait(
+    processes: list[Process], order: list[int], ours: set[int], grace: float, unread: threading.Event, services: int
+) -> None:
     deadline: float | None = None
+    served = set(range(len(processes) - services)) if services else None
     while len(order) < len(processes):
         if unread.is_set():
             raise BrokenPipeError
         for rank, process in enumerate(processes):
             if rank not in order and process.ending() is not None:
                 order.append(rank)
-                if process.popen.returncode != 0 and deadline is None:
+                is_last_served = served is not None and served <= set(order)
+                if (process.popen.returncode != 0 or is_last_served) and deadline is None:
                     deadline = time.monotonic() + grace
         if deadline is not None and time.monotonic() >= deadline:
             left = [rank for rank in range(len(processes)) if rank not in order]

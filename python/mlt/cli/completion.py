@@ -13,12 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from mlt.cli.help_text import choices_of, short_help, takes_value
+from mlt.cli.main import COMPLETION_VARIABLE as VARIABLE
 from mlt.cli.style import App
 
-# Holds the words, each with a newline, and a period at the end, for shells cut trailing newlines off; the last word is
-# the one to complete.
-VARIABLE = "_MLT_COMPLETE_WORDS"
-
+# In the variable each word has a newline, and a period follows the last, for shells cut trailing newlines off; the last
+# word is the one to complete.
 # Files are the shell's own: each function falls back to them when mlt has no words.
 _BASH = """\
 _mlt_complete() {

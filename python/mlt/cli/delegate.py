@@ -34,5 +34,10 @@ class Delegate(AppCommand):
 
     def target(self) -> Any:
         """The other module's command, which this imports."""
-        found: Any = import_module(self.module).app
-        return get_command(found) if isinstance(found, typer.Typer) else found
+        return imported(self.module)
+
+
+def imported(module: str) -> Any:
+    """The command ``app`` (a ``typer.Typer`` or a click command) of a module."""
+    found: Any = import_module(module).app
+    return get_command(found) if isinstance(found, typer.Typer) else found

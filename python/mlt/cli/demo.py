@@ -14,7 +14,9 @@ from rich.console import Console
 
 from mlt._shared.extras import how_to_install
 from mlt._shared.processes import interruptible
-from mlt.cli.style import FAILED, INTERRUPTED, USAGE, App, Output, show_error
+from mlt.cli.ending import FAILED, USAGE, interrupted
+from mlt.cli.output import Output
+from mlt.cli.style import App, show_error
 from mlt.cli.unit_option import LOSS, TIME, UnitOption
 from mlt.demo.problem import BadSettingError, DemoError
 
@@ -122,9 +124,9 @@ def demo(
     except DemoError as error:
         show_error(error)
         raise SystemExit(USAGE if isinstance(error, BadSettingError) else FAILED) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         Console(stderr=True).print("interrupted: all processes of the demo were ended", markup=False)
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(interrupted(error)) from None
 
 
 def _run(console: Output, settings: DemoSettings) -> None:

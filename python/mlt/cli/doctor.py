@@ -11,7 +11,9 @@ from typing import NoReturn
 import click
 
 from mlt._shared.json_lines import shown
-from mlt.cli.style import Command, is_stdout, show_error, status_of, write_json
+from mlt.cli.click_style import Command
+from mlt.cli.ending import interrupted
+from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.diagnosis.doctor import Finding, examine
 from mlt.diagnosis.messages import DEFAULT_PORT
@@ -19,7 +21,6 @@ from mlt.errors import MltError
 from mlt.switch_configs.errors import SwitchConfigError
 
 _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
-INTERRUPTED = 130
 
 
 @click.command(cls=Command)
@@ -103,8 +104,8 @@ def app(
     except (MltError, SwitchConfigError) as error:
         show_error(error)
         raise SystemExit(status_of(error)) from None
-    except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        raise SystemExit(interrupted(error)) from None
 
 
 def _say(text: str) -> None:

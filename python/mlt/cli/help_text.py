@@ -5,18 +5,13 @@ Reads commands and parameters by attributes that both have. Breaks lines between
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
 from contextvars import ContextVar
 from enum import Enum
-from textwrap import TextWrapper
 from typing import Any
 
-from mlt.cli.unit_option import Quantity, quantity_of
+from mlt._shared.units import Quantity
+from mlt.cli.layout import paragraph, rows, wrapped
 
-MAX_WIDTH, MIN_WIDTH = 100, 40
-_INDENT = 2
-_MIN_TEXT = 24
 _KINDS = {"integer": "N", "integer range": "N", "int": "N", "float": "X", "float range": "X", "path": "FILE"}
 
 
@@ -59,7 +54,7 @@ def usage(command: Any, ctx: Any) -> str:
     if hasattr(command, "list_commands"):
         pieces.append("COMMAND [ARGS]...")
     head = f"Usage: {ctx.command_path} "
-    return _wrapped(" ".join(pieces), head, " " * min(len(head), 8))
+    return wrapped(" ".join(pieces), head, " " * min(len(head), 8))
 
 
 def help_text(command: Any, ctx: Any) -> str:
@@ -136,8 +131,11 @@ def _type_of(param: Any) -> Any:
 
 
 def _quantity_of(param: Any) -> Quantity | None:
+    """The quantity that a parameter's type reads, if it is a ``UnitOption``: of click's, or wrapped by typer."""
     kind = _type_of(param)
-    return quantity_of(kind.parameter_info.parser if hasattr(kind, "parameter_info") else kind)
+    kind = kind.parameter_info.parser if hasattr(kind, "parameter_info") else kind
+    found = (getattr(one, "quantity", None) for one in (kind, getattr(kind, "func", None)))
+    return next((one for one in found if isinstance(one, Quantity)), None)
 
 
 def takes_value(param: Any) -> bool:
@@ -194,48 +192,3 @@ def _range(param: Any) -> str:
     if least is None:
         return "" if most is None else f"max: {most}"
     return f"min: {least}" if most is None else f"{least} to {most}"
-
-
-def _width() -> int:
-    return max(min(shutil.get_terminal_size().columns, MAX_WIDTH), MIN_WIDTH)
-
-
-def _wrapped(text: str, first: str, rest: str) -> str:
-    wrapper = TextWrapper(
-        _width(), initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
-    return wrapper.fill(text)
-
-
-def paragraph(text: str, indent: int = _INDENT) -> str:
-    """A paragraph that begins with a backspace keeps its lines; each is wrapped alone."""
-    if not text.lstrip().startswith("\b"):
-        return _wrapped(" ".join(text.split()), " " * indent, " " * indent)
-    lines = [line for line in text.replace("\b", "").splitlines() if line.strip()]
-    margin = min(len(line) - len(line.lstrip()) for line in lines)
-    return "\n".join(_kept_line(line[margin:].rstrip()) for line in lines)
-
-
-def _kept_line(line: str) -> str:
-    start = " " * (_INDENT + len(line) - len(line.lstrip()))
-    whole = start + line.lstrip()
-    return whole if len(whole) <= _width() else _wrapped(line.strip(), start, start + " " * 4)
-
-
-def rows(title: str, cells: Sequence[tuple[str, str]]) -> str:
-    """Two columns; a left cell that is too wide for its column has a line of its own."""
-    if not cells:
-        return ""
-    column = min(max(len(left) for left, _ in cells), 26, _width() - _MIN_TEXT - 2 * _INDENT)
-    lines = [f"{title}:"]
-    indent = " " * (2 * _INDENT + column)
-    for left, right in cells:
-        head = " " * _INDENT + left
-        if len(left) > column:
-            lines.append(_wrapped(left, " " * _INDENT, " " * (2 * _INDENT)))
-            head = ""
-        if right:
-            lines.append(_wrapped(right, head.ljust(len(indent)), indent))
-        elif head:
-            lines.append(head)
-    return "\n".join(lines)

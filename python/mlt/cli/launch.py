@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlt._shared import processes as supervisor
+from mlt.cli.ending import interrupted
 from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.demo.problem import DemoError
@@ -19,8 +20,6 @@ from mlt.demo.processes import free_port_pair
 from mlt.job.secret import own_secret
 
 HOST = "127.0.0.1"
-INTERRUPTED = 130
-UNREAD = 141
 NOT_EXECUTABLE = 126
 
 app = App(context={"allow_interspersed_args": False})
@@ -33,14 +32,18 @@ def launch(
     services: Annotated[int, typer.Option("--services", "-s", min=0, help="Number of summation services.")] = 0,
     grace: Annotated[
         float,
-        typer.Option(parser=UnitOption(TIME), help="Time for the other ranks to end after one failed, in seconds."),
+        typer.Option(
+            parser=UnitOption(TIME),
+            help="Time in seconds for the other ranks to end after one failed, and for services after all workers.",
+        ),
     ] = 5.0,
 ) -> None:
     """Run COMMAND once per worker, and the summation services, until all have ended.
 
     The environment of each has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_SERVICES
     and MLT_JOB_SECRET; an existing secret is kept. Every output line begins with the rank. When a rank fails, the
-    others are ended, and the exit status is that of the rank that failed first.
+    others are ended, and the exit status is that of the rank that failed first. Services that still wait after all
+    workers have ended are ended too, with exit status 1: no worker joined the job.
     """
     ranks = workers + services
     names = [f"rank {rank}" if rank < workers else f"service {rank - workers} (rank {rank})" for rank in range(ranks)]
@@ -75,19 +78,22 @@ def launch(
         raise typer.Exit(127)
     try:
         with supervisor.interruptible():
-            outcome = supervisor.run(names, start, grace=grace)
+            outcome = supervisor.run(names, start, grace=grace, services=services)
     except _CannotStartError as error:
         _say(str(error))
         raise typer.Exit(NOT_EXECUTABLE) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         _say("interrupted: every rank was ended")
-        raise typer.Exit(INTERRUPTED) from None
-    except BrokenPipeError:
-        # The interpreter would flush into the closed pipe once more when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(UNREAD) from None
+        raise typer.Exit(interrupted(error)) from None
+    # A service ends by itself when the workers leave the job; each joins by its environment variables.
+    have_all_succeeded = not any(ending.code for ending in outcome.endings[:workers])
     for ending in outcome.endings:
-        if ending.ended_by_us:
+        if ending.ended_by_us and have_all_succeeded:
+            _say(
+                f"{ending.name} was ended, because every worker has ended, and they had not all joined the job: the "
+                "program must call mlt.Context() or init_process_group('mlt'), or needs no --services"
+            )
+        elif ending.ended_by_us:
             _say(f"{ending.name} was ended, because another one failed")
         elif ending.code:
             _say(f"{ending.name} {ending}")

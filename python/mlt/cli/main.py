@@ -1,19 +1,15 @@
-"""Entry point of ``mlt``. A sub-command's module is imported only when that command runs or shows its help."""
+"""Entry point of ``mlt``. A sub-command's module is imported only when that command runs or shows its help.
+
+Imports almost nothing before it has chosen: a Ctrl-C that comes this early must not end in a traceback, and ``mlt``
+alone must answer at once.
+"""
 
 from __future__ import annotations
 
+# What signal wraps in enumerations, which take longer to import than the interpreter needs to reach this line.
+import _signal  # type: ignore[import-not-found]
 import os
 import sys
-from typing import Annotated, Any
-
-import typer
-from typer.main import get_command
-
-from mlt import __version__
-from mlt.cli import completion
-from mlt.cli.delegate import Delegate
-from mlt.cli.help_text import paragraph, rows
-from mlt.cli.style import App, AppGroup, open_streams, run
 
 # Command -> (module with an ``app: typer.Typer``, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -27,33 +23,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "testbed": ("mlt.cli.testbed", "Emulate hosts and an impaired network on this host"),
     "switch": ("mlt.cli.switch", "Generate, apply and verify switch QoS configurations from one policy file"),
 }
-
-
-class LazyGroup(AppGroup):
-    """A group whose members are looked up in COMMANDS, so ``mlt --help`` imports none of them.
-
-    Uses only typer's own classes: depending on typer's version, they derive from click's or from typer's copy of click.
-    """
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        return Delegate(cmd_name, module=entry[0], short_help=entry[1])
-
-
-app = App(cls=LazyGroup, invoke_without_command=True)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"mlt, version {__version__}")
-        raise typer.Exit
-
-
 # Shown by ``mlt`` alone: command, what it does.
 FIRST_STEPS = (
     ("mlt doctor", "Check this host, in two seconds"),
@@ -62,33 +31,56 @@ FIRST_STEPS = (
     ("mlt testbed run --hosts 2 --loss 1% -- python train.py", "Run it over an emulated network with loss"),
     ("mlt demo", "Train a model with and without packet loss; needs the extra demo"),
 )
+# Holds the words of a command line that a shell completes (mlt.cli.completion).
+COMPLETION_VARIABLE = "_MLT_COMPLETE_WORDS"
 
 
-@app.callback()
-def _mlt(
-    ctx: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
-    """mlt: a bounded-loss UDP transport for distributed training.
+def _end_at_once(number: int, _frame: object) -> None:
+    os._exit(128 + number)
 
-    In PyTorch, change one word: torch.distributed.init_process_group("mlt").
-    """
-    if ctx.invoked_subcommand is None:
-        typer.echo(rows("What to try first", FIRST_STEPS))
-        more = "All commands: mlt -h. Their options: mlt COMMAND -h. Completion of both: mlt completion -h."
-        typer.echo(f"\n{paragraph(more, indent=0)}")
+
+def _show_first_steps() -> None:
+    from mlt.cli.layout import paragraph, rows
+
+    print(rows("What to try first", FIRST_STEPS))
+    more = "All commands: mlt -h. Their options: mlt COMMAND -h. Completion of both: mlt completion -h."
+    print(f"\n{paragraph(more, indent=0)}")
 
 
 def main() -> None:
     """Entry point of the ``mlt`` script."""
-    open_streams()
-    words = os.environ.get(completion.VARIABLE)
-    if words is not None:
-        completion.answer(get_command(app), words)
-        return
-    run(get_command(app), sys.argv[1:], "mlt")
+    # While Python imports and while it ends, Ctrl-C has nothing to clean up; between them it is a KeyboardInterrupt.
+    handler = _signal.getsignal(_signal.SIGINT)
+    is_ignored = handler is _signal.SIG_IGN
+    if not is_ignored:
+        _signal.signal(_signal.SIGINT, _end_at_once)
+    try:
+        from mlt.cli.ending import finish, open_streams
+
+        open_streams()
+        words = os.environ.get(COMPLETION_VARIABLE)
+        arguments = sys.argv[1:]
+        if not arguments and words is None:
+            finish(_show_first_steps)
+        from mlt.cli.delegate import imported
+        from mlt.cli.style import run
+
+        name = arguments[0] if arguments else ""
+        is_chosen = words is None and name in COMMANDS
+        command = imported(COMMANDS[name][0] if is_chosen else "mlt.cli.root")
+        if not is_ignored:
+            _signal.signal(_signal.SIGINT, handler)
+        if words is not None:
+            from mlt.cli.completion import answer
+
+            answer(command, words)
+        elif is_chosen:
+            run(command, arguments[1:], f"mlt {name}")
+        else:
+            run(command, arguments, "mlt")
+    finally:
+        if not is_ignored:
+            _signal.signal(_signal.SIGINT, _end_at_once)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ from mlt._shared.addresses import parse_target
 from mlt._shared.extras import how_to_install
 from mlt._shared.json_lines import shown
 from mlt._shared.processes import interruptible
-from mlt.cli.style import INTERRUPTED, App, Output, is_stdout, show_error, status_of
+from mlt.cli.ending import interrupted
+from mlt.cli.output import Output
+from mlt.cli.style import App, is_stdout, show_error, status_of
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import MltError
 from mlt.job.configuration import MAX_RANKS
@@ -175,9 +177,9 @@ def perf(
         else:  # beside the output of other ranks
             Console(stderr=True).print(f"mlt perf: {shown(str(error))}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(status_of(error)) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         Console(stderr=True).print("mlt perf: interrupted; every process was ended", markup=False)
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(interrupted(error)) from None
 
 
 def _mode(host: str | None, *, local: bool, serve: bool) -> str:

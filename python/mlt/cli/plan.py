@@ -13,11 +13,12 @@ import typer
 
 from mlt._shared.units import format_time
 from mlt.cli.delegate import Delegate
+from mlt.cli.output import Output
 from mlt.cli.plan_file import plan_to_extend, refusals
 from mlt.cli.plan_simulate import notes as simulation_notes
 from mlt.cli.plan_simulate import simulate as simulate_auto
 from mlt.cli.plan_simulate import with_estimates
-from mlt.cli.style import App, AppGroup, Output, write_output
+from mlt.cli.style import App, AppGroup, write_output
 from mlt.planners._shared.documents import InputError, Problem, suggest
 from mlt.planners.aleph.aggregation import METHODS, plan_aggregation
 from mlt.planners.auto.ranking import AutoResult, plan_auto

@@ -9,7 +9,8 @@ from pathlib import Path
 import typer
 
 from mlt._shared.extras import how_to_install
-from mlt.cli.style import FAILED, USAGE, is_stdout, text_beside
+from mlt.cli.ending import FAILED, USAGE
+from mlt.cli.style import is_stdout, text_beside
 from mlt.planners._shared.documents import InputError, Problem
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import InfeasibleError, Plan, new_plan, read_plan

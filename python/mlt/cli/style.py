@@ -1,61 +1,29 @@
-"""What all commands share: the classes that give them one style of help, and the way in which each ends.
-
-Exit statuses: 0, success; 1, the command failed or found a problem; 2, the command line, a variable or an input file is
-wrong; 130, interrupted; 141, nobody reads the output any more.
-"""
+"""What all commands share: the classes that give them one style of help, and errors in one form."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
-import click
 import typer
-from rich.cells import cell_len
-from rich.console import Console
-from rich.measure import Measurement
 from typer.core import TyperCommand, TyperGroup
 
 from mlt._shared.field_errors import expectation
 from mlt._shared.json_lines import shown as printable
-from mlt.cli.help_text import HelpMixin, argument_name, form, rows, running, short_help
+from mlt.cli.ending import FAILED, USAGE, finish, interrupted
+from mlt.cli.help_text import HelpMixin, argument_name, form, running, short_help
+from mlt.cli.layout import rows
 from mlt.errors import ErrorCode, MltError
 from mlt.switch_configs.errors import PolicyError, TargetError
 
-FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
-_UNBOUNDED = 10_000
 F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"]}
-
-
-def _with_short_help(more: dict[str, Any]) -> dict[str, Any]:
-    return {**more, "context_settings": {**CONTEXT, **(more.get("context_settings") or {})}}
-
-
-class Command(HelpMixin, click.Command):
-    """A command of click's, with ``-h`` wherever it is called from."""
-
-    def __init__(self, name: str | None = None, **more: Any) -> None:
-        super().__init__(name, **_with_short_help(more))
-
-
-class Group(HelpMixin, click.Group):
-    """A group of click's; its members have the same style."""
-
-    command_class = Command
-    group_class = type
-
-    def __init__(self, name: str | None = None, **more: Any) -> None:
-        super().__init__(name, **_with_short_help(more))
 
 
 class AppCommand(HelpMixin, TyperCommand):
@@ -87,91 +55,31 @@ class App(typer.Typer):
         return super().command(name, **{"cls": AppCommand, **more})
 
 
-class Output(Console):
-    """A console that leaves a closed pipe to ``run``."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-    def print_table(self, table: Any) -> None:
-        """Print a table, or a group of them, with whole words: wider than a terminal that is too narrow for them."""
-        for one in getattr(table, "renderables", [table]):
-            for column in one.columns:
-                words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
-                column.min_width = max(map(cell_len, words), default=0)
-            needed = Measurement.get(self, self.options.update(width=_UNBOUNDED), one).minimum
-            self.width = max(self.width, needed)
-        self.print(table, crop=False)
-
-
-class OutputError(Exception):
-    """Standard output cannot be written. No OSError: commands report those as errors of their own files."""
-
-
-class _StandardOutput(io.FileIO):
-    def write(self, data: Any, /) -> Any:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutputError(f"standard output cannot be written: {error.strerror}") from None
-
-
-def open_streams() -> None:
-    """Make failures of standard output known as such, and reopen the standard streams that the caller closed.
-
-    The next file or socket would get the number of a closed one. Input is then empty, errors are discarded, and output
-    fails when it is written, as in other programs.
-    """
-    for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
-        if getattr(sys, name) is None:
-            opened = os.open(os.devnull, flags)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
-            os.set_inheritable(number, True)
-    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 (open until the end)
-    sys.stderr = sys.stderr or open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    old = sys.stdout
-    sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_StandardOutput(1, "w", closefd=False)),
-        encoding=old.encoding if old else None,
-        errors=old.errors if old else None,
-        line_buffering=os.isatty(1),
-        write_through=bool(getattr(old, "write_through", False)),
-    )
-
-
 def run(command: Any, args: list[str], path: str) -> NoReturn:
     """Run a command of either library to its end; exit with its status."""
+    finish(lambda: _run(command, args, path))
+
+
+def _run(command: Any, args: list[str], path: str) -> object:
     try:
-        try:
-            status = command.main(args=args, prog_name=path, standalone_mode=False)
-        except SystemExit as ended:
-            # The libraries turn a closed pipe into this and a stream of theirs.
-            if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
-                raise BrokenPipeError from None
-            status = ended.code
-        sys.stdout.flush()
+        return command.main(args=args, prog_name=path, standalone_mode=False)
+    except SystemExit:
+        # The libraries turn a closed pipe into this and a stream of theirs.
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
+            raise BrokenPipeError from None
+        raise
     except BrokenPipeError:
-        silence()
-        raise SystemExit(UNREAD) from None
-    except OutputError as error:
-        silence()
-        show_error(error)
-        raise SystemExit(FAILED) from None
+        raise
     except OSError as error:
         show_error(error)
-        raise SystemExit(status_of(error)) from None
+        return status_of(error)
     except Exception as error:
         if not hasattr(error, "format_message"):
             if type(error).__name__ == "Abort":
-                raise SystemExit(INTERRUPTED) from None
+                return interrupted(error.__cause__)
             raise
         _show(error)
-        raise SystemExit(USAGE if getattr(error, "exit_code", USAGE) == USAGE else FAILED) from None
-    raise SystemExit(status if isinstance(status, int | str) else 0)
+        return USAGE if getattr(error, "exit_code", USAGE) == USAGE else FAILED
 
 
 def status_of(error: Exception) -> int:
@@ -223,11 +131,6 @@ def write_json(path: Path, value: object) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def silence() -> None:
-    """Connect standard output to nothing: the interpreter would flush into the closed pipe again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
 def _show(error: Any) -> None:
     """An error in the arguments, with the usage of the command that has it."""
     ctx = getattr(error, "ctx", None)
@@ -276,6 +179,8 @@ def _show_forms(message: str, ctx: Any, param: Any = None) -> None:
 
 def _members_like(name: str, ctx: Any) -> list[tuple[str, str]]:
     """The commands of a group that ``name`` may mean; all of them if it is like none."""
+    from difflib import get_close_matches
+
     members = list(ctx.command.list_commands(ctx))
     found = ((one, ctx.command.get_command(ctx, one)) for one in get_close_matches(name, members) or members)
     return [(one, short_help(command)) for one, command in found if command is not None and not command.hidden]

@@ -14,7 +14,9 @@ from rich.table import Table
 
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt.cli import switch_apply, switch_policy, switch_verify
-from mlt.cli.style import Group, Output, show_error, status_of
+from mlt.cli.click_style import Group
+from mlt.cli.output import Output
+from mlt.cli.style import show_error, status_of
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import by_port, condensed, differences

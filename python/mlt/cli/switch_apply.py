@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
-from mlt.cli.style import Command, show_error, status_of
+from mlt.cli.click_style import Command
+from mlt.cli.ending import interrupted
+from mlt.cli.style import show_error, status_of
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
@@ -79,9 +81,9 @@ def apply(
     except (PushError, SwitchConfigError, ValueError, OSError) as error:
         show_error(error)
         raise SystemExit(status_of(error)) from error
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         click.echo("interrupted: taken back", err=True)
-        raise SystemExit(130) from None
+        raise SystemExit(interrupted(error)) from None
 
 
 def _push(device: object, generated: Generated, confirm: float | None, keep_if: str | None) -> int:

@@ -9,7 +9,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from mlt.cli.style import Command, Output, is_stdout, show_error, status_of
+from mlt.cli.click_style import Command
+from mlt.cli.output import Output
+from mlt.cli.style import is_stdout, show_error, status_of
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.simulation.switch_port import simulate
 from mlt.switch_configs.derive import Derived, policy_of, problem_of

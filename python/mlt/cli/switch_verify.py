@@ -13,7 +13,9 @@ import click
 from rich.table import Table
 
 from mlt._shared.text_files import read_text, reading
-from mlt.cli.style import Command, Output, is_stdout, show_error, status_of, write_json
+from mlt.cli.click_style import Command
+from mlt.cli.output import Output
+from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs import counter_check, generator, telemetry
 from mlt.switch_configs.counters import COUNTS, QueueCounters

@@ -13,7 +13,10 @@ from typing import Any, NoReturn
 
 import click
 
-from mlt.cli.style import Group, Output, is_stdout, show_error, status_of, write_json
+from mlt.cli.click_style import Group
+from mlt.cli.ending import interrupted
+from mlt.cli.output import Output
+from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, UnitOption
 from mlt.testbed import bed as beds
 from mlt.testbed import cleanup, report, requirements, runner, state, topology
@@ -21,9 +24,6 @@ from mlt.testbed.bed import Testbed
 from mlt.testbed.errors import BadTopologyError, MissingError, TestbedError
 from mlt.testbed.topology import Topology
 
-INTERRUPTED = 130
-# Exit code that a shell reports for a program ended by SIGPIPE.
-UNREAD = 141
 DEFAULT_NAME = "bed"
 # The limits of a topology's fields.
 _RATE = UnitOption(RATE, least=8_000, most=100e9, whole=True)
@@ -142,13 +142,9 @@ def run(name: str | None, grace: float, port: int, counters: bool, command: tupl
                 finally:
                     with runner.uninterrupted():
                         bed.down()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             click.echo("interrupted: every command was ended and the testbed is removed", err=True)
-            code = INTERRUPTED
-        except BrokenPipeError:
-            # Otherwise the interpreter would flush into the closed pipe again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = UNREAD
+            code = interrupted(error)
     raise SystemExit(code)
 
 
@@ -197,8 +193,8 @@ def up(name: str, **options: Any) -> None:
 def _interrupted() -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        raise SystemExit(interrupted(error)) from None
 
 
 def _attach(name: str | None) -> Testbed:

@@ -10,7 +10,7 @@ import typer
 
 from mlt._shared.units import LOSS, RATE, SIZE, TIME, Quantity
 
-__all__ = ["LOSS", "RATE", "SIZE", "TIME", "Quantity", "UnitOption", "quantity_of"]
+__all__ = ["LOSS", "RATE", "SIZE", "TIME", "Quantity", "UnitOption"]
 
 
 class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in new releases of click
@@ -47,11 +47,3 @@ class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
         except ValueError as error:
             raise ValueError(f"{value!r}: {error}") from None
         return round(number) if self._whole else number
-
-
-def quantity_of(kind: Any) -> Quantity | None:
-    """The quantity that a parameter's type reads, if it is one of these: of click's, or wrapped by typer."""
-    for found in (kind, getattr(kind, "func", None)):
-        if isinstance(found, UnitOption):
-            return found.quantity
-    return None

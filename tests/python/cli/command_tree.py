@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from mlt.cli.main import app
+from mlt.cli.root import app
 
 
 def commands(command: Any, ctx: Any, path: str = "") -> Iterator[tuple[Any, Any]]:

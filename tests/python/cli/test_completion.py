@@ -12,7 +12,8 @@ import pytest
 from typer.main import get_command
 
 from mlt.cli.completion import VARIABLE, candidates
-from mlt.cli.main import COMMANDS, app
+from mlt.cli.main import COMMANDS
+from mlt.cli.root import app
 
 
 @pytest.mark.parametrize(

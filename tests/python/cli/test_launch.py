@@ -71,6 +71,17 @@ def test_launch__starts_the_services_too() -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] pulled 3.0", "[1] pulled 3.0"]
 
 
+def test_launch__services_that_no_worker_joins_are_ended_and_told() -> None:
+    began = time.monotonic()
+    done = launch("-n", "2", "-s", "2", "--grace", "0.5", "true")
+    assert time.monotonic() - began < 30  # a service alone waits for 60 s
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2, done.stderr
+    for line, name in zip(lines, ("service 0 (rank 2)", "service 1 (rank 3)"), strict=True):
+        assert_names(line, name, "every worker", "mlt.Context()", "init_process_group", "--services")
+
+
 def test_launch__a_rank_that_fails_ends_all_and_is_named_with_its_code() -> None:
     program = "import os, sys, time; rank = int(os.environ['RANK']); rank == 1 and sys.exit(7); time.sleep(60)"
     began = time.monotonic()
@@ -99,7 +110,7 @@ def test_launch__a_signal_ends_every_rank(tmp_path: Path) -> None:
     until(lambda: all(file.exists() and file.read_text() for file in files))
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
-    assert process.returncode == 130
+    assert process.returncode == 143
     assert b"interrupted" in errors
     for file in files:
         with pytest.raises(ProcessLookupError):

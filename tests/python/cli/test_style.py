@@ -22,9 +22,11 @@ from rich.console import Group
 from rich.table import Table
 from typer.main import get_command
 
+from mlt.cli.click_style import Command
 from mlt.cli.help_text import choices_of, form, option_names, takes_value, value_name
 from mlt.cli.main import main
-from mlt.cli.style import App, Command, Output, run
+from mlt.cli.output import Output
+from mlt.cli.style import App, run
 
 ROOT = Path(__file__).resolve().parents[3]
 MLT = [sys.executable, "-m", "mlt"]

@@ -124,7 +124,7 @@ def test_local__interrupt_leaves_no_process(number: signal.Signals) -> None:
         until(lambda: all(_cpu_ticks(agent) > 60 for agent in jobs))
         process.send_signal(number)
         _, error = process.communicate(timeout=20)
-        assert process.returncode == 130
+        assert process.returncode == 128 + number
         assert "interrupted" in error
         assert not any(Path(f"/proc/{agent}").exists() for agent in jobs)
 

@@ -106,7 +106,7 @@ def test_run__cleans_up_after_a_signal(name: str, number: signal.Signals) -> Non
     process, pids = start(name)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + number, err
     assert "testbed is removed" in err
     assert leftovers(name) == []
     assert not any(is_alive(pid) for pid in pids)

@@ -113,5 +113,5 @@ def test_run__interrupted_while_its_network_is_broken_still_cleans_up() -> None:
             process.communicate(timeout=30)
         finally:
             process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 143
     assert leftovers(name) == []
