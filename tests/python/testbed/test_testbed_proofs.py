@@ -62,7 +62,7 @@ def delayed(delay: str | None) -> dict[str, str]:
 
 def test_switch_port__above_s_marks_ect_and_drops_not_ect(slow_ports: Testbed) -> None:
     pairs = 60  # below L: nothing is dropped but what is not ECN-capable
-    found = valid([partial(burst, slow_ports, host, pairs) for host in slow_ports.hosts[1:]])
+    found = valid([partial(burst, slow_ports, host, pairs, counts_arrivals=True) for host in slow_ports.hosts[1:]])
     expected = expected_burst(pairs)
     assert expected["dropped_at_limit"] == 0
     for name in ("sent", "marked", "dropped_early"):
@@ -74,7 +74,7 @@ def test_switch_port__above_s_marks_ect_and_drops_not_ect(slow_ports: Testbed) -
 
 
 def test_switch_port__above_l_drops_everything(slow_ports: Testbed) -> None:
-    found = valid([partial(burst, slow_ports, host, 150) for host in slow_ports.hosts[1:]])
+    found = valid([partial(burst, slow_ports, host, 150, counts_arrivals=True) for host in slow_ports.hosts[1:]])
     expected = expected_burst(150)
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=TOLERANCE), (name, found, expected)
