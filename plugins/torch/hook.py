@@ -9,14 +9,16 @@ section 4.1 and appendix A).
 This module has no ``from __future__ import annotations``: DDP compares the hook's annotations with the real types.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch.contexts import current_context
 from mlt.torch.loss import LossSchedule, check_bound
 from mlt.torch.process_group import MltProcessGroup
+from mlt.torch.staging import Staged, device_of
 from mlt.torch.statistics import OpenStep, StepLog, StepStatistics
+from mlt.torch.work import CallQueue
 
 import torch
 import torch.distributed as dist
@@ -72,6 +74,7 @@ class BoundedLossState:
         self._keys: dict[Hashable, int] = {}
         self._bucket_count = 0
         self._log = StepLog(history)
+        self._staging = CallQueue("mlt-hook")  # its threads start with the first bucket on a GPU
 
     @property
     def steps(self) -> tuple[StepStatistics, ...]:
@@ -87,35 +90,58 @@ class BoundedLossState:
         """Start averaging one bucket; returns a future of its average over the workers (in the bucket's own buffer).
 
         Raises TypeError for a bucket on another device or of a type that cannot be averaged; a failed transfer raises
-        from the backward pass.
+        from the backward pass. A bucket on a GPU goes through host memory, behind the backward pass's stream.
         """
         buffer = bucket.buffer()
         index = bucket.index()
-        if buffer.dtype not in self._types or buffer.device.type != "cpu":
+        device = device_of([buffer], "hook")
+        if buffer.dtype not in self._types or (device is None and buffer.device.type != "cpu"):
             known = ", ".join(str(one).removeprefix("torch.") for one in self._types)
             raise TypeError(
-                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages {known} in host "
-                "memory: keep these parameters in such a type on the CPU, or synchronise them without this hook"
+                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages {known} in memory of "
+                "the host or of a CUDA device: keep these parameters so, or synchronise them without this hook"
             )
         key = self._key(bucket)
         layer, layers = self._layer(index, bucket.is_last())
         step = self._log.push(first=index == 0, last=bucket.is_last())
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future: torch.futures.Future[torch.Tensor] = (
+            torch.futures.Future() if device is None else device.future([buffer])
+        )
         # An exception set on a Python future reaches DDP's C++ side as a malformed result; one raised inside then()
         # becomes a real error of the chained future, with its text.
         result: torch.futures.Future[torch.Tensor] = future.then(_value)
         name = f"gradient bucket {index} of step {step.step}"
-        handle = self._post(
-            buffer,
-            key=key,
-            loss_bound=self._bound(step.step, layer),
-            layer=layer,
-            layers=layers,
-            name=name,
+        average = partial(
+            self._post, key=key, loss_bound=self._bound(step.step, layer), layer=layer, layers=layers, name=name
         )
-        handle.add_done_callback(partial(self._finish, handle, name, step, future, buffer))
-        handle.report_if_slow()
+        if device is None:
+            self._start(average, buffer, name, step, future, lambda: future.set_result(buffer))
+            return result
+        staged = Staged(device, device.mark(buffer))
+        mirror, copied = staged.mirror(buffer), staged.to_host([buffer])
+
+        def post() -> None:
+            device.synchronize(copied)
+            self._start(average, mirror, name, step, future, land)
+
+        def land() -> None:
+            device.complete(lambda: future.set_result(buffer), staged.back([buffer]))
+
+        self._staging.submit(_Posting(name, future), post, None)
         return result
+
+    def _start(
+        self,
+        average: Callable[[torch.Tensor], Any],
+        data: torch.Tensor,
+        name: str,
+        step: OpenStep,
+        future: torch.futures.Future[torch.Tensor],
+        land: Callable[[], None],
+    ) -> None:
+        handle = average(data)
+        handle.add_done_callback(partial(self._finish, handle, name, step, future, land))
+        handle.report_if_slow()
 
     def _bound(self, step: int, layer: int) -> float:
         return check_bound(self.loss_bound(step, layer)) if callable(self.loss_bound) else self.loss_bound
@@ -150,10 +176,10 @@ class BoundedLossState:
         name: str,
         step: OpenStep,
         future: torch.futures.Future[torch.Tensor],
-        buffer: torch.Tensor,
+        land: Callable[[], None],
         *_: object,
     ) -> None:
-        """Completion callback, on a thread of the library: sets the future's result or exception."""
+        """Completion callback, on a thread of the library: sets the future's result, with ``land``, or exception."""
         try:
             done = handle.wait(timeout=0)
         except Exception as error:
@@ -163,7 +189,26 @@ class BoundedLossState:
             future.set_exception(named)  # type: ignore[arg-type]
             return
         self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)
-        future.set_result(buffer)
+        land()
+
+
+class _Posting:
+    """The posting of a bucket in turn; its failure is the future's."""
+
+    def __init__(self, name: str, future: torch.futures.Future[torch.Tensor]) -> None:
+        self._name = name
+        self._future = future
+
+    def run(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            named = RuntimeError(f"{self._name}: {error}")
+            named.__cause__ = error
+            self._future.set_exception(named)  # type: ignore[arg-type]
+
+    def publish(self, result: Any) -> None:
+        """Whoever averages completes the future."""
 
 
 def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -1,4 +1,5 @@
-"""``torch.distributed`` backend "mlt": exact collectives over ``mlt.Context``, for tensors in host memory.
+"""``torch.distributed`` backend "mlt": exact collectives over ``mlt.Context``, for tensors in the memory of the host or
+of a GPU.
 
 torch's store serves only the rendezvous of ``init_process_group`` and the distribution of the job's secret
 (``mlt.torch.contexts``). All tensor data goes over the transport, with loss bound 0. Gradients use the communication
@@ -6,16 +7,19 @@ hook (``mlt.torch.hook``), which may allow loss.
 
 ``all_reduce``, ``reduce``, ``reduce_scatter``, ``broadcast`` and ``barrier`` are the transport's own collectives; they,
 sends and receives need no thread: whoever waits for one drives the transport. The others run one after another, in call
-order, on a thread of the group (``CallQueue``), as rounds of sends and receives (``mlt.torch.collectives``).
+order, on a thread of the group (``CallQueue``), as rounds of sends and receives (``mlt.torch.collectives``). Calls on a
+GPU's tensors run in call order on another thread, on mirrors in host memory (``mlt.torch.staging``).
 """
 
 from __future__ import annotations
 
 import atexit
+import contextvars
 import hashlib
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import collectives, contexts
@@ -23,12 +27,14 @@ from mlt.torch.exchange import Exchange, as_bytes
 from mlt.torch.loss import current_bound
 from mlt.torch.monitored_barrier import MonitoredBarrier
 from mlt.torch.reductions import LOSSY, Landing, divisor_of, reduction_of
+from mlt.torch.staging import Device, Staged, StagedReceive, StagedWork, device_of, leaves, pieces_of, run_staged
 from mlt.torch.transfers import USER_TAGS, InProgress, Transfers, TransferWork
 from mlt.torch.work import CallQueue, MltWork
 
 import torch
 import torch.distributed as dist
 from mlt.job import ending
+from torch.distributed.distributed_c10d import _world
 
 if TYPE_CHECKING:
     from mlt import Context, Operation
@@ -49,19 +55,45 @@ _RING: Final = 64 * _ROUNDS_PER_CALL
 
 _group_names: dict[int, str] = {}
 
+# Set in a call that the staging queue makes: it has had its turn.
+_has_its_turn: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mlt_has_its_turn", default=False)
+
 
 def register_backend() -> None:
     """Register "mlt" with ``torch.distributed``; called by ``import mlt.torch``. Idempotent."""
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _in_order(method: Callable[..., Any]) -> Callable[..., Any]:
+    """For a method whose first argument holds the tensors that it reads and writes: staged if they are on a device."""
+
+    @wraps(method)
+    def call(group: MltProcessGroup, tensors: Any, *rest: Any, **named: Any) -> Any:
+        device = device_of(tensors, method.__name__)
+        parts = pieces_of(tensors) if device is not None else [tensors]
+        return group._stage(device, method, [((part,), part, part) for part in parts], tensors, rest, named)
+
+    return call
+
+
+def _from_inputs(method: Callable[..., Any]) -> Callable[..., Any]:
+    """For a method whose first argument holds the tensors that it writes, and the second those that it reads."""
+
+    @wraps(method)
+    def call(group: MltProcessGroup, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
+        device = device_of([*leaves(outputs), *leaves(inputs)], method.__name__)
+        return group._stage(device, method, [((outputs, inputs), inputs, outputs)], outputs, rest, named)
+
+    return call
 
 
 class MltProcessGroup(dist.ProcessGroup):
     """A group of workers; created by ``torch.distributed``, not by programs.
 
-    Offers every collective of c10d for dense tensors in host memory, exact: also the coalesced forms and those of
-    functional collectives, and point to point with any source. Both generations of method names exist: torch 2.13 calls
-    the single-tensor forms by other names than earlier versions.
+    Offers every collective of c10d for dense tensors in host memory or on one GPU, exact: also the coalesced forms and
+    those of functional collectives, and point to point with any source. Both generations of method names exist: torch
+    2.13 calls the single-tensor forms by other names than earlier versions.
     """
 
     def __init__(
@@ -90,6 +122,8 @@ class MltProcessGroup(dist.ProcessGroup):
         self._closed = False
         self._queue = CallQueue(f"mlt-group-{group_id}")
         self._publisher = CallQueue(f"mlt-futures-{group_id}")
+        self._staging = CallQueue(f"mlt-staging-{group_id}")
+        self._staged: list[tuple[set[int], MltWork]] = []  # memory and work of the calls in that queue
         self._native = InProgress()  # collectives of the transport
         tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag
         self._transfers = Transfers(context, ranks, own=rank, tag=tag, name=group_id, publisher=self._publisher)
@@ -156,6 +190,7 @@ class MltProcessGroup(dist.ProcessGroup):
 
     # -- collectives -------------------------------------------------------------------------------------------------
 
+    @_in_order
     def broadcast(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Copy each tensor from ``opts.rootRank`` (a group rank) to the others."""
         _check(tensors, "broadcast")
@@ -172,6 +207,7 @@ class MltProcessGroup(dist.ProcessGroup):
 
         return self._start("broadcast", post, tensors)
 
+    @_in_order
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Combine each tensor over the group, in place; exact, the same bits on every rank. Sparse: the sum only."""
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
@@ -194,6 +230,7 @@ class MltProcessGroup(dist.ProcessGroup):
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
 
+    @_in_order
     def reduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Combine each tensor over the group, into that of ``opts.rootRank``; the others' are unchanged."""
         _check(tensors, "reduce")
@@ -215,6 +252,7 @@ class MltProcessGroup(dist.ProcessGroup):
         divisor = divisor_of(opts, tensors, self.size()) if root == self._rank else 1
         return self._start("reduce", post, tensors, divisor=divisor)
 
+    @_from_inputs
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[k]`` into ``output_lists[k][i]``."""
         for outputs, tensor in zip(output_lists, inputs, strict=True):
@@ -249,6 +287,7 @@ class MltProcessGroup(dist.ProcessGroup):
         ]
         return self.allgather(lists, inputs, opts)
 
+    @_from_inputs
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
         """Set ``outputs[k]`` to the combination of every rank's ``input_lists[k][own rank]``."""
         for output, inputs in zip(outputs, input_lists, strict=True):
@@ -282,6 +321,7 @@ class MltProcessGroup(dist.ProcessGroup):
         """Set ``output`` to the combination of every rank's own share of ``tensor``."""
         return self.reduce_scatter_tensor_coalesced([output], [tensor], opts)
 
+    @_from_inputs
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         for output, tensor in zip(outputs, inputs, strict=True):
             if tensor.numel() != output.numel() * self.size():
@@ -302,6 +342,7 @@ class MltProcessGroup(dist.ProcessGroup):
         divisor = divisor_of(opts, outputs, self.size())
         return self._start("reduce_scatter", post, outputs, also_uses=inputs, divisor=divisor)
 
+    @_from_inputs
     def gather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[0]`` into ``output_lists[0][i]`` of ``opts.rootRank``."""
         (tensor,) = inputs
@@ -316,6 +357,7 @@ class MltProcessGroup(dist.ProcessGroup):
 
         return self._submit("gather", program, output_lists, opts)
 
+    @_from_inputs
     def scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
         """Copy ``input_lists[0][i]`` of ``opts.rootRank`` into group rank i's ``outputs[0]``."""
         (output,) = outputs
@@ -330,6 +372,7 @@ class MltProcessGroup(dist.ProcessGroup):
 
         return self._submit("scatter", program, outputs, opts)
 
+    @_from_inputs
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy ``inputs[i]`` into this rank's output tensor of group rank i; sizes may differ from pair to pair."""
         _check([*outputs, *inputs], "alltoall")
@@ -351,11 +394,14 @@ class MltProcessGroup(dist.ProcessGroup):
     all_gather_single = _allgather_base  # type: ignore[assignment]
     all_gather_single_coalesced = allgather_into_tensor_coalesced  # type: ignore[assignment]
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
-    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced  # type: ignore[assignment]
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base  # type: ignore[assignment]
 
     def barrier(self, opts: Any = None, *_: Any) -> Any:
         """Complete when every rank of the group has called it."""
+        return self._stage(None, MltProcessGroup._barrier, [((), [], [])], [], (opts,), {})
+
+    def _barrier(self, opts: Any) -> Any:
         seconds = self._seconds(opts)
 
         def post(_: Sequence[Landing]) -> list[Operation]:
@@ -379,20 +425,31 @@ class MltProcessGroup(dist.ProcessGroup):
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
         """Send one tensor to group rank ``to``; the n-th send matches the n-th receive of the same tag there."""
         (tensor,) = tensors
+        device = device_of(tensors, "send")
+        if device is not None:
+            staged = Staged(device, device.mark(tensor))
+            device.synchronize(staged.to_host([tensor]))
+            tensor = staged.mirror(tensor)
         self._check_transfer("send", tensor, tag, to)
         return self._transfers.send(tensor, to, tag, self._timeout.total_seconds())
 
     def recv(self, tensors: Any, from_: int, tag: int = 0) -> Any:
         """Receive one tensor from group rank ``from_``."""
-        (tensor,) = tensors
-        self._check_transfer("recv", tensor, tag, from_)
-        return self._transfers.recv(tensor, from_, tag, self._timeout.total_seconds())
+
+        def post(tensor: torch.Tensor) -> Any:
+            self._check_transfer("recv", tensor, tag, from_)
+            return self._transfers.recv(tensor, from_, tag, self._timeout.total_seconds())
+
+        return _receive(tensors, post)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """Receive one tensor from the first group rank that sends; the work's ``source_rank`` names it."""
-        (tensor,) = tensors
-        self._check_transfer("recv", tensor, tag, None)
-        return self._transfers.recv_any(tensor, tag, self._timeout.total_seconds())
+
+        def post(tensor: torch.Tensor) -> Any:
+            self._check_transfer("recv", tensor, tag, None)
+            return self._transfers.recv_any(tensor, tag, self._timeout.total_seconds())
+
+        return _receive(tensors, post)
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
@@ -405,6 +462,7 @@ class MltProcessGroup(dist.ProcessGroup):
         if self._closed:
             return
         self._closed = True
+        self._staging.close()
         self._queue.close()
         self._native.finish()
         self._transfers.finish()
@@ -521,6 +579,60 @@ class MltProcessGroup(dist.ProcessGroup):
         self._queue.submit(queued, follow, result)
         return queued
 
+    def _stage(
+        self,
+        device: Device | None,
+        method: Callable[..., Any],
+        calls: Sequence[tuple[tuple[Any, ...], Any, Any]],
+        result: Any,
+        rest: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        """Make calls of ``method``, each with arguments, the tensors that it reads, and those that it writes.
+
+        One call, at once, on tensors in host memory, unless earlier calls on a device's tensors still wait for their
+        turn: every rank must make its calls in the same order.
+        """
+
+        def start(arguments: Any) -> Any:
+            _has_its_turn.set(True)
+            return method(self, *arguments, *rest, **named)
+
+        if device is None and (_has_its_turn.get() or self._staging.is_idle):
+            return method(self, *calls[0][0], *rest, **named)
+        name = method.__name__.strip("_")
+        self._refuse_closed(name)
+        description = f"mlt {name} (group {self._group_id!r}, rank {self._rank})"
+        if device is None:
+            work = MltWork(description)
+            self._staging.submit(
+                work, partial(contextvars.copy_context().run, lambda: start(calls[0][0]).wait()), result
+            )
+            return work
+        tensors = list(leaves([(read, written) for _, read, written in calls]))
+        _check_configured(_world.pg_backend_config.get(self, ""), tensors[0].device, name)
+        memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        self._staged = [one for one in self._staged if not one[1].is_completed()]
+        staged = Staged(device, device.mark(tensors[0]))
+        staged_work = StagedWork(description, device, tensors)
+
+        def start_staged(arguments: Any) -> Any:
+            return start(staged.mirror(arguments))
+
+        run = run_staged(
+            staged_work,
+            staged,
+            [(read, written, partial(start_staged, arguments)) for arguments, read, written in calls],
+            at_once=all(memory.isdisjoint(used) for used, _ in self._staged),
+        )
+        # torch says in the options whether its caller waits for the end.
+        if self._staging.is_idle and not all(getattr(opts, "asyncOp", True) for opts in (*rest, *named.values())):
+            staged_work.run_here(run, result)
+        else:
+            self._staged.append((memory, staged_work))
+            self._staging.submit(staged_work, run, result)
+        return staged_work
+
     def _parts(self, tensor: torch.Tensor, splits: Sequence[int], which: str) -> list[torch.Tensor]:
         tensor = tensor.detach()
         rows = tensor.shape[0] if tensor.dim() else tensor.numel()
@@ -554,6 +666,28 @@ class MltProcessGroup(dist.ProcessGroup):
             raise RuntimeError(f"mlt {name}: process group {self._group_id!r} was shut down on rank {self._rank}")
 
 
+def _check_configured(backends: str, device: torch.device, name: str) -> None:
+    """``backends``: as ``init_process_group`` was told, such as "cpu:mlt,cuda:nccl"; empty for a group of no such call.
+
+    torch makes no second backend beside one whose process group is in Python, so this group would get nccl's tensors.
+    """
+    if backends and f"{device.type}:{BACKEND}" not in backends.split(","):
+        raise TypeError(
+            f"mlt {name}: a tensor on {device} in a process group of {backends}, of which torch made mlt only: "
+            f'make a group for it with torch.distributed.new_group(backend="nccl"), or start all with "{BACKEND}"'
+        )
+
+
+def _receive(tensors: Sequence[torch.Tensor], post: Callable[[torch.Tensor], Any]) -> Any:
+    """Post the receive of one tensor, into its mirror if it is on a device."""
+    (tensor,) = tensors
+    device = device_of(tensors, "recv")
+    if device is None:
+        return post(tensor)
+    staged = Staged(device, device.mark(tensor))
+    return StagedReceive(post(staged.mirror(tensor)), staged, tensor)
+
+
 def _root(opts: Any) -> int:
     return int(opts.rootRank) if opts is not None else 0
 
@@ -563,7 +697,7 @@ def _check(tensors: Sequence[torch.Tensor], name: str) -> None:
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
             raise TypeError(
                 f"mlt {name}: a {tensor.layout} tensor on {tensor.device} cannot be sent; "
-                "the backend moves dense tensors in host memory"
+                "the backend moves dense tensors in the memory of the host or of a CUDA device"
             )
 
 

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch.futures import Future
 
 
-def future_pair() -> tuple[Future[Any], Future[Any]]:
-    """A future for ``publish``, and the one to hand out, which follows it."""
-    source: Future[Any] = Future()
+def future_pair(source: Future[Any] | None = None) -> tuple[Future[Any], Future[Any]]:
+    """A future for ``publish`` (default: one of host memory), and the one to hand out, which follows it."""
+    source = Future() if source is None else source
     # An exception raised inside then() becomes the chained future's own error, which C++ waiters understand.
     return source, source.then(_value)
 
@@ -35,10 +35,10 @@ class MltWork(dist.Work):
     result. This needs torch >= 2.13: under 2.6, C++ callers wait for ever on a Python subclass.)
     """
 
-    def __init__(self, description: str) -> None:
+    def __init__(self, description: str, future: Future[Any] | None = None) -> None:
         super().__init__()
         self._description = description
-        self._source, self._future = future_pair()
+        self._source, self._future = future_pair(future)
         self._error: Exception | None = None
         self._ended = threading.Event()
 

@@ -407,12 +407,36 @@ def failing_step(replica: Any) -> Any:
     return {"error": None}
 
 
+def staged(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """Every collective on tensors of the stand-in accelerator; then the hook on its buckets."""
+    import torch
+    from device_checks import all_checks
+    from mlt.torch import staging
+    from stand_in import StandIn
+
+    device = StandIn()
+    staging.add_device(device)
+
+    class Lab:
+        def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+            return device.tensor(torch.full(shape, 3, dtype=dtype))
+
+        def fill_late(self, tensor: torch.Tensor, value: float) -> None:
+            device.compute.enqueue(lambda: tensor.fill_(value))
+
+        def host(self, tensor: torch.Tensor) -> torch.Tensor:
+            return device.host(tensor)
+
+    return all_checks(Lab())
+
+
 PROGRAMS = {
     "barriers": barriers,
     "collectives": collectives,
     "ddp": ddp,
     "lossy": lossy,
     "replicas": replicas,
+    "staged": staged,
     "straggler": straggler,
     "verbs": verbs,
 }

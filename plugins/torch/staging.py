@@ -1,0 +1,312 @@
+"""Tensors of an accelerator, staged through page-locked host memory, where the transport moves them.
+
+The copies run on streams of their own: those to the host wait for what the caller's stream holds when the call is made,
+those back for the transport, and whoever waits for the work makes its stream wait for them. The caller's thread blocks
+for neither. ``Device`` is what this needs of an accelerator; ``Cuda`` is the only one in the product. A machine without
+one runs all of it with the stand-in of tests/plugins/torch/stand_in.py, whose copies come late on purpose.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from mlt.torch.work import MltWork
+
+import torch
+import torch.distributed as dist
+
+# Longer tensors are cut: while one piece is on the network, the next is copied to the host and the last one back.
+PIECE_BYTES: Final = 4 << 20
+
+Pair = tuple[torch.Tensor, torch.Tensor]  # in host memory, on the device: same shape and type
+
+
+class Device(Protocol):
+    """Streams, events and page-locked memory of an accelerator; used from several threads.
+
+    Events are the device's own objects. The caller's stream: the one that is current on the calling thread.
+    """
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is in this device's memory."""
+
+    def host_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor of the same shape and type in page-locked host memory, not initialised."""
+
+    def mark(self, tensor: torch.Tensor) -> Any:
+        """An event after what the caller's stream holds now."""
+
+    def copy_to_host(self, pairs: Sequence[Pair], after: Any) -> Any:
+        """Start copying, after that event and all copies back that were started before; returns an event."""
+
+    def copy_back(self, pairs: Sequence[Pair], after: Any) -> Any:
+        """Start copying the host's tensors to the device, after that event; returns an event."""
+
+    def synchronize(self, event: Any) -> None:
+        """Block the calling thread until the event."""
+
+    def wait(self, event: Any) -> None:
+        """Make the caller's stream wait for the event."""
+
+    def future(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """A future whose result will be these tensors."""
+
+    def complete(self, set_result: Callable[[], None], event: Any) -> None:
+        """Complete such a future now; its result may be used after the event."""
+
+
+class Cuda:
+    """NVIDIA's GPUs: two streams on each, so that copies of both directions overlap."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
+        self._lock = threading.Lock()
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_cuda
+
+    def host_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+
+    def mark(self, tensor: torch.Tensor) -> Any:
+        event = _event()
+        event.record(torch.cuda.current_stream(tensor.device))
+        return event
+
+    def copy_to_host(self, pairs: Sequence[Pair], after: Any) -> Any:
+        out, back = self._of(pairs)
+        out.wait_stream(back)
+        return self._copy([(host, tensor, tensor) for host, tensor in pairs], out, after)
+
+    def copy_back(self, pairs: Sequence[Pair], after: Any) -> Any:
+        _, back = self._of(pairs)
+        return self._copy([(tensor, host, tensor) for host, tensor in pairs], back, after)
+
+    def synchronize(self, event: Any) -> None:
+        event.synchronize()
+
+    def wait(self, event: Any) -> None:
+        torch.cuda.current_stream(event.device).wait_event(event)
+
+    def future(self, tensors: Sequence[torch.Tensor]) -> Any:
+        return torch.futures.Future(devices=sorted({tensor.device for tensor in tensors}, key=str))
+
+    def complete(self, set_result: Callable[[], None], event: Any) -> None:
+        # A future of a device records an event of its own on the current stream.
+        with self._lock:
+            back = self._streams[event.device.index][1]
+        with torch.cuda.stream(back):
+            back.wait_event(event)
+            set_result()
+
+    def _of(self, pairs: Sequence[Pair]) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+        device = pairs[0][1].device
+        with self._lock:
+            if device.index not in self._streams:
+                self._streams[device.index] = (_stream(device), _stream(device))
+            return self._streams[device.index]
+
+    @staticmethod
+    def _copy(copies: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], stream: Any, after: Any) -> Any:
+        """Copy (to, from, the one on the device) on ``stream``."""
+        event = _event()
+        with torch.no_grad(), torch.cuda.stream(stream):
+            stream.wait_event(after)
+            for target, source, tensor in copies:
+                target.copy_(source, non_blocking=True)
+                # The allocator must not give its memory away before this stream has used it.
+                tensor.record_stream(stream)
+            event.record(stream)
+        return event
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+_devices: Final[list[Device]] = [Cuda()]
+
+
+def add_device(device: Device) -> None:
+    """Stage the tensors of one more accelerator."""
+    _devices.append(device)
+
+
+def device_of(tensors: Sequence[torch.Tensor], call: str) -> Device | None:
+    """The device whose memory holds all of these tensors; None if they are in host memory.
+
+    Raises TypeError if they are in both, on two devices, or in memory that nothing here can stage; then it names them.
+    """
+    found = {str(tensor.device) for tensor in tensors}
+    owners = {id(device): device for tensor in tensors for device in _devices if device.owns(tensor)}
+    if not owners:
+        return None
+    (device, *others) = owners.values()
+    if others or len(found) > 1 or not all(map(device.owns, tensors)):
+        raise TypeError(f"mlt {call}: tensors on {', '.join(sorted(found))} in one call; move them to one device")
+    for tensor in tensors:
+        if tensor.layout != torch.strided:
+            raise TypeError(f"mlt {call}: a {tensor.layout} tensor on {tensor.device} cannot be sent; make it dense")
+    return device
+
+
+def leaves(tree: Any) -> Iterator[torch.Tensor]:
+    """The tensors of nested lists, in order."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    else:
+        for part in tree:
+            yield from leaves(part)
+
+
+def pieces_of(tensors: Sequence[torch.Tensor], piece_bytes: int = PIECE_BYTES) -> list[list[torch.Tensor]]:
+    """Lists of tensors to stage together: first what is not cut, then a piece each. The same at every rank.
+
+    Raises nothing; shares the tensors' memory.
+    """
+    whole: list[torch.Tensor] = []
+    pieces: list[list[torch.Tensor]] = []
+    for tensor in tensors:
+        if tensor.nbytes <= piece_bytes or not tensor.is_contiguous():
+            whole.append(tensor)
+        else:
+            count = piece_bytes // tensor.element_size()
+            pieces += [[piece] for piece in torch.split(tensor.detach().view(-1), count)]
+    return [whole, *pieces] if whole else pieces
+
+
+@dataclass
+class Staged:
+    """Tensors of a call and their mirrors in host memory, equal for equal tensors."""
+
+    device: Device
+    begun: Any
+    _mirrors: dict[int, Pair] = field(default_factory=dict)  # by identity of the device's tensor
+    _alive: list[torch.Tensor] = field(default_factory=list)  # whose identity must not be used again
+
+    def mirror(self, tree: Any) -> Any:
+        """Nested lists with each tensor replaced by its mirror."""
+        if not isinstance(tree, torch.Tensor):
+            return [self.mirror(part) for part in tree]
+        if id(tree) not in self._mirrors:
+            self._mirrors[id(tree)] = (self.device.host_like(tree), tree.detach())
+            self._alive.append(tree)
+        return self._mirrors[id(tree)][0]
+
+    def to_host(self, tree: Any) -> Any:
+        """Start copying these tensors to their mirrors; returns an event."""
+        pairs = self._pairs(tree)
+        return self.device.copy_to_host(pairs, self.begun) if pairs else self.begun
+
+    def back(self, tree: Any) -> Any:
+        """Start copying the mirrors back; returns an event."""
+        pairs = self._pairs(tree)
+        return self.device.copy_back(pairs, self.begun) if pairs else self.begun
+
+    def _pairs(self, tree: Any) -> list[Pair]:
+        self.mirror(tree)
+        return [pair for tensor in leaves(tree) if (pair := self._mirrors[id(tensor)])[1].numel()]
+
+
+class StagedWork(MltWork):
+    """A call on tensors of a device. ``wait`` returns once the copies back are under way; its stream waits for them."""
+
+    def __init__(self, description: str, device: Device, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__(description, device.future(tensors))
+        self._device = device
+        self.arrived: Any = None
+        self._unpublished: list[Any] = []
+
+    def run_here(self, call: Callable[[], None], result: Any) -> None:
+        """Make the call on this thread, which would wait at once: no other has to wake. The future waits for a user."""
+        self.run(call)
+        self._unpublished.append(result)
+
+    def get_future(self) -> Any:
+        while self._unpublished:
+            self.publish(self._unpublished.pop())
+        return super().get_future()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        super().wait(timeout)
+        self._device.wait(self.arrived)
+        return True
+
+    def publish(self, result: Any) -> None:
+        if self._error is not None:
+            super().publish(result)
+        else:
+            self._device.complete(lambda: super(StagedWork, self).publish(result), self.arrived)
+
+
+class StagedReceive(dist.Work):
+    """A receive into a mirror; whoever waits first starts the copy to the device."""
+
+    def __init__(self, work: Any, staged: Staged, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self._work = work
+        self._staged = staged
+        self._tensor = tensor
+        self._lock = threading.Lock()
+        self._arrived: Any = None
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        self._work.wait(timeout)
+        with self._lock:
+            if self._arrived is None:
+                self._arrived = self._staged.back([self._tensor])
+        self._staged.device.wait(self._arrived)
+        return True
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def is_success(self) -> bool:
+        return bool(self._work.is_success())
+
+    def exception(self) -> Any:
+        return self._work.exception()
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return [self._tensor]
+
+    def source_rank(self) -> int:
+        return int(self._work.source_rank())
+
+    _source_rank = source_rank
+
+
+Call = tuple[Any, Any, Callable[[], Any]]
+"""Tensors read, tensors written (nested lists), and a function that starts a call on their mirrors."""
+
+
+def run_staged(work: StagedWork, staged: Staged, calls: Sequence[Call], *, at_once: bool) -> Callable[[], None]:
+    """What a queue's thread does for ``work``: for each of ``calls``, copy to the host, start, wait, copy back.
+
+    ``at_once``: start the copies to the host now, not in turn; not for tensors to which an earlier work copies back.
+    The calls keep the caller's context (``mlt.torch.lossy``).
+    """
+    context = contextvars.copy_context()
+    ready = [staged.to_host(read) for read, _, _ in calls] if at_once else []
+
+    def run() -> None:
+        events = ready or [staged.to_host(read) for read, _, _ in calls]
+        started = []
+        for event, (_, written, start) in zip(events, calls, strict=True):
+            staged.device.synchronize(event)
+            started.append((context.run(start), written))
+        for one, written in started:
+            one.wait()
+            work.arrived = staged.back(written)
+
+    return run

@@ -1,0 +1,42 @@
+"""Tensors of a device, staged through host memory: the whole path on a stand-in whose copies come late."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from device_checks import Bucket
+from job import answers, run_job
+from mlt.torch import staging
+from stand_in import StandIn
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_collectives__of_a_device_wait_for_its_stream_and_make_it_wait(workers: int) -> None:
+    told = answers(run_job("staged", workers=workers), workers=workers)
+    assert told == [["sums", "copies", "mixed", "futures", "hook"]] * workers
+
+
+def test_pieces__cut_long_tensors_and_keep_short_ones_together() -> None:
+    short, long, strided = torch.zeros(10), torch.zeros(1_000), torch.zeros(50, 40).t()
+    pieces = staging.pieces_of([short, long, strided], piece_bytes=1_600)
+    assert [[tensor.numel() for tensor in piece] for piece in pieces] == [[10, 2_000], [400], [400], [200]]
+    assert pieces[1][0].data_ptr() == long.data_ptr()
+    assert [len(piece) for piece in staging.pieces_of([long], piece_bytes=1_600)] == [1, 1, 1]
+    assert staging.pieces_of([], piece_bytes=1_600) == []
+
+
+def test_device_of__refuses_what_is_in_two_memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = StandIn(), StandIn()
+    monkeypatch.setattr(staging, "_devices", [first, second])
+    on_first, on_second = first.tensor(torch.zeros(3)), second.tensor(torch.zeros(3))
+    assert staging.device_of([torch.zeros(3)], "allreduce") is None
+    assert staging.device_of([], "barrier") is None
+    assert staging.device_of([on_first, on_first], "allreduce") is first
+    for others in ([torch.zeros(3)], [on_second]):
+        with pytest.raises(TypeError, match=r"mlt allgather: .*one device"):
+            staging.device_of([on_first, *others], "allgather")
+
+
+def test_bucket__of_the_checks_is_what_ddp_gives_a_hook() -> None:
+    names = {name for name in vars(Bucket) if not name.startswith("_")}
+    assert names <= set(dir(torch.distributed.GradBucket))
