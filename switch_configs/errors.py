@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from json import JSONDecodeError
+
+from mlt._shared.structured_text import SyntaxProblem
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
@@ -12,11 +13,11 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def not_json(text: str, error: JSONDecodeError) -> str:
-    """``"not JSON at line 1 (Expecting value): 'hostname leaf1'"``."""
+def not_json(text: str, error: SyntaxProblem) -> str:
+    """``"not JSON at line 1: expected a value: 'hostname leaf1'"``."""
     lines = text.splitlines()
-    at = lines[error.lineno - 1].strip() if error.lineno <= len(lines) else ""
-    return f"not JSON at line {error.lineno} ({error.msg}): {at[:40]!r}"
+    at = lines[error.line - 1].strip() if error.line and error.line <= len(lines) else ""
+    return f"{error}: {at[:40]!r}" if at else str(error)
 
 
 class SwitchConfigError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 from mlt.switch_configs.behaviour import Behaviour, Difference, against_device, differences
@@ -14,6 +13,8 @@ from mlt.switch_configs.policy import Policy
 from mlt.switch_configs.registry import target as find_target
 from mlt.switch_configs.semantics import require_sound
 from mlt.switch_configs.target import Reading, Target, decorate, header_lines
+
+from mlt._shared.structured_text import SyntaxProblem, parse_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +122,8 @@ def _is_whole(target: Target, text: str, name: str) -> None:
     if not text.strip():
         raise SwitchConfigError(f"{name}: empty; {wanted}")
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
+        found = parse_json(text)
+    except SyntaxProblem as error:
         if target.whole_json:
             raise SwitchConfigError(f"{name}: {not_json(text, error)}; {wanted}") from error
         return

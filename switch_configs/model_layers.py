@@ -6,7 +6,6 @@ quotes it; measured values in the file take precedence, layer by layer.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from mlt.switch_configs.errors import PolicyError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mlt._shared.field_errors import expectation
+from mlt._shared.structured_text import SyntaxProblem, parse_json
 from mlt._shared.text_files import UnreadableError, read_text
 
 BYTES_PER_ELEMENT = 4
@@ -51,12 +51,12 @@ def load_layers(path: str | Path) -> tuple[Layer, ...]:
     """Read a JSON list of layers, front layer first; raises PolicyError that names the file and the entry."""
     layers: tuple[Layer, ...]
     try:
-        raw = json.loads(read_text(path))
+        raw = parse_json(read_text(path))
         layers = tuple(TypeAdapter(list[Layer]).validate_python(raw))
     except UnreadableError as error:
         raise PolicyError(str(path), [f"cannot be read: {error.reason}"]) from error
-    except json.JSONDecodeError as error:
-        raise PolicyError(str(path), [f"cannot be read as JSON: {error}"]) from error
+    except SyntaxProblem as error:
+        raise PolicyError(str(path), [str(error)]) from None
     except ValidationError as error:
         problems = [f"layer {'.'.join(map(str, p['loc']))}: {expectation(p)}" for p in error.errors()]
         raise PolicyError(str(path), problems) from error

@@ -23,6 +23,7 @@ from mlt.switch_configs.platforms import parse_spec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
 from mlt._shared.field_errors import expectation
+from mlt._shared.structured_text import SyntaxProblem, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.unit_fields import RATE, SIZE, Unit
 
@@ -220,29 +221,12 @@ def expand_ports(ports: tuple[str | int, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """Rejects a repeated key, of which YAML silently keeps the last."""
-
-
-def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} appears twice", key_node.start_mark)
-        seen[key] = loader.construct_object(value_node, deep=True)
-    return seen
-
-
-_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
 def parse(text: str, *, source: str = "policy") -> Policy:
     """Read YAML text into a Policy without the rules of ``semantics``; raises PolicyError with every bad field."""
     try:
-        raw = yaml.load(text, Loader=_UniqueKeys)
-    except yaml.YAMLError as error:
-        raise PolicyError(source, [f"not YAML: {error}"]) from error
+        raw = parse_yaml(text)
+    except SyntaxProblem as error:
+        raise PolicyError(source, [str(error)]) from None
     if not isinstance(raw, dict):
         raise PolicyError(source, ["expected a mapping with switch, data, ...; see examples/switch"])
     return _policy_of(raw, source)
@@ -271,7 +255,9 @@ def _explain(problem: Any) -> str:
         return f"{where or 'policy'}: {message}"
     if problem["type"] == "extra_forbidden" and where.startswith("control."):
         message += "; the control class has no RED and no limit, its packets are never dropped early"
-    return f"{where or 'policy'}: {message} (got {problem['input']!r})"
+    # A whole section would fill the terminal.
+    is_short = problem["input"] is None or isinstance(problem["input"], str | int | float)
+    return f"{where or 'policy'}: {message}" + (f" (got {problem['input']!r})" if is_short else "")
 
 
 def load(path: str | Path) -> Policy:

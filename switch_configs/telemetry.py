@@ -5,7 +5,6 @@ Units: packets and bytes since the counters were cleared. Missing counters stay 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -14,6 +13,8 @@ from typing import Any
 from mlt.switch_configs.counters import QueueCounters, merge
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.target import Target
+
+from mlt._shared.structured_text import parse_json
 
 _NUMBERS = tuple(field.name for field in fields(QueueCounters) if field.name not in ("port", "queue"))
 # Leaf of openconfig-qos queue state, or of its common augmentations -> ours.
@@ -35,7 +36,7 @@ def read(text: str, target: Target) -> list[QueueCounters]:
     stripped = text.lstrip()
     if stripped[:1] in ("{", "["):
         try:
-            found = read_json(json.loads(stripped))
+            found = read_json(parse_json(stripped))
         except ValueError:
             found = _read_lines(stripped)
     return found or target.parse_counters(text) or _nothing(target)
@@ -47,7 +48,7 @@ def _read_lines(text: str) -> list[QueueCounters]:
     for line in text.splitlines():
         if line.strip():
             try:
-                rows += read_json(json.loads(line))
+                rows += read_json(parse_json(line))
             except ValueError:
                 return []
     return merge(rows)

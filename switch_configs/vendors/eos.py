@@ -6,7 +6,6 @@ drops it is inferred. ``random-detect drop`` drops ECN-capable packets too and i
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -20,6 +19,7 @@ from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 
 from mlt._shared.extras import how_to_install
+from mlt._shared.structured_text import parse_json
 
 _UNITS = {"bytes": 1, "kbytes": 1000, "mbytes": 1_000_000}
 _DETECT = re.compile(
@@ -179,7 +179,7 @@ class Eos(Target):
 def _marked(text: str) -> list[QueueCounters]:
     """``show qos interfaces ecn counters queue | json``: intfQueueCounters, as Arista's own tests (ANTA) read it."""
     try:
-        ports = json.loads(text)["intfQueueCounters"].items()
+        ports = parse_json(text)["intfQueueCounters"].items()
         return [
             QueueCounters(port=port, queue=int(queue), marked=integer(str(marked)))
             for port, found in ports

@@ -20,6 +20,8 @@ from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 from mlt.switch_configs.telemetry import read_openconfig
 
+from mlt._shared.structured_text import SyntaxProblem, parse_json
+
 Tree = dict[str, Any]
 
 
@@ -96,9 +98,9 @@ class OpenConfig(Target):
         if name not in files:
             raise self.fail("files", f"{name} is missing")
         try:
-            found = json.loads(files[name])
-        except json.JSONDecodeError as error:
-            raise self.fail(f"{name}:{error.lineno}", f"not JSON: {error.msg}") from error
+            found = parse_json(files[name])
+        except SyntaxProblem as error:
+            raise self.fail(f"{name}:{error.line or 1}", f"not JSON: {error.reason}") from error
         if not isinstance(found, dict):
             raise self.fail(name, "not a JSON object")
         return found
@@ -120,7 +122,7 @@ class OpenConfig(Target):
     def parse_counters(self, text: str) -> list[QueueCounters]:
         """The state of queues as JSON: output of gNMI Get, or gnmic's and pygnmi's notifications."""
         try:
-            return read_openconfig(json.loads(text))
+            return read_openconfig(parse_json(text))
         except (ValueError, TypeError):
             return []
 

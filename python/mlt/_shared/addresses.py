@@ -17,6 +17,14 @@ def is_address(text: str) -> bool:
     return True
 
 
+def is_host(text: str) -> bool:
+    """Whether ``text`` may be the name or the address of a host; a resolver raises UnicodeError for other text."""
+    try:
+        return bool(text.encode("idna")) and "\0" not in text
+    except UnicodeError:
+        return False
+
+
 def without_brackets(text: str) -> str:
     """``[::1]`` as ``::1``, anything else as it is."""
     inner = text[1:-1]
@@ -35,6 +43,6 @@ def parse_target(target: str, default_port: int) -> tuple[str, int]:
     elif ":" in target and not is_address(target):
         host = ""
     number = whole_number(port)
-    if not host or number is None or not 1 <= number <= 65_535:
+    if not is_host(host) or number is None or not 1 <= number <= 65_535:
         raise ConfigError(f"{target!r} is not HOST or HOST:PORT; write 10.0.0.2, node2:29600 or [fd00::2]:29600")
     return host, number

@@ -5,13 +5,16 @@ Reads commands and parameters by attributes that both have. Breaks lines between
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from contextvars import ContextVar
 from enum import Enum
 from typing import Any
 
-from mlt._shared.units import Quantity
+from mlt._shared.units import LOSS, RATE, SIZE, TIME, Quantity
 from mlt.cli.layout import paragraph, rows, wrapped
 
+_ENDS_IN_NUMBER = re.compile(r"(.*,)?[0-9.]+")  # of a list, the last
 _KINDS = {"integer": "N", "integer range": "N", "int": "N", "float": "X", "float range": "X", "path": "FILE"}
 
 
@@ -25,6 +28,8 @@ class HelpMixin:
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """As the library parses; its errors know the command that they are about."""
         try:
+            if (text := _split_quantity(self, args)) is not None:
+                ctx.fail(text)
             return super().parse_args(ctx, args)  # type: ignore[misc]
         except Exception as error:
             if getattr(error, "ctx", ctx) is None:
@@ -46,6 +51,21 @@ class HelpMixin:
     def get_help(self, ctx: Any) -> str:
         """The whole help."""
         return help_text(self, ctx)
+
+
+def _split_quantity(command: Any, args: Sequence[str]) -> str | None:
+    """An error about the first option whose value was written as two words, ``--rate 200 Mbit/s``; None: none was."""
+    words = list(args[: args.index("--")] if "--" in args else args)
+    for option, value, unit in zip(words, words[1:], words[2:], strict=False):
+        param = next((one for one in command.params if option in one.opts and not _is_argument(one)), None)
+        if param is None or not takes_value(param) or not _ENDS_IN_NUMBER.fullmatch(value):
+            continue
+        quantity = _quantity_of(param)
+        # Lists of quantities are text; there a single letter may be an argument.
+        known = (quantity,) if quantity else (RATE, SIZE, TIME, LOSS) if value_name(param) == "TEXT" else ()
+        if any(unit.lower() in one.units for one in known) and (quantity or len(unit) > 1 or unit == "%"):
+            return f"{option} {value} {unit}: write {value}{unit} or '{value} {unit}'"
+    return None
 
 
 def usage(command: Any, ctx: Any) -> str:
@@ -118,6 +138,10 @@ def value_name(param: Any) -> str:
     quantity = _quantity_of(param)
     if quantity is not None:
         return quantity.kind.upper()
+    return _kind_of(param)
+
+
+def _kind_of(param: Any) -> str:
     kind = _type_of(param)
     if hasattr(kind, "annotation"):  # typer since 0.27
         text = str(getattr(kind.annotation, "__name__", "")) if not kind.is_path else "path"
@@ -184,11 +208,27 @@ def _default(param: Any) -> str:
     return f"default: {quantity.text_of(value) if quantity is not None else value}"
 
 
+def number_expected(param: Any) -> str | None:
+    """What a parameter that takes a number expects; None for others."""
+    what = {"N": "an integer", "X": "a number"}.get(_kind_of(param))
+    least, most = _limits(param)
+    if what is None or (least is None and most is None):
+        return what and f"expected {what}"
+    if most is None:
+        return f"expected {what} of {least} or more"
+    return f"expected {what} of {most} or less" if least is None else f"expected {what} from {least} to {most}"
+
+
 def _range(param: Any) -> str:
+    least, most = _limits(param)
+    if least is None:
+        return "" if most is None else f"max: {most}"
+    return f"min: {least}" if most is None else f"{least} to {most}"
+
+
+def _limits(param: Any) -> tuple[Any, Any]:
     least, most = (
         getattr(param, name, None) if hasattr(param, name) else getattr(_type_of(param), name, None)
         for name in ("min", "max")
     )
-    if least is None:
-        return "" if most is None else f"max: {most}"
-    return f"min: {least}" if most is None else f"{least} to {most}"
+    return least, most

@@ -33,6 +33,7 @@ from mlt.perf.problem import BadOptionError, PerfError
 app = App()
 
 WIDTH = 120
+_PICTURES = (".png", ".svg", ".pdf")
 _RATE, _SIZE = UnitOption(RATE, whole=True), UnitOption(SIZE, whole=True)
 
 
@@ -235,6 +236,8 @@ def _run(
     if mode == "--serve":
         session.serve(port, interface, once=once, say=say)
         return
+    if plot is not None and plot.suffix not in _PICTURES:
+        raise BadOptionError(f"--plot {plot}: the name ends in the format: {', '.join(_PICTURES)}")
     if plot is not None and find_spec("matplotlib") is None:  # before a long measurement
         raise PerfError(f"--plot needs matplotlib: {how_to_install('perf', 'matplotlib')}")
     with _Display(notes) as display:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from mlt._shared.structured_text import parse_json
 from mlt._shared.units import format_time
 from mlt.cli.delegate import Delegate
 from mlt.cli.output import Output
@@ -96,7 +97,7 @@ def _is_there(name: str) -> bool:
 
 def _is_plan(file: Path) -> bool:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and "cluster_digest" in found

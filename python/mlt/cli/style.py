@@ -16,13 +16,15 @@ from typer.core import TyperCommand, TyperGroup
 
 from mlt._shared.field_errors import expectation
 from mlt._shared.json_lines import shown as printable
+from mlt._shared.os_errors import cause_of
 from mlt.cli.ending import FAILED, USAGE, finish, interrupted
-from mlt.cli.help_text import HelpMixin, argument_name, form, running, short_help
+from mlt.cli.help_text import HelpMixin, argument_name, form, number_expected, running, short_help
 from mlt.cli.layout import rows
 from mlt.errors import ErrorCode, MltError
 from mlt.switch_configs.errors import PolicyError, TargetError
 
 F = TypeVar("F", bound=Callable[..., Any])
+_QUOTES = ("'", '"')
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
@@ -152,18 +154,10 @@ def _show(error: Any) -> None:
 
 def show_error(error: Exception) -> None:
     """An error that a command finds itself, with the right form of the options that a wrong command line names."""
-    text = printable(_text_of(error))
+    text = printable(cause_of(error))
     print(f"error: {text}", file=sys.stderr)
     if status_of(error) == USAGE:
         _show_forms(text, running.get(None))
-
-
-def _text_of(error: Exception) -> str:
-    """An error's text; of the system's, without its number and in the order of all others."""
-    if not isinstance(error, OSError) or error.strerror is None:
-        return str(error)
-    files = " to ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    return f"{files}: {error.strerror}" if files else error.strerror
 
 
 def _show_forms(message: str, ctx: Any, param: Any = None) -> None:
@@ -187,13 +181,19 @@ def _members_like(name: str, ctx: Any) -> list[tuple[str, str]]:
 
 
 def _own_words(error: Any) -> str | None:
-    """What a value should have been, where a validating library says so in words of its own."""
+    """What a value should have been, where a library says so in words of its own."""
+    param = getattr(error, "param", None)
+    expected = None if param is None else number_expected(param)
     problems = getattr(error.__cause__, "errors", None)
-    if problems is None:
+    if problems is not None:
+        (problem, *_) = problems()
+        text = expectation(problem)
+        return text if problem["type"] == "value_error" else f"{problem['input']!r}: {expected or text}"
+    # Click begins with the value, as it was written or as the number that it is.
+    given = re.match(r"(.*?) is not (?:a valid|in the range)", str(getattr(error, "message", "")), re.DOTALL)
+    if given is None or expected is None:
         return None
-    (problem, *_) = problems()
-    text = expectation(problem)
-    return text if problem["type"] == "value_error" else f"{problem['input']!r}: {text}"
+    return f"{given[1] if given[1].startswith(_QUOTES) else repr(given[1])}: {expected}"
 
 
 def forms_of(message: str, command: Any, param: Any = None) -> str:

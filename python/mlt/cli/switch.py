@@ -118,12 +118,14 @@ def _emit(files: dict[str, str], directory: Path | None) -> None:
             click.echo(text, nl=False)
         return
     try:
+        if directory.exists() and not directory.is_dir():
+            raise click.BadParameter(f"{directory} is a file; name a folder, for the files", param_hint="--output")
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (directory / name).write_text(text, encoding="utf-8")
             click.echo(str(directory / name))
     except OSError as error:
-        _fail(error)
+        raise click.BadParameter(f"{directory} cannot be written: {error.strerror}", param_hint="--output") from None
 
 
 @app.command()

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlt._shared.extras import how_to_install
+from mlt._shared.os_errors import cause_of
 from mlt.demo.problem import DemoError
 
 DataName = Literal["auto", "fashion-mnist", "mnist"]
@@ -62,7 +63,9 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError) as error:
-        raise DemoError(f"{path}: cannot be read ({error}); reinstall the package dataset-fashion-mnist") from error
+        raise DemoError(
+            f"{path}: cannot be read ({cause_of(error)}); reinstall the package dataset-fashion-mnist"
+        ) from error
     if len(content) < 4 or content[:3] != bytes((0, 0, _IDX_UBYTE)):
         raise DemoError(f"{path}: not an IDX file of bytes (starts with {content[:4].hex() or 'nothing'})")
     dimensions = content[3]

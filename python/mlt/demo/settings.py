@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -72,7 +73,8 @@ class DemoSettings:
                 )
         if self.stall_seconds <= 0:
             raise BadSettingError(f"--timeout is {self.stall_seconds}; it must be more than 0 seconds")
-        if self.output.exists() and not self.output.is_dir():
+        # os.path, for pathlib's raises on a name that is too long.
+        if os.path.exists(self.output) and not os.path.isdir(self.output):
             raise BadSettingError(f"--output {self.output} exists and is not a folder; choose another")
 
 

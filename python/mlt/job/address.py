@@ -11,6 +11,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mlt._shared.addresses import is_host
+from mlt._shared.os_errors import cause_of
 from mlt.errors import ConfigError
 from mlt.job import interfaces
 from mlt.job.configuration import JobConfig
@@ -72,13 +74,15 @@ def _host_of(address: tuple[Any, ...]) -> str:
 
 def resolve_master(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any, ...]]:
     """Resolve MASTER_ADDR; addresses that other hosts can reach come first."""
+    if not is_host(config.master_addr):
+        raise ConfigError(f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} is not the name of a host")
     try:
         found = list(socket.getaddrinfo(config.master_addr, config.rendezvous_port, type=kind))
         return sorted(found, key=lambda one: interfaces.is_loopback(str(one[4][0])))
     except OSError as error:
         raise ConfigError(
-            f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} does not resolve ({error}); set it to the address "
-            "of rank 0's host"
+            f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} does not resolve ({cause_of(error)}); set it to "
+            "the address of rank 0's host"
         ) from error
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlt._shared import variables
 from mlt._shared.addresses import is_address
+from mlt._shared.structured_text import SyntaxProblem, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.units import whole_number
 from mlt.errors import ConfigError
@@ -178,14 +179,12 @@ def _read_text(text: str, rank: int | None) -> tuple[PathOptions, ...]:
     if (number := whole_number(text.strip())) is not None:
         return _read(number, rank)
     if "/" in text or text.endswith((".yaml", ".yml", ".json")):
-        import yaml
-
         try:
-            return _read(yaml.safe_load(read_text(text)), rank, from_file=True)
+            return _read(parse_yaml(read_text(text)), rank, from_file=True)
         except UnreadableError as error:
             raise ConfigError(f"{text} cannot be read: {error.reason}") from None
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{text} cannot be read: {error}") from None
+        except SyntaxProblem as error:
+            raise ConfigError(f"{text}: {error}") from None
         except ConfigError as error:
             raise ConfigError(f"{text}: {error}") from None
     return _read([item.strip() for item in text.split(",")], rank)

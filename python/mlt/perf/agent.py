@@ -18,6 +18,7 @@ from typing import Any
 
 from mlt._shared import variables
 from mlt._shared.link import Link, Message
+from mlt._shared.os_errors import cause_of
 from mlt._shared.processes import end_with_parent
 from mlt.errors import MltError
 from mlt.perf.local_address import free_port, network_id, retransmitted_segments
@@ -154,7 +155,7 @@ def main(argument: str) -> None:
             if message["do"] == "close":
                 break
     except (MltError, RuntimeError, OSError, MemoryError, ImportError, LookupError, TypeError, ValueError) as error:
-        text = str(error).strip() or repr(error)
+        text = cause_of(error)
         link.send({"kind": "error", "text": text if isinstance(error, MltError) else f"rank {rank}: {text}"})
         # The library may still be waiting for peers that are gone.
         sys.stderr.flush()

@@ -196,4 +196,6 @@ def write_plot(result: Result, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110)
     except (OSError, ValueError) as error:
-        raise PerfError(f"{path}: {error}; choose another place with --plot") from None
+        raise PerfError(
+            f"--plot {path}: {error.strerror if isinstance(error, OSError) else error}; choose another place"
+        ) from None

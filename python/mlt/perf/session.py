@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from mlt._shared import variables
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import GoneError, Link, Message, StrangerError
+from mlt._shared.os_errors import cause_of
 from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import MltError
 from mlt.job import interfaces
@@ -188,17 +189,19 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
                     follow(link, follower)
                 say(f"mlt perf: a run with {address} is done")
             except StrangerError as error:
-                refuse(link, caller.prover, str(error))
+                refuse(link, caller.prover, cause_of(error))
                 handshakes.count("refusals")
                 say(f"mlt perf: rejected: {error}")
                 continue
             except (MltError, OSError) as error:
-                refuse(link, caller.prover, str(error))
+                refuse(link, caller.prover, cause_of(error))
                 if once:
                     raise (
-                        error if isinstance(error, MltError) else PerfError(f"the client at {address}: {error}")
+                        error
+                        if isinstance(error, MltError)
+                        else PerfError(f"the client at {address}: {cause_of(error)}")
                     ) from None
-                say(f"mlt perf: the run with {address} failed: {error}")
+                say(f"mlt perf: the run with {address} failed: {cause_of(error)}")
             except Exception as error:  # whatever error a client causes, the next client is served
                 refuse(link, caller.prover, f"invalid request ({type(error).__name__})")
                 if once:
@@ -379,7 +382,7 @@ def _join(config: JobConfig, own: Host, port: int, options: Options) -> tuple[Li
         except (GoneError, OSError) as error:
             link.close()
             if time.monotonic() >= deadline:
-                raise PerfError(f"rank {config.rank}: {error}") from None
+                raise PerfError(f"rank {config.rank}: {cause_of(error)}") from None
             time.sleep(RETRY_SECONDS)
         except BaseException:
             link.close()

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+from mlt._shared.os_errors import cause_of
 from mlt.switch_configs.counters import QueueCounters, merge
 from mlt.switch_configs.generator import Generated
 from mlt.switch_configs.plan import Plan
@@ -124,7 +125,7 @@ def _reach(title: str, host: str, port: int) -> None:
         fix = NO_ADDRESS
         if not isinstance(error, socket.gaierror):
             fix = f"; enable gNMI on the device at port {port}, or name its port (HOST:PORT)"
-        raise PushError(f"{title}: gNMI cannot connect: {error}{fix}") from None
+        raise PushError(f"{title}: gNMI cannot connect: {cause_of(error)}{fix}") from None
 
 
 def _tree(generated: Generated) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from mlt._shared.addresses import is_host
+from mlt._shared.structured_text import SyntaxProblem, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
+from mlt.errors import ErrorCode
 from mlt.switch_push.device import PushError
 
 USER, PASSWORD, KEY = "MLT_SWITCH_USER", "MLT_SWITCH_PASSWORD", "MLT_SWITCH_KEY"
@@ -33,18 +34,11 @@ class Login:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-class _Loader(yaml.SafeLoader):
-    pass
-
-
-def _refuse_vault(loader: _Loader, node: yaml.Node) -> None:
+def _refuse_vault(loader: Any, node: Any) -> None:
     raise PushError(
         f"the inventory's line {node.start_mark.line + 1} is encrypted (!vault); decrypt it into the environment: "
         f"{PASSWORD}=$(ansible-vault view ...)"
     )
-
-
-_Loader.add_constructor("!vault", _refuse_vault)
 
 
 def find(host: str, *, inventory: Path | None = None, environ: Mapping[str, str] | None = None) -> Login:
@@ -63,6 +57,8 @@ def find(host: str, *, inventory: Path | None = None, environ: Mapping[str, str]
         name, _, port = rest.partition(":")
     if port is not None and not port.isdigit():
         raise PushError(f"host {host!r}: the port is not a number")
+    if not is_host(name):
+        raise _wrong(f"host {host!r} is not the name of a host")
     known: Mapping[str, Any] = {} if inventory is None else _entry(inventory, name)
     number = known.get("port") or (int(port) if port else None)
     return Login(
@@ -78,23 +74,29 @@ def find(host: str, *, inventory: Path | None = None, environ: Mapping[str, str]
 
 def _entry(inventory: Path, name: str) -> Mapping[str, Any]:
     try:
-        raw = yaml.load(read_text(inventory), Loader=_Loader)
+        raw = parse_yaml(read_text(inventory), {"!vault": _refuse_vault})
     except UnreadableError as error:
-        raise PushError(f"inventory {error}") from None
-    except yaml.YAMLError as error:
-        raise PushError(
+        raise _wrong(f"inventory {error}") from None
+    except SyntaxProblem as error:
+        raise _wrong(
             f"inventory {inventory}: {error}; an INI inventory becomes YAML with 'ansible-inventory --list --yaml'"
         ) from None
-    if not isinstance(raw, dict):
-        raise PushError(f"inventory {inventory}: neither Ansible's YAML (all: hosts: ...) nor nornir's hosts")
-    found = [entry for host, entry in _hosts(raw, {}) if host == name]
+    try:
+        hosts = list(_hosts(raw, {}))
+    except (AttributeError, TypeError):  # a list or a number where a mapping must be
+        raise _wrong(f"inventory {inventory}: neither Ansible's YAML (all: hosts: ...) nor nornir's hosts") from None
+    found = [entry for host, entry in hosts if host == name]
     if not found:
-        names = sorted({host for host, _ in _hosts(raw, {})})
-        raise PushError(f"inventory {inventory} has no host {name!r}; it has: {', '.join(names) or 'none'}")
+        names = sorted({host for host, _ in hosts})
+        raise _wrong(f"inventory {inventory} has no host {name!r}; it has: {', '.join(names) or 'none'}")
     merged: dict[str, Any] = {}
     for entry in found:
         merged |= entry
     return _read(merged)
+
+
+def _wrong(text: str) -> PushError:
+    return PushError(text, code=ErrorCode.CONFIG)
 
 
 def _hosts(group: Mapping[str, Any], above: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

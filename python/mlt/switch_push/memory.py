@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mlt._shared.os_errors import cause_of
+from mlt._shared.structured_text import parse_json
 from mlt.switch_push.device import PushError
 from mlt.switch_push.login import Login
 
@@ -48,10 +50,12 @@ class Memory:
 
     def _read(self) -> list[dict[str, Any]]:
         try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))
+            found = parse_json(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return []
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise PushError(f"{self._name}: {cause_of(error)}") from None
+        except ValueError as error:
             raise PushError(f"{self._name}: {self._file}: {error}") from None
         return list(found)
 
@@ -63,4 +67,5 @@ class Memory:
             new.write_text(json.dumps(entries) + "\n", encoding="utf-8")
             new.replace(self._file)
         except OSError as error:
-            raise PushError(f"{self._name}: cannot save the previous configuration for --undo: {error}") from None
+            cause = cause_of(error)
+            raise PushError(f"{self._name}: cannot save the previous configuration for --undo: {cause}") from None

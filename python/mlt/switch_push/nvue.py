@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Iterable
 from typing import Any
 
+from mlt._shared.os_errors import cause_of
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.generator import Generated
 from mlt.switch_configs.plan import Plan
@@ -72,7 +73,7 @@ class NvueDevice(Device):
             elif "certificate" in str(error).lower():
                 way_out = "the inventory's optional_args: ca names the authority that signed it"
             port = self._base.split(":")[2].split("/")[0]
-            raise PushError(f"{self.title}: NVUE at port {port}: {error}; {way_out}") from None
+            raise PushError(f"{self.title}: NVUE at port {port}: {cause_of(error)}; {way_out}") from None
 
     def _tree(self, revision: str) -> dict[str, Any]:
         found: dict[str, Any] = self._call("GET", f"/?rev={_quoted(revision)}&filled=false")

@@ -8,6 +8,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from mlt._shared.os_errors import cause_of
+from mlt._shared.text_files import UnreadableError, reading
+from mlt.errors import ErrorCode
 from mlt.switch_push.device import PushError, need
 from mlt.switch_push.login import Login
 
@@ -59,7 +62,7 @@ class LocalShell(Shell):
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise PushError(f"{self.title}: {error}") from None
+            raise PushError(f"{self.title}: {cause_of(error)}") from None
         return self._checked(command, done.returncode, done.stdout, done.stderr)
 
 
@@ -72,7 +75,16 @@ class SshShell(Shell):
         self._client = paramiko.SSHClient()
         self._client.load_system_host_keys()
         if known_hosts is not None:
-            self._client.load_host_keys(known_hosts)
+            try:
+                with reading(known_hosts):
+                    self._client.load_host_keys(known_hosts)
+            except UnreadableError as error:
+                raise PushError(f"--known-hosts {error}", code=ErrorCode.CONFIG) from None
+            except paramiko.hostkeys.InvalidHostKey as error:
+                raise PushError(
+                    f"--known-hosts {known_hosts}: not a file of host keys, as ssh-keyscan prints",
+                    code=ErrorCode.CONFIG,
+                ) from error
         self._client.set_missing_host_key_policy(paramiko.RejectPolicy())
         try:
             self._client.connect(
@@ -87,9 +99,9 @@ class SshShell(Shell):
             )
         except (OSError, paramiko.SSHException) as error:
             raise PushError(
-                f"SSH to {login.host} port {login.port or 22} failed: {error}; unknown host keys are rejected "
-                "(ssh-keyscan, --known-hosts FILE), the login comes from MLT_SWITCH_USER, MLT_SWITCH_PASSWORD, "
-                "MLT_SWITCH_KEY or --inventory"
+                f"SSH to {login.host} port {login.port or 22} failed: {cause_of(error)}; unknown host keys are "
+                "rejected (ssh-keyscan, --known-hosts FILE), the login comes from MLT_SWITCH_USER, "
+                "MLT_SWITCH_PASSWORD, MLT_SWITCH_KEY or --inventory"
             ) from None
 
     def run(self, command: str, *, stdin: str = "") -> str:
@@ -101,7 +113,7 @@ class SshShell(Shell):
             text, errors = out.read().decode(errors="replace"), err.read().decode(errors="replace")
             code = int(out.channel.recv_exit_status())
         except Exception as error:  # paramiko raises OSError, SSHException, EOFError, socket.timeout
-            raise PushError(f"{self.title}: the SSH connection failed: {error or type(error).__name__}") from None
+            raise PushError(f"{self.title}: the SSH connection failed: {cause_of(error)}") from None
         return self._checked(command, code, text, errors)
 
     def close(self) -> None:

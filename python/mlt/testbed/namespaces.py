@@ -73,22 +73,37 @@ def create(path: Path) -> None:
 
 
 def inside(path: Path, work: Callable[[], Result]) -> Result:
-    """Run ``work`` in the namespace; sockets that it opens stay there. Raises what ``work`` raises."""
+    """Run ``work`` in the namespace; sockets that it opens stay there. Raises what ``work`` raises, and TestbedError
+    for pyroute2's errors."""
+    from pyroute2.netlink.exceptions import NetlinkError  # type: ignore[import-untyped]
 
     def body() -> Result:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = _opened(path)
         try:
             _checked(_libc.setns(fd, _CLONE_NEWNET), f"enter {path}")
         finally:
             os.close(fd)
-        return work()
+        try:
+            return work()
+        except NetlinkError as error:
+            raise TestbedError(f"{path.name}: the kernel refuses: {os.strerror(abs(error.code))}") from error
 
     return _in_thread(body)
 
 
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise TestbedError(
+            f"{path}: {error.strerror}; 'mlt testbed down' removes what is left of the testbed"
+        ) from None
+
+
 def enter_command(path: Path) -> list[str]:
     """Command-line prefix to run a command in the namespace; the command replaces it, so the pid is the command's
-    own."""
+    own. Raises TestbedError if the namespace is gone."""
+    os.close(_opened(path))
     return ["nsenter", f"--net={path}", "--"]
 
 

@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mlt._shared.field_errors import expectation
+from mlt._shared.structured_text import SyntaxProblem, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.unit_fields import LOSS, RATE, SIZE, TIME, Unit
 from mlt.testbed.errors import BadTopologyError
@@ -185,11 +185,11 @@ def make(fields: dict[str, Any], *, source: str = "testbed") -> Topology:
 def load(path: str | Path, **overrides: Any) -> Topology:
     """Read a YAML file; ``overrides`` take precedence. A policy's path is relative to the file."""
     try:
-        raw = yaml.safe_load(read_text(path))
+        raw = parse_yaml(read_text(path))
     except UnreadableError as error:
         raise BadTopologyError(str(error)) from None
-    except yaml.YAMLError as error:
-        raise BadTopologyError(f"{path}: cannot be read: {error}") from None
+    except SyntaxProblem as error:
+        raise BadTopologyError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise BadTopologyError(f"{path}: expected fields such as 'hosts: 4'; see docs/testbed.md")
     if isinstance(raw.get("policy"), str):

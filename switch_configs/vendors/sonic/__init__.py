@@ -23,6 +23,8 @@ from mlt.switch_configs.vendors.sonic.change import change, text
 from mlt.switch_configs.vendors.sonic.reading import Reader
 from mlt.switch_configs.vendors.sonic.updater import Database, parts_of, pointer, refusals, releases, rules_of
 
+from mlt._shared.structured_text import SyntaxProblem, parse_json
+
 COLOURS = ("green", "yellow", "red")
 RESERVED_BYTES = 1024
 # The order matters to apply-patch: entries come before the entries that refer to them.
@@ -256,8 +258,8 @@ class Sonic(Target):
 
     def _database(self, running: str) -> Database:
         try:
-            before = json.loads(running)
-        except json.JSONDecodeError as error:
+            before = parse_json(running)
+        except SyntaxProblem as error:
             cause = f"{not_json(running, error)}; it takes {self.whole}"
             raise self.fail("running configuration", cause) from error
         if not isinstance(before, dict) or not all(isinstance(table, dict) for table in before.values()):
@@ -268,9 +270,9 @@ class Sonic(Target):
         if "config_db.json" not in files:
             raise self.fail("files", "config_db.json is missing")
         try:
-            tables = json.loads(files["config_db.json"])
-        except json.JSONDecodeError as error:
-            raise self.fail(f"config_db.json:{error.lineno}", f"not JSON: {error.msg}") from error
+            tables = parse_json(files["config_db.json"])
+        except SyntaxProblem as error:
+            raise self.fail(f"config_db.json:{error.line or 1}", f"not JSON: {error.reason}") from error
         behaviour = Reader(self, tables, reading or Reading()).behaviour()
         if "patch.json" in files:
             self._patch_agrees(tables, json.loads(files["patch.json"]))

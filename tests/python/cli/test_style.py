@@ -313,6 +313,27 @@ def test_usage_errors__of_values_together_show_the_right_form_too() -> None:
     assert "Right form" not in mlt("perf", "no.such.host.invalid").stderr  # the command line is fine
 
 
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (("testbed", "run", "--hosts", "2", "--rate", "200", "Mbit/s", "--", "true"), "200Mbit/s or '200 Mbit/s'"),
+        (("testbed", "set", "host1", "--loss", "1", "%"), "1% or '1 %'"),
+        (("perf", "--local", "--rate", "200", "Mbit/s"), "200Mbit/s or '200 Mbit/s'"),
+        (("perf", "--local", "--size", "1KiB,64", "KiB"), "1KiB,64KiB or '1KiB,64 KiB'"),
+        (("perf", "--timeout", "5", "s", "--local"), "5s or '5 s'"),
+    ],
+)
+def test_usage_errors__of_a_quantity_in_two_words_say_how_to_write_it(words: tuple[str, ...], right: str) -> None:
+    done = mlt(*words)
+    assert done.returncode == 2
+    assert_names(done.stderr, f"write {right}", "Right form:")
+
+
+def test_usage_errors__words_of_another_program_are_its_own() -> None:
+    done = mlt("testbed", "run", "--hosts", "0", "--", "sleep", "--delay", "1", "s")
+    assert_names(done.stderr, "(got 0)")
+
+
 def test_tables__cut_no_word_in_a_narrow_terminal() -> None:
     found = {}
     for columns in (50, 150):

@@ -90,7 +90,7 @@ def test_resolve__names_the_variable_and_the_file(tmp_path: Path) -> None:
     with pytest.raises(mlt.ConfigError, match=r"MLT_PATHS: .*bad\.yaml: path 0: port is 'x'"):
         resolve(None, environ={"MLT_PATHS": str(tmp_path / "bad.yaml")})
     (tmp_path / "broken.yaml").write_text("paths: [", encoding="utf-8")
-    with pytest.raises(mlt.ConfigError, match="cannot be read"):
+    with pytest.raises(mlt.ConfigError, match="not YAML"):
         resolve(str(tmp_path / "broken.yaml"))
 
 

@@ -38,7 +38,7 @@ def test_digest__ignores_words_and_order_but_no_number() -> None:
         (text(extra='accept: {onyx: {fair: "x\\nreload"}}'), "one line of plain ASCII"),
         ("a: [", "not YAML"),
         ("- 1", "expected a mapping"),
-        (text(extra="default: {sharing: fair}"), "appears twice"),
+        (text(extra="default: {sharing: fair}"), "written twice"),
         (text(s1="32768bit"), "data[0].wred.min_threshold_bytes"),
     ],
 )

@@ -215,8 +215,8 @@ def test_by_port__many_ports_are_counted_where_a_line_is_about_all_of_them() -> 
 @pytest.mark.parametrize(
     ("system", "text", "words"),
     [
-        ("sonic", "hostname leaf1\n", "running.txt: not JSON at line 1 (Expecting value): 'hostname leaf1'"),
-        ("sonic", '{"PORT": {}}\n}', "running.txt: not JSON at line 2 (Extra data): '}'"),
+        ("sonic", "hostname leaf1\n", "running.txt: not JSON at line 1: expected a value: 'hostname leaf1'"),
+        ("sonic", '{"PORT": {}}\n}', "running.txt: not JSON at line 2: text after the end: '}'"),
         ("sonic", "[1]", "running.txt: JSON"),
         ("sonic", " \n", "running.txt: empty"),
         ("openconfig", "{}", "running.txt: openconfig-qos:qos is missing"),

@@ -14,7 +14,7 @@ import pytest
 from checks import assert_names, until
 from testbed_lab import MLT, command, leftovers, needs_testbed, python
 
-from mlt.testbed import BadTopologyError, Testbed, TestbedError, namespaces, state
+from mlt.testbed import BadTopologyError, Testbed, TestbedError, namespaces, state, topology
 
 pytestmark = needs_testbed
 
@@ -221,3 +221,31 @@ def test_testbeds__of_two_names_are_apart(name: str) -> None:
         assert command("set", "--name", name, "--loss", "7%").returncode == 0
         assert Testbed.attach(name).topology.loss == 0.07
         assert other.link_counters()[0].loss == 0.05
+
+
+def test_commands__of_a_testbed_whose_namespace_is_gone_say_so(name: str) -> None:
+    assert command("up", name, "--hosts", "2").returncode == 0
+    namespaces.remove(namespaces.path_of(name, "host0"))
+    # Its links went with it: the switch has no port to set.
+    for words, facts in (
+        (("exec", "--name", name, "host0", "--", "true"), (f"mlt-{name}-host0", "No such file", "mlt testbed down")),
+        (("set", "host0", "--name", name, "--break"), (f"mlt-{name}-switch", "No such device")),
+    ):
+        done = command(*words)
+        assert done.returncode == 1, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert_names(done.stderr, *facts)
+
+
+def test_inside__names_the_namespace_that_the_kernel_refuses_something_in(name: str) -> None:
+    path = namespaces.path_of(name, "host0")
+
+    def delete_nothing() -> None:
+        from pyroute2 import IPRoute
+
+        with IPRoute() as ip:
+            ip.link("del", index=999)
+
+    with Testbed(topology.make({"hosts": 1}), name=name), pytest.raises(TestbedError) as error:
+        namespaces.inside(path, delete_nothing)
+    assert_names(str(error.value), f"mlt-{name}-host0", "No such device")

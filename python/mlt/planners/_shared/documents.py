@@ -7,8 +7,7 @@ validation errors, and a model's own cross-reference checks (``Problem``), to li
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mlt._shared.field_errors import expectation
+from mlt._shared.structured_text import SyntaxProblem, parse_json, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
 
 Location = tuple[str | int, ...]
@@ -68,22 +68,6 @@ def suggest(name: str, known: Sequence[str]) -> str:
         return f"did you mean {close[0]!r}?"
     shown = ", ".join(sorted(known)[:8])
     return f"expected one of {shown}{', ...' if len(known) > 8 else ''}" if known else "none is defined"
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The safe loader, except that a repeated key is an error (by default the last one wins silently)."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Hashable] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key!r} is written twice", problem_mark=key_node.start_mark)
-            seen.add(key)
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
-        return mapping
 
 
 def _line_of(root: yaml.Node | None, where: Location) -> int | None:
@@ -142,20 +126,10 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 def _parse(text: str, *, as_json: bool, source: str) -> Any:
     try:
-        if as_json:
-            return json.loads(text)
-        return yaml.load(text, Loader=_Loader)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            [Problem(where=(), message=f"not JSON: {error.msg}", line=error.lineno)], source=source
-        ) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        detail = " ".join(part for part in (error.context, error.problem) if part)
-        line = mark.line + 1 if mark else None
-        raise InputError([Problem(where=(), message=f"not YAML: {detail}", line=line)], source=source) from None
-    except yaml.YAMLError as error:
-        raise InputError([Problem(where=(), message=f"not YAML: {error}")], source=source) from None
+        return parse_json(text) if as_json else parse_yaml(text)
+    except SyntaxProblem as error:
+        problem = Problem(where=(), message=f"not {error.kind}: {error.reason}", line=error.line)
+        raise InputError([problem], source=source) from None
 
 
 def parse_document(model: type[M], text: str, *, source: str, as_json: bool = False) -> M:
@@ -175,8 +149,8 @@ def parse_document(model: type[M], text: str, *, source: str, as_json: bool = Fa
         problems = list(error.problems)
     # JSON is YAML, so one walk over YAML nodes finds the line in both; only invalid files need it.
     try:
-        root = yaml.compose(text, Loader=_Loader)
-    except yaml.YAMLError:  # JSON may be indented by tabs, which YAML forbids: report without a line
+        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError):  # JSON may be indented by tabs, which YAML forbids: report without a line
         root = None
     located = [Problem(where=p.where, message=p.message, line=_line_of(root, p.where)) for p in problems]
     raise InputError(located, source=source)

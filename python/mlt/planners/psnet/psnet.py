@@ -236,7 +236,7 @@ def build_psnet(
         TopologyError: the numbers do not make a PSNet; the message names the wrong one and a valid value.
     """
     return PSNet(
-        modules=(module,) * require_count("modules", modules),
+        modules=(module,) * require_count("modules", modules, at_most=MAX_MODULES),
         wiring=regular_wiring(modules, module.tors, seed=seed),
         inter_bits_per_second=inter_bits_per_second,
         latency_seconds=latency_seconds,

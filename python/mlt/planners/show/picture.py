@@ -137,7 +137,9 @@ def _draw_bars(axes: Any, used: dict[tuple[str, str], float]) -> None:
     bars = bars_of(used)[::-1]
     drawn = axes.barh([text for text, _, _ in bars], [100 * value for _, value, _ in bars], color="#4c78a8", height=0.6)
     counts = [f"{count} link{'s'[: count - 1]}, {100 * value:.0f} %" for _, value, count in bars]
-    axes.bar_label(drawn, counts, fontsize=7, padding=3)
+    # Over the line of 100 %.
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+    axes.bar_label(drawn, counts, fontsize=7, padding=3, bbox=box, zorder=3)
     axes.tick_params(axis="y", labelsize=7)
     axes.set_xlim(0, max(100.0, *(100 * value for _, value, _ in bars)) * 1.25)
     axes.set_ylim(-0.8, max(len(bars), 4) - 0.2)
@@ -145,7 +147,7 @@ def _draw_bars(axes: Any, used: dict[tuple[str, str], float]) -> None:
     shown = sum(count for _, _, count in bars)
     what = f"all {len(used)} loaded links" if shown == len(used) else f"busiest {shown} of {len(used)} loaded links"
     axes.set_title(what, fontsize=9)
-    axes.axvline(100, color="#e45756", linewidth=0.8)
+    axes.axvline(100, color="#e45756", linewidth=0.8, zorder=0.5)
 
 
 def plan_figure(cluster: Cluster, plan: Plan, *, job: str) -> Any:
