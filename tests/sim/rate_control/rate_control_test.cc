@@ -29,7 +29,8 @@ struct Setting {
   std::uint64_t port_bytes = 4'000'000;
   std::uint64_t tensor_bytes = 4'000'000;
   std::uint32_t window_bytes = 1U << 20;
-  bool incast = false;  // all to one host, instead of each to its own
+  base::DurationNs host_jitter_ns = 0;  // of every host's link
+  bool incast = false;                  // all to one host, instead of each to its own
   std::uint64_t seed = 1;
 };
 
@@ -82,6 +83,7 @@ class Rig {
     fabric.host_link.rate_bytes_per_second = setting.line_rate;
     fabric.core_link.rate_bytes_per_second = setting.port_rate;
     fabric.host_link.propagation_ns = fabric.core_link.propagation_ns = 2 * base::kMicrosecond;
+    fabric.host_link.jitter_ns = setting.host_jitter_ns;
     fabric.port = sim::uniform_port({}, setting.port_bytes, setting.port_bytes);
     return setting.incast ? sim::star(static_cast<std::uint16_t>(setting.flows + 1), fabric)
                           : sim::dumbbell(setting.flows, setting.flows, fabric);
@@ -257,6 +259,23 @@ TEST_CASE("rate_control__cards_ten_times_faster_than_the_port_share_it") {
     setting.seed = seed;
     // The cards' bursts are ten times the port's rate: shares are wider apart than with equal rates, queues longer.
     check_fair(setting, 0.15, 0.1);
+  }
+}
+
+// A known fault: it stands here so that whoever mends it is told to strike should_fail. A slow flow's packets are
+// further apart, so their delays fall by less than the time between them: it measures less jitter than a fast one
+// (R1.2.14), has lower thresholds, and becomes slower.
+TEST_CASE("rate_control__jitter_leaves_each_flow_its_share" * doctest::should_fail()) {
+  for (const base::DurationNs jitter_ns : {50 * base::kMicrosecond, base::kMillisecond}) {
+    Setting setting;
+    setting.host_jitter_ns = jitter_ns;
+    setting.window_bytes = 16U << 20;
+    const Outcome outcome = Rig(setting).run();
+    CAPTURE(jitter_ns);
+    describe(setting, outcome);
+    CHECK(outcome.fault == "");
+    CHECK(outcome.least_share >= 0.8);
+    CHECK(outcome.goodput >= 0.9);
   }
 }
 
