@@ -30,6 +30,8 @@ OLDEST = (3, 10)
 TEST_PACKAGES = ("pytest>=8", "pytest-timeout>=2.2", "hypothesis>=6")
 TESTS = (
     "tests/python/cli/test_completion.py",
+    "tests/python/cli/test_exit_statuses.py",
+    "tests/python/cli/test_interrupted.py",
     "tests/python/cli/test_launch.py",
     "tests/python/cli/test_short_help.py",
     "tests/python/cli/test_style.py",
