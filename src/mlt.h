@@ -250,8 +250,8 @@ struct CollectiveOptions {
 };
 
 // How the members' tensors become one (collective/reduction.h). A mean divides by the number of ranks, or with a loss
-// bound, except in an all-reduce of more than two, by the terms that arrived; integers and bool have none. kAnd to kXor
-// are bitwise, of integers and bool only.
+// bound by the terms that arrived; in an all-reduce of more than two ranks that miss terms, one's own term takes their
+// weights instead. Integers and bool have no mean. kAnd to kXor are bitwise, of integers and bool only.
 enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, kOr, kXor };
 inline constexpr std::uint8_t kReductionCount = 8;
 

@@ -45,8 +45,8 @@ class BoundedLossState:
     ``first_key``: first push-pull key of this state (two states that share a ``PushPull`` need separate ranges).
     ``history``: number of steps whose statistics are kept.
 
-    Services divide by the contributions that arrived, per element; workers among themselves,
-    if they are more than two, by the number of workers.
+    Services divide by the contributions that arrived, per element. Among themselves, a worker that misses a sum of
+    others gives its own term their weights: so losses do not make the average smaller.
 
     Used from the thread that runs the backward pass; ``steps`` and ``latest`` may be read from any thread.
 

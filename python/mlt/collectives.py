@@ -71,9 +71,9 @@ class GroupCollectives:
 
         Ring algorithm: the sums go around the ring once, then the results. Only sums may be lost, up to ``loss_bound``
         of all that a rank receives of them; missing values count as zero. A ``loss_bound`` above 0 needs a SUM or MEAN
-        of floating point. The results are exact, so all ranks end with the same bits. A mean of more than two ranks
-        divides by their number, whatever was lost. The completion's ``missing_bytes`` are those missing from this
-        rank's receives.
+        of floating point. The results are exact, so all ranks end with the same bits. In a mean the term of the rank
+        that misses a partial sum takes the weights of the missing terms, so that the weights add up to 1 whatever was
+        lost. The completion's ``missing_bytes`` are those missing from this rank's receives.
 
         ``ranks``: the group, in ring order; None: all workers. ``stream`` in [0, 2^32): every stream of the same ranks
         is a group with an order of its own, so that independent users of a context need no common order. ``layer`` of

@@ -167,9 +167,9 @@ void add_and_scale(std::byte* __restrict into, const std::byte* __restrict from,
 }
 
 template <typename E>
-void scale(std::byte* values, std::size_t elements, std::uint32_t ranks) {
+void scale(std::byte* values, std::size_t elements, std::uint32_t factor, std::uint32_t divisor) {
   constexpr std::size_t kBytes = sizeof(typename E::Stored);
-  const auto share = share_of<E>(ranks);
+  const auto share = static_cast<typename E::Value>(factor) * share_of<E>(divisor);
   for (std::size_t i = 0; i < elements; ++i) store<E>(values + i * kBytes, load<E>(values + i * kBytes) * share);
 }
 

@@ -59,8 +59,8 @@ struct Kernel {
   void (*combine)(std::byte* into, const std::byte* from, std::size_t elements) = nullptr;
   // The same with the last term: a mean's sum is multiplied by 1 / ranks before it is rounded.
   void (*combine_last)(std::byte* into, const std::byte* from, std::size_t elements, std::uint32_t ranks) = nullptr;
-  // values[i] *= 1 / ranks. Null except for a mean.
-  void (*scale)(std::byte* values, std::size_t elements, std::uint32_t ranks) = nullptr;
+  // values[i] *= factor / divisor. Null except for a mean.
+  void (*scale)(std::byte* values, std::size_t elements, std::uint32_t factor, std::uint32_t divisor) = nullptr;
   // into[i] = all of `from` in their order, rounded once; `into` may be one of them. `terms`: how many are not missing.
   void (*combine_all)(std::byte* into, std::span<const std::byte* const> from, std::size_t elements,
                       std::uint32_t terms) = nullptr;

@@ -140,28 +140,28 @@ void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std:
   } else if (target.ranks == 0) {
     target.kernel->combine(into, payload.data(), elements);
   } else {
-    // PROTOCOL 22.2.5: A mean MUST be the sum times 1 / n, whatever was lost, multiplied where the last term is added,
-    //     before it is rounded. ...
+    // PROTOCOL 22.2.5: A mean MUST be the sum times 1 / n, multiplied where the last term is added, before it is
+    //     rounded. ...
     target.kernel->combine_last(into, payload.data(), elements, target.ranks);
   }
   if (target.onward != nullptr) pass_on(*target.onward, offset_bytes, payload.size());
 }
 
-// A mean is divided where the last term is added. For a segment missing there, the present value is divided. What is
-// missing is passed on now: nothing is added to it any more.
+// A segment missing of a mean had collected the terms of the turns so far: the own term takes their weights, because no
+// later rank can tell that they are missing. What is missing is passed on now: nothing is added to it any more.
 void RingAllReduce::on_received(const Stream&, std::uint32_t step, const core::Completion& completion) {
   if (completion.received_bitmap.empty()) return;
   const std::span<std::byte> sum = piece(step, false);
-  // PROTOCOL 22.2.5: ... Of two members, an element whose other term is missing MUST stay as it is: the mean of what
-  //     arrived.
-  const bool is_divided = is_last_sum(step) && kernel_.scale != nullptr && ranks_ > 2;
+  // PROTOCOL 22.2.5: ... A member that misses an element in turn t MUST multiply its own term by t + 2, in the place of
+  //     the t + 1 that are missing, and in turn n - 2 by n / n: the weights of the terms in a mean have the sum 1.
+  const bool stands_in = kernel_.scale != nullptr && !is_last_sum(step);
   Onward& onward = onward_[(step + pieces_) % kMaxWindow];
   const bool passes_on = onward.send_step == step + pieces_;
   for (std::uint32_t i = 0; i < completion.segment_count; ++i) {
     if (((completion.received_bitmap[i / 64] >> (i % 64)) & 1U) != 0) continue;
     const std::size_t at = std::min<std::size_t>(std::size_t{i} * completion.segment_bytes, sum.size());
     const std::size_t bytes = std::min<std::size_t>(completion.segment_bytes, sum.size() - at);
-    if (is_divided) kernel_.scale(sum.data() + at, bytes / element_bytes_, ranks_);
+    if (stands_in) kernel_.scale(sum.data() + at, bytes / element_bytes_, turn_of(step) + 2, 1);
     if (passes_on) pass_on(onward, at, bytes);
   }
 }

@@ -9,8 +9,8 @@
 // order. 16-bit floating-point sums are rounded at each hop. Loss is allowed only while sums are passed on
 // (section 22.2 of PROTOCOL.md): up to the bound of all that a rank receives of sums, in whichever chunks, because the
 // bound of a small chunk alone is less than a segment. A missing segment adds nothing, and drops the terms of every
-// rank that it had passed. The divisor is the number of ranks, because a segment does not state how many terms it
-// holds; of two ranks the one that adds knows it, and divides by what arrived.
+// rank that it had passed. In a mean the own term of the rank that misses it takes their weights: so lost terms do not
+// make a mean smaller, though a segment does not state how many terms it holds, and the divisor is the number of ranks.
 #pragma once
 
 #include <array>

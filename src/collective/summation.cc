@@ -305,7 +305,7 @@ void Summation::finish_round(TimeNs now, Partition& partition) {
     if (contributors == 0) {
       std::ranges::fill(values, 0.0F);
     } else if (partition.shape.average) {
-      mean_kernel().scale(std::as_writable_bytes(values).data(), values.size(), contributors);
+      mean_kernel().scale(std::as_writable_bytes(values).data(), values.size(), 1, contributors);
     }
   }
   // No push is posted now, and every result of the round before has left: neither buffer is in use.

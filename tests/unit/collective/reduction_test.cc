@@ -161,7 +161,7 @@ void check_floats(ElementType element) {
     kernel->combine_last(last.data(), b.data() + 1, kCount, kRanks);
     const std::array<const std::byte*, 3> terms = {all.data(), b.data() + 1, a.data()};
     kernel->combine_all(all.data(), terms, kCount, kRanks);
-    if (is_mean) kernel->scale(scaled.data(), kCount, kRanks);
+    if (is_mean) kernel->scale(scaled.data(), kCount, 1, kRanks);
     const T share = is_mean ? T{1} / T{kRanks} : T{1};
     for (std::size_t i = 0; i < kCount; ++i) {
       const T x = at<T>(a.data(), i), y = at<T>(b.data() + 1, i);

@@ -188,6 +188,66 @@ TEST_CASE("ring_allreduce__all_receives_of_sums_share_the_bound_and_results_have
   }
 }
 
+// Against a walk along the ring for each element: a rank that misses it starts anew, with its own term in the place of
+// all before. Bit for bit, with chunks of one piece, whose segments are passed on one by one, and of several, and with
+// neighbours that cut a chunk differently.
+TEST_CASE("ring_allreduce__in_a_mean_the_own_term_takes_the_weights_of_the_missing") {
+  std::uint64_t lost = 0;
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {
+    CAPTURE(seed);
+    const auto ranks = static_cast<std::uint16_t>(3 + seed % 6);
+    const std::size_t elements = (seed % 4 == 0 ? 150'000 : 20'000) + seed;
+    const double bound = seed % 5 == 0 ? 0.8 : 0.05 * static_cast<double>(1 + seed % 6);
+    FakeBus bus({.ranks = ranks, .seed = seed, .lossy = true, .segment_bytes = [seed](auto from, auto to) {
+                   return seed % 3 == 0 && (from + to) % 3 == 0 ? 8'920U : 1'432U;
+                 }});
+    auto tensors = random_tensors(ranks, elements, seed);
+    const auto terms = tensors;
+    std::vector<std::vector<bool>> is_missing(ranks, std::vector<bool>(elements));
+    bus.on_segment = [&](const FakeBus::Segment& segment) {
+      if (!segment.is_missing) return;
+      const auto* const at = reinterpret_cast<const float*>(segment.receive.data.data() + segment.offset);
+      const auto first = static_cast<std::size_t>(at - tensors[segment.to].data());
+      for (std::size_t i = first; i < first + segment.length / sizeof(float); ++i) is_missing[segment.to][i] = true;
+    };
+    all_reduce(bus, tensors, true, bound);
+    std::vector<float> expected(elements);
+    for (std::size_t chunk = 0; chunk < ranks; ++chunk) {
+      const std::size_t first = elements / ranks * chunk + std::min(chunk, elements % ranks);
+      const std::size_t length = elements / ranks + (chunk < elements % ranks ? 1 : 0);
+      for (std::size_t i = first; i < first + length; ++i) {
+        float sum = terms[chunk][i];
+        for (std::size_t hop = 1; hop < ranks; ++hop) {
+          const std::size_t rank = (chunk + hop) % ranks;
+          const float own = terms[rank][i];
+          const bool is_last = hop + 1 == ranks;
+          if (is_missing[rank][i]) {
+            sum = is_last ? own : own * static_cast<float>(hop + 1);
+          } else {
+            sum = is_last ? (own + sum) * (1.0F / static_cast<float>(ranks)) : own + sum;
+          }
+        }
+        expected[i] = sum;
+      }
+    }
+    for (const auto& tensor : tensors) REQUIRE(tensor == expected);
+    lost += bus.lost_elements();
+  }
+  CHECK(lost > 1'000'000);
+}
+
+TEST_CASE("ring_allreduce__a_mean_of_equal_terms_is_no_smaller_for_what_is_lost") {
+  for (const int count : {2, 3, 5, 8}) {
+    CAPTURE(count);
+    const auto ranks = static_cast<std::uint16_t>(count);
+    FakeBus bus({.ranks = ranks, .seed = 11, .lossy = true});
+    std::vector<std::vector<float>> tensors(ranks, std::vector<float>(60'000, 5.0F));
+    all_reduce(bus, tensors, true, 0.3);
+    CHECK(bus.lost_elements() > 10'000);
+    for (const float value : tensors[0]) REQUIRE(value == doctest::Approx(5.0).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("ring_allreduce__a_mean_of_two_is_of_the_terms_that_arrived") {
   FakeBus bus({.ranks = 2, .seed = 9, .lossy = true});
   std::vector<std::vector<float>> tensors = {std::vector<float>(50'000, 2.0F), std::vector<float>(50'000, 6.0F)};
