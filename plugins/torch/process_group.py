@@ -71,8 +71,9 @@ def _in_order(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(group: MltProcessGroup, tensors: Any, *rest: Any, **named: Any) -> Any:
         device = device_of(tensors, method.__name__)
-        parts = pieces_of(tensors) if device is not None else [tensors]
-        return group._stage(device, method, [((part,), part, part) for part in parts], tensors, rest, named)
+        parts = pieces_of(tensors) if device is not None else [(tensors, tensors, tensors)]
+        calls = [((part,), read, written) for part, read, written in parts]
+        return group._stage(device, method, calls, tensors, rest, named)
 
     return call
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from mlt.torch.work import MltWork
+from mlt.torch.work import MltWork, future_pair, publish
 
 import torch
 import torch.distributed as dist
@@ -50,6 +50,9 @@ class Device(Protocol):
     def synchronize(self, event: Any) -> None:
         """Block the calling thread until the event."""
 
+    def is_reached(self, event: Any) -> bool:
+        """Whether ``synchronize`` would not block."""
+
     def wait(self, event: Any) -> None:
         """Make the caller's stream wait for the event."""
 
@@ -79,16 +82,19 @@ class Cuda:
         return event
 
     def copy_to_host(self, pairs: Sequence[Pair], after: Any) -> Any:
-        out, back = self._of(pairs)
+        out, back = self._of(pairs[0][1].device)
         out.wait_stream(back)
         return self._copy([(host, tensor, tensor) for host, tensor in pairs], out, after)
 
     def copy_back(self, pairs: Sequence[Pair], after: Any) -> Any:
-        _, back = self._of(pairs)
+        _, back = self._of(pairs[0][1].device)
         return self._copy([(tensor, host, tensor) for host, tensor in pairs], back, after)
 
     def synchronize(self, event: Any) -> None:
         event.synchronize()
+
+    def is_reached(self, event: Any) -> bool:
+        return bool(event.query())
 
     def wait(self, event: Any) -> None:
         torch.cuda.current_stream(event.device).wait_event(event)
@@ -98,14 +104,12 @@ class Cuda:
 
     def complete(self, set_result: Callable[[], None], event: Any) -> None:
         # A future of a device records an event of its own on the current stream.
-        with self._lock:
-            back = self._streams[event.device.index][1]
+        _, back = self._of(event.device)
         with torch.cuda.stream(back):
             back.wait_event(event)
             set_result()
 
-    def _of(self, pairs: Sequence[Pair]) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-        device = pairs[0][1].device
+    def _of(self, device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
         with self._lock:
             if device.index not in self._streams:
                 self._streams[device.index] = (_stream(device), _stream(device))
@@ -118,7 +122,8 @@ class Cuda:
         with torch.no_grad(), torch.cuda.stream(stream):
             stream.wait_event(after)
             for target, source, tensor in copies:
-                target.copy_(source, non_blocking=True)
+                # torch would conjugate or negate in the host's memory before the copy has arrived there.
+                target.copy_(source.resolve_conj().resolve_neg(), non_blocking=True)
                 # The allocator must not give its memory away before this stream has used it.
                 tensor.record_stream(stream)
             event.record(stream)
@@ -168,20 +173,36 @@ def leaves(tree: Any) -> Iterator[torch.Tensor]:
             yield from leaves(part)
 
 
-def pieces_of(tensors: Sequence[torch.Tensor], piece_bytes: int = PIECE_BYTES) -> list[list[torch.Tensor]]:
-    """Lists of tensors to stage together: first what is not cut, then a piece each. The same at every rank.
+@dataclass(frozen=True)
+class Part:
+    """Elements ``start`` to ``stop`` of a tensor in the order of its indices, which is that of its mirror's memory."""
 
-    Raises nothing; shares the tensors' memory.
+    tensor: torch.Tensor
+    start: int
+    stop: int
+
+
+def pieces_of(tensors: Sequence[torch.Tensor], piece_bytes: int = PIECE_BYTES) -> list[tuple[Any, Any, Any]]:
+    """Lists of what to stage together, each with the tensors that it reads and writes: first what is not cut, then a
+    piece each. Shares the tensors' memory.
+
+    All ranks must cut alike, and their tensors may differ in strides, so only type and size count. A strided tensor is
+    copied as a whole, before its first piece and after its last.
     """
-    whole: list[torch.Tensor] = []
-    pieces: list[list[torch.Tensor]] = []
+    whole = [tensor for tensor in tensors if tensor.nbytes <= piece_bytes]
+    pieces: list[tuple[Any, Any, Any]] = [(whole, whole, whole)] if whole else []
     for tensor in tensors:
-        if tensor.nbytes <= piece_bytes or not tensor.is_contiguous():
-            whole.append(tensor)
-        else:
-            count = piece_bytes // tensor.element_size()
-            pieces += [[piece] for piece in torch.split(tensor.detach().view(-1), count)]
-    return [whole, *pieces] if whole else pieces
+        count = max(piece_bytes // tensor.element_size(), 1)
+        if tensor.nbytes <= piece_bytes:
+            continue
+        if tensor.is_contiguous():
+            pieces += [([piece], [piece], [piece]) for piece in torch.split(tensor.detach().view(-1), count)]
+            continue
+        for start in range(0, tensor.numel(), count):
+            stop = min(start + count, tensor.numel())
+            read = [tensor] if start == 0 else []
+            pieces.append(([Part(tensor, start, stop)], read, [tensor] if stop == tensor.numel() else []))
+    return pieces
 
 
 @dataclass
@@ -194,7 +215,9 @@ class Staged:
     _alive: list[torch.Tensor] = field(default_factory=list)  # whose identity must not be used again
 
     def mirror(self, tree: Any) -> Any:
-        """Nested lists with each tensor replaced by its mirror."""
+        """Nested lists with each tensor replaced by its mirror, and each part by the mirror's."""
+        if isinstance(tree, Part):
+            return self.mirror(tree.tensor).view(-1)[tree.start : tree.stop]
         if not isinstance(tree, torch.Tensor):
             return [self.mirror(part) for part in tree]
         if id(tree) not in self._mirrors:
@@ -236,6 +259,10 @@ class StagedWork(MltWork):
             self.publish(self._unpublished.pop())
         return super().get_future()
 
+    def is_completed(self) -> bool:
+        """Whether the result may be used without a wait, on any stream: torch's callers rely on it."""
+        return super().is_completed() and (self._error is not None or self._device.is_reached(self.arrived))
+
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         super().wait(timeout)
         self._device.wait(self.arrived)
@@ -249,7 +276,7 @@ class StagedWork(MltWork):
 
 
 class StagedReceive(dist.Work):
-    """A receive into a mirror; whoever waits first starts the copy to the device."""
+    """A receive into a mirror; whoever waits first, or finds it complete, starts the copy to the device."""
 
     def __init__(self, work: Any, staged: Staged, tensor: torch.Tensor) -> None:
         super().__init__()
@@ -260,15 +287,31 @@ class StagedReceive(dist.Work):
         self._arrived: Any = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        self._work.wait(timeout)
-        with self._lock:
-            if self._arrived is None:
-                self._arrived = self._staged.back([self._tensor])
-        self._staged.device.wait(self._arrived)
+        self._staged.device.wait(self._land(timeout))
         return True
 
     def is_completed(self) -> bool:
-        return bool(self._work.is_completed())
+        if not self._work.is_completed():
+            return False
+        try:
+            return self._staged.device.is_reached(self._land())
+        except RuntimeError:
+            return True  # it failed, and wait says how
+
+    def get_future(self) -> Any:
+        source, future = future_pair(self._staged.device.future([self._tensor]))
+
+        def follow(received: Any) -> None:
+            try:
+                received.value()
+                arrived = self._land()
+            except Exception as error:
+                publish(source, None, error)
+            else:
+                self._staged.device.complete(lambda: publish(source, [self._tensor], None), arrived)
+
+        self._work.get_future().add_done_callback(follow)
+        return future
 
     def is_success(self) -> bool:
         return bool(self._work.is_success())
@@ -284,6 +327,14 @@ class StagedReceive(dist.Work):
         return int(self._work.source_rank())
 
     _source_rank = source_rank
+
+    def _land(self, timeout: timedelta = timedelta(0)) -> Any:
+        """Wait for the receive, and start the copy to the device unless it was; returns its event."""
+        self._work.wait(timeout)
+        with self._lock:
+            if self._arrived is None:
+                self._arrived = self._staged.back([self._tensor])
+            return self._arrived
 
 
 Call = tuple[Any, Any, Callable[[], Any]]

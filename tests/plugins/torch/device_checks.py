@@ -154,6 +154,53 @@ def futures(lab: Lab) -> None:
     expect(lab, result, size * (size + 1) // 2, "future")
 
 
+def polled(lab: Lab, work: Any) -> None:
+    """Return when the work says that it completed, which means that its result may be used without a wait."""
+    deadline = time.monotonic() + 30
+    while not work.is_completed():
+        assert time.monotonic() < deadline, "never completed"
+        time.sleep(0.0005)
+
+
+def completion(lab: Lab) -> None:
+    """What a program may use that asks ``is_completed``, or takes the future of a receive, and never waits."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = filled(lab, 1_500_001, rank + 1)
+    work = dist.all_reduce(x, async_op=True)
+    polled(lab, work)
+    expect(lab, x, size * (size + 1) // 2, "completed all_reduce")
+    for turn in range(2):
+        received = lab.empty(300_000, dtype=torch.float32)
+        receive: Any = dist.irecv(received, (rank - 1) % size)
+        send: Any = dist.isend(filled(lab, 300_000, rank + turn), (rank + 1) % size)
+        if turn == 0:
+            polled(lab, receive)
+        else:
+            (result,) = receive.get_future().wait()
+            assert result.data_ptr() == received.data_ptr()
+        expect(lab, received, (rank - 1) % size + turn, ("completed receive", turn))
+        send.wait()
+
+
+def layouts(lab: Lab) -> None:
+    """Ranks whose tensors differ in strides meet, and empty ones; views negated when read are sent as they read."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = filled(lab, 1_500_000, rank + 1)
+    x = x.view(1_000, 1_500).t() if rank == 0 else x.view(1_500, 1_000)
+    dist.all_reduce(x)
+    expect(lab, x, size * (size + 1) // 2, "different strides")
+    work: Any = dist.all_reduce(lab.empty(0, dtype=torch.float32), async_op=True)
+    work.get_future().wait()
+    work.wait()
+    for count in (2, 1_200_000):
+        pairs = filled(lab, 2 * count, rank + 1).view(count, 2)
+        # c10d itself refuses conjugates, but not their imaginary parts, which torch negates when they are read.
+        x = torch.view_as_complex(pairs).conj().imag if rank == 0 else lab.empty(count, dtype=torch.float32)
+        assert x.is_neg() == (rank == 0)
+        dist.broadcast(x, src=0)
+        expect(lab, x, -1, ("negated when read", count))
+
+
 class Bucket:
     """A gradient bucket as DDP hands it to a hook."""
 
@@ -194,7 +241,7 @@ def hook(lab: Lab) -> None:
 def all_checks(lab: Lab) -> list[str]:
     """Runs all; the names of what passed."""
     done = []
-    for check in (sums, copies, mixed, futures, hook):
+    for check in (sums, copies, mixed, futures, completion, layouts, hook):
         check(lab)
         done.append(check.__name__)
     return done

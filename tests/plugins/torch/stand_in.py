@@ -81,6 +81,9 @@ class StandIn:
     def synchronize(self, event: Any) -> None:
         event.wait()
 
+    def is_reached(self, event: Any) -> bool:
+        return bool(event.is_set())
+
     def wait(self, event: Any) -> None:
         self.compute.wait_for(event)
 

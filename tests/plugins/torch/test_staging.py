@@ -13,15 +13,21 @@ from stand_in import StandIn
 @pytest.mark.parametrize("workers", [2, 3])
 def test_collectives__of_a_device_wait_for_its_stream_and_make_it_wait(workers: int) -> None:
     told = answers(run_job("staged", workers=workers), workers=workers)
-    assert told == [["sums", "copies", "mixed", "futures", "hook"]] * workers
+    assert told == [["sums", "copies", "mixed", "futures", "completion", "layouts", "hook"]] * workers
 
 
-def test_pieces__cut_long_tensors_and_keep_short_ones_together() -> None:
-    short, long, strided = torch.zeros(10), torch.zeros(1_000), torch.zeros(50, 40).t()
-    pieces = staging.pieces_of([short, long, strided], piece_bytes=1_600)
-    assert [[tensor.numel() for tensor in piece] for piece in pieces] == [[10, 2_000], [400], [400], [200]]
-    assert pieces[1][0].data_ptr() == long.data_ptr()
-    assert [len(piece) for piece in staging.pieces_of([long], piece_bytes=1_600)] == [1, 1, 1]
+def test_pieces__cut_long_tensors_alike_and_keep_short_ones_together() -> None:
+    short, long, strided = torch.zeros(10), torch.zeros(1_000), torch.arange(1_000.0).view(50, 20).t()
+    (first, *cut) = staging.pieces_of([short, long, strided], piece_bytes=1_600)
+    assert [one is short for one, *_ in first] == [True] * 3
+    assert [piece.numel() for (piece,), *_ in cut[:3]] == [400, 400, 200]
+    assert cut[0][0][0].data_ptr() == long.data_ptr()
+    parts = [part for (part,), *_ in cut[3:]]
+    assert [part.stop - part.start for part in parts] == [400, 400, 200]
+    assert [(len(read), len(written)) for _, read, written in cut[3:]] == [(1, 0), (0, 0), (0, 1)]
+    staged = staging.Staged(StandIn(), None)
+    staged.mirror(strided).copy_(strided)
+    assert torch.cat([staged.mirror(part) for part in parts]).tolist() == strided.reshape(-1).tolist()
     assert staging.pieces_of([], piece_bytes=1_600) == []
 
 
