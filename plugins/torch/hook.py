@@ -189,7 +189,17 @@ class BoundedLossState:
             future.set_exception(named)  # type: ignore[arg-type]
             return
         self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)
-        land()
+        try:
+            land()
+        except Exception as error:  # of the copy back to a GPU: nobody else would complete the future
+            _fail(future, name, error)
+
+
+def _fail(future: torch.futures.Future[torch.Tensor], name: str, error: Exception) -> None:
+    failure = RuntimeError(f"{name}: {error}")
+    failure.__cause__ = error
+    # (torch's annotation gives the result's type here; the method takes any exception.)
+    future.set_exception(failure)  # type: ignore[arg-type]
 
 
 class _Posting:
@@ -203,9 +213,7 @@ class _Posting:
         try:
             call()
         except Exception as error:
-            named = RuntimeError(f"{self._name}: {error}")
-            named.__cause__ = error
-            self._future.set_exception(named)  # type: ignore[arg-type]
+            _fail(self._future, self._name, error)
 
     def publish(self, result: Any) -> None:
         """Whoever averages completes the future."""

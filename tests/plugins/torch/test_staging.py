@@ -6,8 +6,9 @@ import pytest
 import torch
 from device_checks import Bucket
 from job import answers, run_job
-from mlt.torch import staging
+from mlt.torch import BoundedLossState, staging
 from stand_in import StandIn
+from transport_jobs import local_job
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -46,3 +47,22 @@ def test_device_of__refuses_what_is_in_two_memories(monkeypatch: pytest.MonkeyPa
 def test_bucket__of_the_checks_is_what_ddp_gives_a_hook() -> None:
     names = {name for name in vars(Bucket) if not name.startswith("_")}
     assert names <= set(dir(torch.distributed.GradBucket))
+
+
+def test_hook__fails_the_bucket_whose_copy_back_or_posting_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = StandIn()
+    monkeypatch.setattr(staging, "_devices", [device])
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with local_job(2) as contexts:
+        for step in ("copy_back", "synchronize"):
+            states = [BoundedLossState(transport=context, loss_bound=0.0) for context in contexts]
+            buckets = [Bucket(0, device.tensor(torch.ones(8)), last=True) for _ in states]
+            with monkeypatch.context() as broken:
+                broken.setattr(device, step, refuse)
+                futures = [state.synchronise(bucket) for state, bucket in zip(states, buckets, strict=True)]  # type: ignore[arg-type]
+                for future in futures:
+                    with pytest.raises(RuntimeError, match=r"bucket 0 of step 0: out of memory"):
+                        future.wait()
