@@ -229,6 +229,13 @@ void PushPull::on_timeout(TimeNs now) {
       break_key(now, key, core::CompletionStatus::kTimedOut, -1,
                 "key " + std::to_string(key.key) +
                     " timed out waiting for a free operation slot: push fewer keys at once, or raise the timeout");
+    } else if (const auto cancelled = std::ranges::find_if(
+                   key.partitions, [](const Partition& one) { return one.pulling && !one.pull_posted; });
+               cancelled != key.partitions.end()) {
+      break_key(now, key, core::CompletionStatus::kTimedOut, cancelled->service,
+                service_text(cancelled->service) + " cancelled the sum of partition " +
+                    std::to_string(cancelled - key.partitions.begin()) + " of key " + std::to_string(key.key) +
+                    " and did not report which worker failed: check the service's log");
     }
     finish_if_over(now, key);
   }
@@ -286,6 +293,12 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   const bool is_send = (local & 1U) != 0;
   bool& in_progress = is_send ? partition.pushing : partition.pulling;
   MLT_CHECK(in_progress);
+  // PROTOCOL 14.1.15: A worker whose receive of a result is cancelled by its service MUST wait for aborted, which names
+  //     the cause, until the key's time is over.
+  if (!is_send && completion.status == core::CompletionStatus::kCancelled && key.broken.empty()) {
+    partition.pull_posted = false;
+    return;
+  }
   in_progress = false;
   --key.outstanding;
   key.done.repaired_segments += completion.repaired_segments;

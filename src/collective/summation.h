@@ -1,10 +1,12 @@
 // A summation service: sums workers' pushes in place, averages over the pushes that arrived, sends the result reliably.
 //
 // BytePS (OSDI'20) section 5 for the service, MLT appendix A for the average. A state machine over Verbs: no thread, no
-// socket. Pushes are added straight from the packets. Two buffers per partition: pushes of the next iteration may
+// socket. Pushes are added straight from the packets, and a segment is sent back once the segments of all workers are
+// added: pushes and results of a partition overlap. Two buffers per partition: pushes of the next iteration may
 // arrive while results of this one are still being sent. Owned by the driver's thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -34,8 +36,10 @@ class Summation {
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
   void on_completion(TimeNs now, const core::Completion& completion);
   void on_peer_down(TimeNs now, std::uint16_t peer);
-  // Retries posts that failed for lack of space; call after completions were taken.
+  // Posts results that have a segment to send, and retries posts that failed for lack of space. Call after completions
+  // were taken, and after arrivals when has_begun_results().
   void retry(TimeNs now);
+  bool has_begun_results() const { return !begun_results_.empty(); }
 
   std::uint64_t rounds_summed() const { return rounds_summed_; }
   std::uint64_t bytes_held() const { return bytes_held_; }
@@ -43,42 +47,69 @@ class Summation {
  private:
   // State of a worker's push in the round: not expected yet, receive waits for space, receive posted, complete.
   enum class Push : std::uint8_t { kIdle, kWaiting, kPosted, kArrived };
+  // A segment of the connection's grid: the workers whose push of it arrived, and whether it can be sent.
+  struct Cell {
+    std::uint16_t contributors = 0;
+    bool complete = false;
+  };
+  // A worker's result: the segments to send it are complete cells, several where worker and service share memory.
+  struct Result {
+    std::uint32_t cells_per_segment = 1;
+    core::SendFeed feed;
+    std::vector<std::uint64_t> words;  // of the feed
+  };
+  struct Buffer {
+    // The contents of a cell without contributors are left over from an earlier round.
+    std::vector<float> values;
+    std::vector<Result> results;  // per worker
+    std::uint16_t sending = 0;    // results in progress or waiting for space
+    bool begun = false;           // a cell of the round is complete
+    bool posting = false;         // its results were given to send_result()
+  };
   struct Partition {
+    Summation* owner = nullptr;
     Register shape;
     std::uint32_t index = 0;
-    // `sum` of this round and `result` of the one before; finish_round() swaps them. The sum of a cell without
-    // contributors is left over from an earlier round.
-    std::vector<float> sum;
-    std::vector<float> result;
-    std::vector<std::uint16_t> contributors;  // per cell, a segment of the connection: workers whose segment arrived
-    std::vector<bool> registered;             // per worker
-    std::vector<Push> pushes;                 // per worker
-    std::vector<bool> on_demand;              // per worker: its receive is posted when Ready arrives
-    std::uint16_t arrived = 0;                // complete pushes of this round
-    std::uint16_t sending = 0;                // results of the previous round in progress
-    int failed_rank = -1;                     // no further rounds; -1: none
+    std::array<Buffer, 2> buffers;
+    std::uint8_t current = 0;      // the buffer that this round is summed in; the other has the round before
+    std::vector<Cell> cells;       // of this round
+    std::vector<bool> registered;  // per worker
+    std::vector<Push> pushes;      // per worker
+    std::vector<bool> on_demand;   // per worker: its receive is posted when Ready arrives
+    std::vector<bool> ready;       // per worker: Ready for the next round arrived before this one was over
+    std::uint16_t arrived = 0;     // complete pushes of this round
+    int failed_rank = -1;          // no further rounds; -1: none
+    bool is_failure_announced = false;
+
+    Buffer& sum() { return buffers[current]; }
+    Buffer& before() { return buffers[current ^ 1U]; }
+    bool is_summed() const { return arrived == pushes.size(); }
   };
   struct Unposted {
     std::uint32_t partition;
     std::uint16_t worker;
+    std::uint8_t buffer;
   };
 
   void on_register(TimeNs now, std::uint16_t from, const Register& shape);
-  std::unique_ptr<Partition> make_partition(const Register& shape) const;
+  std::unique_ptr<Partition> make_partition(const Register& shape);
   std::uint64_t cost_bytes(const Register& shape) const;
   void on_ready(TimeNs now, std::uint16_t from, const Ready& ready);
   void refuse(std::uint16_t to, const Register& shape, const std::string& text);
   void expect_push(TimeNs now, Partition& partition, std::uint16_t worker);
-  void send_result(TimeNs now, Partition& partition, std::uint16_t worker);
+  void send_results(TimeNs now, Partition& partition);
   // False if there is no space: try again later.
   bool post_push(TimeNs now, Partition& partition, std::uint16_t worker);
-  bool post_result(TimeNs now, Partition& partition, std::uint16_t worker);
-  void finish_round(TimeNs now, Partition& partition);
+  bool post_result(TimeNs now, Partition& partition, std::uint16_t worker, std::uint8_t buffer);
+  void on_pushed(TimeNs now, Partition& partition);
+  void begin_round(TimeNs now, Partition& partition);
   void fail(TimeNs now, Partition& partition, std::uint16_t rank);
-  void announce_failure(Partition& partition);
-  OperationId operation(const Partition& partition, std::uint16_t worker, bool is_send) const;
+  void announce_failure(TimeNs now, Partition& partition);
+  OperationId operation(const Partition& partition, std::uint16_t worker, std::uint8_t buffer, bool is_send) const;
   static void add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
-  static void add_cell(Partition& partition, std::size_t cell, std::span<const std::byte> terms);
+  void add_cell(Partition& partition, std::size_t cell, std::span<const std::byte> terms);
+  void complete_cell(Partition& partition, std::size_t cell);
+  static std::span<float> values_of(Partition& partition, std::size_t cell);
 
   SummationConfig config_;
   Verbs& verbs_;
@@ -87,7 +118,8 @@ class Summation {
   // Posts that wait for space, in order: a new post never overtakes them.
   std::deque<Unposted> unposted_pushes_;
   std::deque<Unposted> unposted_results_;
-  std::uint32_t standing_ = 0;  // registrations with a receive posted between rounds
+  std::vector<std::uint32_t> begun_results_;  // partitions whose results of this round are to be posted
+  std::uint32_t standing_ = 0;                // registrations with a receive posted between rounds
   std::vector<std::byte> scratch_;
   int gone_worker_ = -1;  // the first that died or left: no sum is possible any more
   std::uint64_t rounds_summed_ = 0;

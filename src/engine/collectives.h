@@ -45,6 +45,8 @@ class Collectives final : private collective::Verbs {
   // True if anything was due.
   bool on_timeout(TimeNs now);
   TimeNs next_timeout() const;
+  // True if arrivals let a service begin to send results: call retry().
+  bool has_begun_results() const { return summation_ && summation_->has_begun_results(); }
   // Retries posts that failed for lack of space, when there may be some.
   void retry(TimeNs now);
   // Reports completed operations to the operation table.

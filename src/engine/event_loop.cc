@@ -172,7 +172,7 @@ bool EventLoop::drain_completions(TimeNs now) {
     any = true;
     on_completion(now, completion_);
   }
-  if (any) collectives_.retry(now);
+  if (any || collectives_.has_begun_results()) collectives_.retry(now);
   collectives_.finish();
   return any;
 }

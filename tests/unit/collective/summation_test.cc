@@ -69,10 +69,10 @@ TEST_CASE("summation__empty_partitions_cost_memory_too") {
 }
 
 TEST_CASE("summation__memory_limit_counts_everything_kept") {
-  // 1,000,000 elements: 8 MB of buffers and 2,794 counters.
+  // 1,000,000 elements: 8 MB of buffers and 2,794 cells of 4 bytes.
   std::string text;
   CHECK(taken({.workers = 1, .max_bytes = 8'000'000}, 1'000'000, 2, text) == 0);
-  CHECK(taken({.workers = 1, .max_bytes = 8'000'000 + 2 * 2'794 + 4'096}, 1'000'000, 2, text) == 1);
+  CHECK(taken({.workers = 1, .max_bytes = 8'000'000 + 4 * 2'794 + 4'096}, 1'000'000, 2, text) == 1);
   CHECK(text.find("memory limit") != std::string::npos);
 }
 
@@ -184,13 +184,14 @@ class MixedVerbs final : public Verbs {
  public:
   mlt::core::PostStatus post_send(TimeNs, const mlt::core::SendRequest& request) override {
     result.assign(request.data.begin(), request.data.end());
+    sends.push_back(request);
     return mlt::core::PostStatus::kPosted;
   }
   mlt::core::PostStatus post_recv(TimeNs, const mlt::core::ReceiveRequest& request) override {
     receives.push_back(request);
     return mlt::core::PostStatus::kPosted;
   }
-  void cancel(TimeNs, OperationId, mlt::core::CompletionKind) override {}
+  void cancel(TimeNs, OperationId operation, mlt::core::CompletionKind) override { cancelled.push_back(operation); }
   bool send_message(std::uint16_t, std::span<const std::byte> bytes) override {
     last = decode(bytes).value();
     return true;
@@ -200,8 +201,18 @@ class MixedVerbs final : public Verbs {
 
   Message last;
   std::vector<mlt::core::ReceiveRequest> receives;
-  std::vector<std::byte> result;
+  std::vector<mlt::core::SendRequest> sends;
+  std::vector<OperationId> cancelled;
+  std::vector<std::byte> result;  // as it was when its send was posted
 };
+
+// The result's send to a worker completes.
+void sent(Summation& service, const mlt::core::SendRequest& request) {
+  mlt::core::Completion completion;
+  completion.operation = request.operation;
+  completion.peer = request.peer;
+  service.on_completion(0, completion);
+}
 
 void complete(Summation& service, const std::vector<mlt::core::ReceiveRequest>& receives) {
   for (const auto& request : receives) {
@@ -305,4 +316,100 @@ TEST_CASE("summation__every_round_starts_from_nothing_and_a_cell_without_pushes_
     }
     CHECK(service.rounds_summed() == 5);
   }
+}
+
+TEST_CASE("summation__a_segment_goes_back_once_every_worker_pushed_it_while_the_rest_still_arrives") {
+  constexpr std::uint32_t kElements = 6 * 358 + 7;
+  MixedVerbs verbs;
+  Summation service({.workers = 2}, verbs);
+  for (std::uint16_t worker = 0; worker < 2; ++worker) service.on_message(0, worker, shape_of(1, kElements));
+  const std::vector<mlt::core::ReceiveRequest> receives = verbs.receives;
+  const std::vector<float> push(kElements, 3.0F);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(push));
+  const auto arrive = [&](std::uint16_t worker, std::size_t cell) {
+    const std::size_t at = cell * 1'432;
+    receives[worker].place(receives[worker].place_context, at,
+                           bytes.subspan(at, std::min<std::size_t>(1'432, bytes.size() - at)));
+  };
+  for (std::size_t cell = 0; cell < 7; ++cell) arrive(1, cell);
+  CHECK(!service.has_begun_results());
+  arrive(0, 1);
+  CHECK(service.has_begun_results());
+  service.retry(0);
+  CHECK(!service.has_begun_results());
+  REQUIRE(verbs.sends.size() == 2);
+  for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(verbs.sends[worker].peer == worker);
+  mlt::core::SendFeed& short_segments = *verbs.sends[0].feed;
+  mlt::core::SendFeed& long_segments = *verbs.sends[1].feed;  // of 4 cells
+  CHECK(short_segments.fresh.size() == 7);
+  CHECK(long_segments.fresh.size() == 2);
+  CHECK(short_segments.fresh_count == 1);
+  CHECK(short_segments.fresh.test(1));
+  CHECK(long_segments.fresh_count == 0);
+  float mean = 0;
+  std::memcpy(&mean, verbs.sends[0].data.data() + 1'432, sizeof mean);
+  CHECK(mean == 3.0F);
+  for (const std::size_t cell : {0U, 3U}) arrive(0, cell);
+  CHECK(long_segments.fresh_count == 0);
+  arrive(0, 2);
+  CHECK(short_segments.fresh_count == 4);
+  CHECK(long_segments.fresh_count == 1);
+  CHECK(long_segments.fresh.test(0));
+  // Worker 0 loses the rest: its end decides on them.
+  complete(service, receives);
+  CHECK(short_segments.fresh_count == 7);
+  CHECK(long_segments.fresh_count == 2);
+  CHECK(verbs.sends.size() == 2);
+}
+
+namespace {
+
+// Two rounds whose results are on their way, of which those of the first are not all reported as received.
+struct TwoRounds {
+  TwoRounds() : service({.workers = 2, .max_standing = 0}, verbs) {
+    for (std::uint16_t worker = 0; worker < 2; ++worker) service.on_message(0, worker, shape_of(1, 10));
+    push();
+    sent(service, verbs.sends[0]);
+    push();
+  }
+  void push() {
+    for (std::uint16_t worker = 0; worker < 2; ++worker) service.on_message(0, worker, Ready{1, 0});
+    const std::vector<float> terms(10, 1.0F);
+    const std::vector<mlt::core::ReceiveRequest> receives = std::exchange(verbs.receives, {});
+    REQUIRE(receives.size() == 2);
+    for (const auto& request : receives) {
+      request.place(request.place_context, 0, std::as_bytes(std::span(terms)));
+    }
+    complete(service, receives);
+    service.retry(0);
+  }
+
+  MixedVerbs verbs;
+  Summation service;
+};
+
+}  // namespace
+
+TEST_CASE("summation__a_worker_may_be_ready_for_a_round_before_the_one_before_is_over") {
+  TwoRounds job;
+  REQUIRE(job.verbs.sends.size() == 4);
+  CHECK(job.service.rounds_summed() == 2);
+  sent(job.service, job.verbs.sends[2]);
+  job.service.on_message(0, 0, Ready{1, 0});
+  CHECK(job.verbs.receives.empty());  // its buffer still holds the first result
+  sent(job.service, job.verbs.sends[1]);
+  REQUIRE(job.verbs.receives.size() == 1);
+  CHECK(job.verbs.receives[0].peer == 0);
+}
+
+TEST_CASE("summation__a_worker_that_leaves_with_its_result_takes_nothing_from_one_still_waiting") {
+  TwoRounds job;
+  sent(job.service, job.verbs.sends[2]);
+  job.service.on_peer_down(0, 0);
+  sent(job.service, job.verbs.sends[1]);
+  CHECK(job.verbs.cancelled.empty());
+  CHECK(!std::holds_alternative<Aborted>(job.verbs.last));
+  sent(job.service, job.verbs.sends[3]);
+  CHECK(std::holds_alternative<Aborted>(job.verbs.last));
+  CHECK(job.verbs.cancelled.empty());
 }
