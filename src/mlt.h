@@ -359,7 +359,8 @@ class Engine {
   std::uint32_t receive_buffer_bytes() const;
   std::uint32_t wanted_receive_buffer_bytes() const;
 
-  // Starts the I/O thread and connects to every peer; returns when all are up, or throws what went wrong with which.
+  // Starts the I/O thread and connects to every peer; returns when all are up, or throws what went wrong with which and
+  // closes the engine. For once; timeout_ns < 0: waits without end.
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
 
   // Segments of a tensor of `total_bytes` to `peer`, and the payload of a full one.
@@ -387,6 +388,13 @@ class Engine {
 
   // Takes finished operations that nobody waits for and nobody watches, oldest first; never blocks.
   std::vector<Completion> poll(std::size_t max_completions);
+  // The same into the caller's memory; returns how many. Allocates nothing. If there are none, blocks until there is
+  // one, timeout_ns passed (< 0: without end) or the engine was closed.
+  std::size_t poll(std::span<Completion> taken, std::int64_t timeout_ns = 0);
+  // Takes the completion of an operation if it ended, and never blocks; nothing while it is in progress. Cheap enough
+  // for a loop over many operations: one test in kTestsPerTurn runs a turn of the event loop.
+  std::optional<Completion> test(OperationId operation);
+  static constexpr std::uint32_t kTestsPerTurn = 32;
   // Blocks until the operation is done; nothing if timeout_ns (< 0: none) passed first. `now_and_then`, if there is
   // one, is called every 100 ms meanwhile, and may throw to end the wait.
   std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns,

@@ -9,10 +9,12 @@ namespace mlt::engine {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-// Empty if timeout_ns < 0: the wait has no end.
+// Empty if timeout_ns < 0, or beyond what the clock can express: the wait has no end.
 inline std::optional<SteadyTime> deadline_after(std::int64_t timeout_ns) {
-  if (timeout_ns < 0) return std::nullopt;
-  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const std::chrono::nanoseconds timeout(timeout_ns);
+  if (timeout_ns < 0 || timeout > SteadyTime::max() - now) return std::nullopt;
+  return now + timeout;
 }
 
 }  // namespace mlt::engine

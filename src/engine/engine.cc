@@ -1,5 +1,6 @@
 // The public API over the event loop: validates arguments on the caller's thread, then queues a command.
 #include <algorithm>
+#include <new>
 
 #include "core/importance.h"
 #include "engine/datapath_opening.h"
@@ -46,6 +47,9 @@ std::uint32_t Engine::wanted_receive_buffer_bytes() const {
 }
 
 void Engine::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
+  if (impl_->was_connected.exchange(true)) {
+    impl_->submitter.fail(ErrorCode::kConfig, "connect() was called before: a context connects once, to all its peers");
+  }
   try {
     impl_->loop.connect(peers, timeout_ns);
   } catch (const std::exception& error) {
@@ -189,17 +193,55 @@ void Engine::cancel(OperationId operation) {
 }
 
 std::vector<Completion> Engine::poll(std::size_t max_completions) {
+  engine::OperationTable& operations = impl_->loop.operations();
   std::vector<Completion> taken;
-  while (taken.size() < max_completions) {
-    std::optional<Completion> one = impl_->loop.operations().take_any();
-    if (!one && taken.empty()) {
-      impl_->loop.poll();
-      one = impl_->loop.operations().take_any();
+  if (!operations.has_any()) impl_->loop.poll();
+  while (taken.size() < max_completions && operations.has_any()) {
+    // Space first: without it the completion would be lost, and those taken before it.
+    if (taken.size() == taken.capacity()) {
+      try {
+        taken.reserve(std::min(max_completions, std::max<std::size_t>(8, 2 * taken.size())));
+      } catch (const std::bad_alloc&) {
+        if (taken.empty()) throw;
+        break;
+      }
     }
+    std::optional<Completion> one = operations.take_any();
     if (!one) break;
     taken.push_back(std::move(*one));
   }
   return taken;
+}
+
+std::size_t Engine::poll(std::span<Completion> taken, std::int64_t timeout_ns) {
+  engine::OperationTable& operations = impl_->loop.operations();
+  std::size_t count = 0;
+  while (count < taken.size()) {
+    std::optional<Completion> one = operations.take_any();
+    if (!one && count == 0) {
+      if (timeout_ns == 0) impl_->loop.poll();
+      one = timeout_ns == 0 ? operations.take_any() : operations.next_any(engine::deadline_after(timeout_ns));
+    }
+    if (!one) break;
+    taken[count++] = std::move(*one);
+  }
+  return count;
+}
+
+std::optional<Completion> Engine::test(OperationId operation) {
+  std::optional<Completion> done(std::in_place);
+  using Result = engine::OperationTable::WaitResult;
+  switch (impl_->loop.operations().test(operation, *done)) {
+    case Result::kDone:
+      return done;
+    case Result::kTimeout:
+      // A thread that tests all the time makes progress as one that polls, without paying for it each time.
+      if (impl_->tests.fetch_add(1, std::memory_order_relaxed) % kTestsPerTurn == kTestsPerTurn - 1) impl_->loop.poll();
+      return std::nullopt;
+    case Result::kUnknown:
+      break;
+  }
+  impl_->submitter.fail_unknown(operation);
 }
 
 std::optional<Completion> Engine::wait(OperationId operation, std::int64_t timeout_ns,
@@ -214,10 +256,7 @@ std::optional<Completion> Engine::wait(OperationId operation, std::int64_t timeo
     case Result::kUnknown:
       break;
   }
-  impl_->submitter.fail(ErrorCode::kUnknownOperation,
-                        "operation " + std::to_string(operation) +
-                            " was never posted, or its completion was taken already, or another "
-                            "thread waits for it");
+  impl_->submitter.fail_unknown(operation);
 }
 
 bool Engine::watch(OperationId operation) { return impl_->loop.operations().watch(operation); }

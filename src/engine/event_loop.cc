@@ -57,7 +57,7 @@ EventLoop::~EventLoop() { stop(); }
 
 void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
   // The channel stops at the deadline and reports the cause; this thread waits slightly longer to receive it.
-  const auto until = deadline_after(timeout_ns < 0 ? timeout_ns : timeout_ns + kConnectGraceNs);
+  const auto until = deadline_after(timeout_ns < 0 ? timeout_ns : base::after(timeout_ns, kConnectGraceNs));
   const TimeNs now = io::monotonic_now();
   std::vector<io::SocketAddress> addresses;
   for (const PeerAddress& peer : peers) addresses.push_back(resolve_peer(options_, peer));
@@ -108,7 +108,12 @@ void EventLoop::stop(const std::string& failure) {
   if (!stopping_) failure_ = failure;
   stopping_ = true;
   driving_.close();
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+  } else if (!started_) {  // no I/O thread ends what was posted: a collective of this rank alone
+    end_operations();
+    peers_.close();
+  }
   // Frees ports, and AF_XDP's resources of the interface, for the next context of this process.
   channel_.reset();
   local_peers_.reset();

@@ -11,6 +11,12 @@ void OperationSubmitter::fail(ErrorCode code, const std::string& text, int peer)
   throw Error(code, "rank " + std::to_string(loop_.options().rank) + ": " + text, peer);
 }
 
+void OperationSubmitter::fail_unknown(OperationId operation) const {
+  fail(ErrorCode::kUnknownOperation, "operation " + std::to_string(operation) +
+                                         " was never posted, or its completion was taken already, or another thread "
+                                         "waits for it");
+}
+
 void OperationSubmitter::reject(const Operation& operation, ErrorCode code, const std::string& why, int peer) const {
   fail(code, operation.name() + " was rejected: " + why, peer);
 }

@@ -28,7 +28,8 @@ class OperationSubmitter {
 
   // Throws mlt::Error with this rank's number.
   [[noreturn]] void fail(ErrorCode code, const std::string& text, int peer = -1) const;
-  // The same, with the operation's name, which is composed here because only a rejection needs it.
+  [[noreturn]] void fail_unknown(OperationId operation) const;
+  // The same as fail(), with the operation's name, which is composed here because only a rejection needs it.
   [[noreturn]] void reject(const Operation& operation, ErrorCode code, const std::string& why, int peer = -1) const;
 
   void check_open(const Operation& operation) const {

@@ -66,6 +66,8 @@ OperationTable::Begun OperationTable::begin(Operation&& operation) {
   Record* record = nullptr;
   if (free_.empty()) {
     record = &records_.emplace_back();
+    // Taking a completion must not allocate: free() finds a slot for every record.
+    if (free_.capacity() < records_.size()) free_.reserve(2 * records_.size());
   } else {
     record = free_.back();
     free_.pop_back();
@@ -117,12 +119,19 @@ void OperationTable::finish_all(const std::function<std::string(const std::strin
     end(record, std::move(done));
   }
   closed_ = true;
-  for (Waiter* const watcher : watchers_) driving_.notify(*watcher);
+  for (const std::vector<Waiter*>& takers : takers_) {
+    for (Waiter* const taker : takers) driving_.notify(*taker);
+  }
 }
 
 std::optional<Completion> OperationTable::take_any() {
   const std::lock_guard lock(mutex_);
   return take_any_locked(false);
+}
+
+bool OperationTable::has_any() {
+  const std::lock_guard lock(mutex_);
+  return oldest_unclaimed(false) != nullptr;
 }
 
 bool OperationTable::watch(OperationId id) {
@@ -134,18 +143,25 @@ bool OperationTable::watch(OperationId id) {
   return true;
 }
 
-std::optional<Completion> OperationTable::next_watched(std::optional<SteadyTime> until) {
+std::optional<Completion> OperationTable::next(bool is_watched, std::optional<SteadyTime> until) {
   std::unique_lock lock(mutex_);
   while (true) {
-    if (std::optional<Completion> done = take_any_locked(true)) return done;
+    if (std::optional<Completion> done = take_any_locked(is_watched)) return done;
     if (closed_) return std::nullopt;
     Waiter waiter;
-    watchers_.push_back(&waiter);
+    takers_[is_watched].push_back(&waiter);
     lock.unlock();
-    const bool in_time = driving_.wait(waiter, until);
+    bool in_time = false;
+    try {
+      in_time = driving_.wait(waiter, until);
+    } catch (...) {  // no memory
+      lock.lock();
+      std::erase(takers_[is_watched], &waiter);
+      throw;
+    }
     lock.lock();
-    std::erase(watchers_, &waiter);
-    if (!in_time) return take_any_locked(true);
+    std::erase(takers_[is_watched], &waiter);
+    if (!in_time) return take_any_locked(is_watched);
   }
 }
 
@@ -158,30 +174,39 @@ OperationTable::WaitResult OperationTable::wait(OperationId id, std::int64_t tim
     const std::optional<SteadyTime> until = deadline_after(timeout_ns);
     Waiter waiter;
     record->waiter = &waiter;
-    while (!record->is_done) {
-      lock.unlock();
-      std::optional<SteadyTime> slice = until;
-      if (now_and_then) {
-        slice = *deadline_after(kSliceNs);
-        if (until) slice = std::min(*slice, *until);
-      }
-      driving_.wait(waiter, slice);
-      lock.lock();
-      if (record->is_done || !now_and_then || slice == until) break;
-      lock.unlock();
-      try {
-        now_and_then();
-      } catch (...) {
+    try {
+      while (!record->is_done) {
+        lock.unlock();
+        std::optional<SteadyTime> slice = until;
+        if (now_and_then) {
+          slice = *deadline_after(kSliceNs);
+          if (until) slice = std::min(*slice, *until);
+        }
+        driving_.wait(waiter, slice);
         lock.lock();
-        record->waiter = nullptr;
-        if (record->is_done) notify_unclaimed(*record);
-        throw;
+        if (record->is_done || !now_and_then || slice == until) break;
+        lock.unlock();
+        now_and_then();
+        lock.lock();
       }
-      lock.lock();
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      record->waiter = nullptr;
+      if (record->is_done) notify_unclaimed(*record);
+      throw;
     }
     record->waiter = nullptr;
     if (!record->is_done) return WaitResult::kTimeout;
   }
+  done = take(*record);
+  return WaitResult::kDone;
+}
+
+OperationTable::WaitResult OperationTable::test(OperationId id, Completion& done) {
+  const std::lock_guard lock(mutex_);
+  Record* const record = find(id);
+  if (record == nullptr || record->waiter != nullptr) return WaitResult::kUnknown;
+  if (!record->is_done) return WaitResult::kTimeout;
   done = take(*record);
   return WaitResult::kDone;
 }
@@ -253,17 +278,22 @@ void OperationTable::free(Record& record) {
   --size_;
 }
 
-// Notifies of a completion that no thread waits for individually.
+// Notifies of a completion that no thread waits for individually: only those that may take it.
 void OperationTable::notify_unclaimed(const Record& record) {
-  if (!record.is_watched) return;
-  for (Waiter* const watcher : watchers_) driving_.notify(*watcher);
+  for (Waiter* const taker : takers_[record.is_watched]) driving_.notify(*taker);
+}
+
+OperationTable::Record* OperationTable::oldest_unclaimed(bool is_watched) {
+  for (Record* record = oldest_; record != nullptr; record = record->next) {
+    if (record->waiter == nullptr && record->is_watched == is_watched) return record;
+  }
+  return nullptr;
 }
 
 std::optional<Completion> OperationTable::take_any_locked(bool is_watched) {
-  for (Record* record = oldest_; record != nullptr; record = record->next) {
-    if (record->waiter == nullptr && record->is_watched == is_watched) return take(*record);
-  }
-  return std::nullopt;
+  Record* const record = oldest_unclaimed(is_watched);
+  if (record == nullptr) return std::nullopt;
+  return take(*record);
 }
 
 }  // namespace mlt::engine

@@ -67,13 +67,18 @@ class OperationTable {
   // Ends every operation in progress as cancelled; `word(name)` returns the error text.
   void finish_all(const std::function<std::string(const std::string& name)>& word);
 
-  // Oldest completed operation that is not watched and has no waiting thread.
+  // Oldest completed operation that is not watched and has no waiting thread. Allocates nothing, so that no completion
+  // can be lost.
   std::optional<Completion> take_any();
+  // Whether there is one.
+  bool has_any();
+  // Waits for one; empty on timeout, or if the table is closed and none is left.
+  std::optional<Completion> next_any(std::optional<SteadyTime> until) { return next(false, until); }
 
   // From now on next_watched() returns its completion. False if the operation is unknown.
   bool watch(OperationId id);
   // Waits for the oldest completed watched operation; empty on timeout, or if the table is closed and none is left.
-  std::optional<Completion> next_watched(std::optional<SteadyTime> until);
+  std::optional<Completion> next_watched(std::optional<SteadyTime> until) { return next(true, until); }
 
   enum class WaitResult { kDone, kTimeout, kUnknown };
 
@@ -81,6 +86,8 @@ class OperationTable {
   static constexpr std::int64_t kSliceNs = 100'000'000;
   WaitResult wait(OperationId id, std::int64_t timeout_ns, const std::function<void()>& now_and_then, Completion& done);
 
+  // Takes the completion if the operation ended, and never waits. kTimeout: it is in progress.
+  WaitResult test(OperationId id, Completion& done);
   // Whether it ended; empty if it is unknown or its completion was taken.
   std::optional<bool> is_done(OperationId id);
   // References lent to operations that ended and were not taken; to be called once all operations have ended.
@@ -111,13 +118,15 @@ class OperationTable {
   void end(Record& record, Completion done);
   Completion take(Record& record);
   void free(Record& record);
+  Record* oldest_unclaimed(bool is_watched);
   std::optional<Completion> take_any_locked(bool is_watched);
+  std::optional<Completion> next(bool is_watched, std::optional<SteadyTime> until);
   void notify_unclaimed(const Record& record);
 
   const std::size_t limit_;
   Driving& driving_;
   std::mutex mutex_;
-  std::vector<Waiter*> watchers_;  // in next_watched()
+  std::vector<Waiter*> takers_[2];  // threads in next_any() and, at [true], in next_watched()
   std::atomic<std::size_t> in_progress_{0};
   std::atomic<std::size_t> lending_{0};
   bool closed_ = false;

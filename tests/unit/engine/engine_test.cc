@@ -5,10 +5,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <new>
+#include <optional>
 #include <thread>
 
 #include "mlt.h"
+#include "support/allocation_counter.h"
 #include "support/soon.h"
 #include "unit/engine/engine_job.h"
 
@@ -598,6 +602,141 @@ TEST_CASE("wait_workers_gone__does_not_wait_for_another_service") {
   job[0].close();
   CHECK(job[2].wait_workers_gone(5 * kSecond));
   CHECK(job[2].is_peer_up(1));
+}
+
+TEST_CASE("close__of_an_engine_that_never_connected_ends_what_waits_for_it") {
+  Options options;
+  options.ranks = 2;
+  Engine engine(options);
+  BarrierOptions alone;
+  alone.ranks = {0};
+  const auto waited = engine.post_barrier(alone);
+  const auto polled = engine.post_barrier(alone);
+  std::optional<Completion> done, watched;
+  std::thread waiter([&] { done = engine.wait(waited, 20 * kSecond); });
+  std::thread watcher([&] { watched = engine.next_watched(20 * kSecond); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the waits have begun: no event shows that
+  const auto start = std::chrono::steady_clock::now();
+  engine.close();
+  waiter.join();
+  watcher.join();
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+  REQUIRE(done.has_value());
+  CHECK(done->status == Status::kCancelled);
+  CHECK(done->failed());
+  CHECK_FALSE(watched.has_value());
+  const auto left = engine.poll(10);
+  REQUIRE(left.size() == 1);
+  CHECK(left[0].operation == polled);
+  CHECK_THROWS_AS(engine.post_barrier(alone), Error);
+}
+
+TEST_CASE("connect__is_for_once") {
+  Job job(2);
+  const PeerAddress peer{1, "127.0.0.1", job[1].control_port()};
+  try {
+    job[0].connect({&peer, 1}, kSecond);
+    FAIL("connected twice");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kConfig);
+  }
+  const auto data = pattern(400, 1);
+  std::vector<std::byte> got(400);
+  const auto received = job[1].post_recv(from(0, 1, got));
+  CHECK_FALSE(finish(job[0], job[0].post_send(to(1, 1, data))).failed());
+  CHECK_FALSE(finish(job[1], received).failed());
+}
+
+TEST_CASE("poll__loses_no_completion_when_there_is_no_memory") {
+  constexpr std::size_t kCount = 40;
+  Job job(2);
+  std::vector<std::byte> never(400);
+  std::vector<OperationId> posted, taken;
+  for (std::size_t i = 0; i < kCount; ++i) posted.push_back(job[0].post_recv(from(1, i, never)));
+  job[0].close();
+  std::size_t failures = 0;
+  for (std::uint64_t allowed = 0; taken.size() < kCount && allowed < 20; ++allowed) {
+    std::vector<Completion> some;
+    try {
+      const test::AllocationLimit limit(allowed % 3);
+      some = job[0].poll(kCount);
+    } catch (const std::bad_alloc&) {
+      ++failures;
+    }
+    for (const Completion& done : some) taken.push_back(done.operation);
+  }
+  CHECK(failures > 0);
+  std::sort(taken.begin(), taken.end());
+  CHECK(taken == posted);
+}
+
+TEST_CASE("poll__into_the_callers_memory_waits_and_takes_in_order_without_allocating") {
+  Job job(2);
+  std::vector<std::byte> never(400);
+  std::vector<Completion> taken(3);
+  CHECK(job[0].poll(taken) == 0);
+  CHECK(job[0].poll(taken, 1'000'000) == 0);
+  std::vector<OperationId> posted;
+  for (std::uint64_t i = 0; i < 5; ++i) posted.push_back(job[0].post_recv(from(1, i, never)));
+  std::thread closer([&] { job[0].close(); });
+  const std::size_t first = job[0].poll(taken, -1);
+  closer.join();
+  REQUIRE(first >= 1);
+  std::vector<OperationId> seen;
+  for (std::size_t i = 0; i < first; ++i) seen.push_back(taken[i].operation);
+  const std::uint64_t before = test::allocations();
+  const std::size_t second = job[0].poll(taken, -1);
+  CHECK(test::allocations() == before);
+  for (std::size_t i = 0; i < second; ++i) seen.push_back(taken[i].operation);
+  while (seen.size() < 5) {
+    REQUIRE(job[0].poll({taken.data(), 1}, -1) == 1);
+    seen.push_back(taken[0].operation);
+  }
+  CHECK(seen == posted);
+  CHECK(job[0].poll(taken, -1) == 0);  // closed, and all were taken
+}
+
+TEST_CASE("test__alone_drives_an_operation_to_its_end_and_names_one_that_was_taken") {
+  Job job(2);
+  const auto data = pattern(1'000'000, 3);
+  std::vector<std::byte> got(data.size());
+  const auto received = job[1].post_recv(from(0, 9, got));
+  CHECK_FALSE(job[1].test(received).has_value());
+  const auto sent = job[0].post_send(to(1, 9, data));
+  std::optional<Completion> sent_done, received_done;
+  const bool ended = soon([&] {
+    if (!sent_done) sent_done = job[0].test(sent);
+    if (!received_done) received_done = job[1].test(received);
+    return sent_done && received_done;
+  });
+  REQUIRE(ended);
+  CHECK(sent_done->operation == sent);
+  CHECK_FALSE(received_done->failed());
+  CHECK(got == data);
+  for (const OperationId gone : {sent, OperationId{0}, OperationId{12'345}}) {
+    try {
+      job[0].test(gone);
+      FAIL("test() knew it");
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kUnknownOperation);
+    }
+  }
+  const auto never = job[1].post_recv(from(0, 10, got));
+  const std::uint64_t turns = job.count(1, "engine_driven_by_polls");
+  for (std::uint32_t i = 0; i < 4 * Engine::kTestsPerTurn; ++i) CHECK_FALSE(job[1].test(never).has_value());
+  CHECK(job.count(1, "engine_driven_by_polls") - turns <= 4);
+}
+
+TEST_CASE("wait__for_longer_than_the_clock_can_tell_has_no_end") {
+  Job job(2);
+  std::vector<std::byte> never(400);
+  const auto received = job[0].post_recv(from(1, 1, never));
+  std::thread closer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the wait has begun: no event shows that
+    job[0].close();
+  });
+  CHECK(job[0].wait(received, std::numeric_limits<std::int64_t>::max()).has_value());
+  closer.join();
 }
 
 TEST_CASE("close__what_it_ends_says_whose_it_was") {

@@ -132,6 +132,91 @@ TEST_CASE("watch__leaves_the_completion_to_next_watched_and_to_who_waits_for_it"
   CHECK_FALSE(table.next_watched(mlt::engine::deadline_after(1'000'000)).has_value());
 }
 
+TEST_CASE("test__takes_what_ended_and_knows_what_was_taken") {
+  World world;
+  Table& table = world.table;
+  const mlt::OperationId id = table.begin({}).id;
+  Completion done;
+  CHECK(table.test(id, done) == Table::WaitResult::kTimeout);
+  table.finish(ended(id));
+  CHECK(table.test(id, done) == Table::WaitResult::kDone);
+  CHECK(done.operation == id);
+  CHECK(table.test(id, done) == Table::WaitResult::kUnknown);
+  CHECK(table.test(0, done) == Table::WaitResult::kUnknown);
+  const mlt::OperationId next = table.begin({}).id;  // in the same record
+  CHECK(table.test(id, done) == Table::WaitResult::kUnknown);
+  const auto within = [&] {
+    CHECK(table.test(next, done) == Table::WaitResult::kUnknown);  // it is the waiting thread's
+    table.finish(ended(next));
+    CHECK(table.test(next, done) == Table::WaitResult::kUnknown);
+  };
+  CHECK(table.wait(next, -1, within, done) == Table::WaitResult::kDone);
+}
+
+TEST_CASE("next_any__is_woken_by_what_it_may_take_and_not_by_watched_operations") {
+  constexpr std::size_t kWatched = 50;
+  World world(kWatched + 2);
+  Table& table = world.table;
+  const mlt::OperationId own = table.begin({}).id;
+  std::vector<mlt::OperationId> watched;
+  for (std::size_t i = 0; i < kWatched; ++i) {
+    watched.push_back(table.begin({}).id);
+    REQUIRE(table.watch(watched.back()));
+  }
+  std::optional<Completion> got;
+  long times_asleep = 0;
+  std::thread taker([&] {
+    got = table.next_any(std::nullopt);
+    rusage used{};
+    getrusage(RUSAGE_THREAD, &used);
+    times_asleep = used.ru_nvcsw;
+  });
+  for (const mlt::OperationId id : watched) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a taker that was woken too early sleeps again
+    table.finish(ended(id));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  table.finish(ended(own));
+  taker.join();
+  REQUIRE(got.has_value());
+  CHECK(got->operation == own);
+  CHECK(times_asleep < static_cast<long>(kWatched) / 2);
+  for (const mlt::OperationId id : watched) {
+    const auto one = table.next_watched(std::nullopt);
+    REQUIRE(one.has_value());
+    CHECK(one->operation == id);
+  }
+}
+
+TEST_CASE("watch__gives_a_completion_that_nobody_took_to_a_thread_that_waits_already") {
+  World world;
+  Table& table = world.table;
+  const mlt::OperationId id = table.begin({}).id;
+  table.finish(ended(id));
+  std::optional<Completion> got;
+  std::thread watcher([&] { got = table.next_watched(mlt::engine::deadline_after(10'000'000'000)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the wait has begun: no event shows that
+  CHECK(table.watch(id));
+  watcher.join();
+  REQUIRE(got.has_value());
+  CHECK(got->operation == id);
+}
+
+TEST_CASE("next_any__ends_with_the_table_and_in_time") {
+  World world;
+  Table& table = world.table;
+  CHECK_FALSE(table.next_any(mlt::engine::deadline_after(1'000'000)).has_value());
+  const mlt::OperationId id = table.begin({}).id;
+  std::vector<std::optional<Completion>> got(2);
+  std::vector<std::thread> takers;
+  for (auto& one : got) takers.emplace_back([&] { one = table.next_any(std::nullopt); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the waits have begun: no event shows that
+  table.finish_all([](const std::string& name) { return name; });
+  for (std::thread& taker : takers) taker.join();
+  REQUIRE(got[0].has_value() != got[1].has_value());
+  CHECK((got[0] ? got[0] : got[1])->operation == id);
+}
+
 TEST_CASE("wait__calls_now_and_then_and_lets_it_end_the_wait") {
   World world;
   Table& table = world.table;

@@ -6,10 +6,15 @@
 
 namespace {
 
+constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+
 std::atomic<std::uint64_t> count{0};
+thread_local std::uint64_t left = kNoLimit;
 
 void* allocate(std::size_t size, std::size_t alignment) {
   count.fetch_add(1, std::memory_order_relaxed);
+  if (left == 0) throw std::bad_alloc();
+  if (left != kNoLimit) --left;
   void* memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__
                      ? std::malloc(size == 0 ? 1 : size)
                      : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
@@ -21,6 +26,8 @@ void* allocate(std::size_t size, std::size_t alignment) {
 
 namespace mlt::test {
 std::uint64_t allocations() { return count.load(std::memory_order_relaxed); }
+AllocationLimit::AllocationLimit(std::uint64_t allowed) { left = allowed; }
+AllocationLimit::~AllocationLimit() { left = kNoLimit; }
 }  // namespace mlt::test
 
 // The array and nothrow forms call these by default.
