@@ -27,6 +27,7 @@ NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
                         "priorities.md", "security.md", "perf.md")),
     ("I run the network", ("network.md", "switch.md", "switch-thresholds.md", "paths.md", "datapaths.md", "testbed.md",
                            "contributing-switch-vendor.md")),
+    ("I write C", ("c-api.md",)),
     ("I plan the cluster", ("planners.md", "planners-routing.md", "planners-topology.md")),
     ("I change mlt", ("CONTRIBUTING.md", "PROTOCOL.md", "RECOVERY.md", "papers.md", "simulator.md")),
 )  # fmt: skip

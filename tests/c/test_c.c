@@ -1,0 +1,547 @@
+/* The C API, from C: two ranks of one process over loopback, and every bad input. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "mlt_c.h"
+
+#define SECOND INT64_C(1000000000)
+#define LONG_WAIT (30 * SECOND)
+#define COUNT 100000
+
+#define CHECK(condition)                                                                                     \
+  do {                                                                                                       \
+    if (!(condition)) {                                                                                      \
+      printf("%s:%d: CHECK(%s) failed; last error: %s\n", __FILE__, __LINE__, #condition, mlt_error_text()); \
+      fflush(stdout);                                                                                        \
+      exit(1);                                                                                               \
+    }                                                                                                        \
+  } while (0)
+#define OK(call) CHECK((call) == MLT_OK)
+/* The call fails with this code, and the text has this part. */
+#define FAILS(call, code, part)                      \
+  do {                                               \
+    CHECK((call) == (code));                         \
+    CHECK(strstr(mlt_error_text(), (part)) != NULL); \
+  } while (0)
+
+static mlt_context* contexts[2];
+
+static mlt_context* create(uint16_t rank, uint16_t ranks) {
+  mlt_options options;
+  mlt_context* context = NULL;
+  OK(mlt_options_init(&options, sizeof options));
+  options.rank = rank;
+  options.ranks = ranks;
+  options.job = 7;
+  options.datapath = "udp";
+  options.operation_timeout_ns = LONG_WAIT;
+  OK(mlt_create(&options, &context));
+  CHECK(context != NULL && mlt_control_port(context) != 0);
+  return context;
+}
+
+static mlt_peer address_of(uint16_t rank) {
+  mlt_peer peer;
+  memset(&peer, 0, sizeof peer);
+  peer.size = sizeof peer;
+  peer.rank = rank;
+  peer.host = "127.0.0.1";
+  peer.control_port = mlt_control_port(contexts[rank]);
+  return peer;
+}
+
+static void* connect_rank_1(void* unused) {
+  const mlt_peer peer = address_of(0);
+  OK(mlt_connect(contexts[1], &peer, 1, LONG_WAIT));
+  return unused;
+}
+
+static void open_pair(void) {
+  pthread_t thread;
+  mlt_peer peer;
+  contexts[0] = create(0, 2);
+  contexts[1] = create(1, 2);
+  CHECK(pthread_create(&thread, NULL, connect_rank_1, NULL) == 0);
+  peer = address_of(1);
+  OK(mlt_connect(contexts[0], &peer, 1, LONG_WAIT));
+  CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void close_pair(void) {
+  mlt_destroy(contexts[0]);
+  mlt_destroy(contexts[1]);
+}
+
+static mlt_send_options send_of(const void* data, size_t bytes, uint64_t tag) {
+  mlt_send_options options;
+  memset(&options, 0, sizeof options);
+  options.size = sizeof options;
+  options.data = data;
+  options.bytes = bytes;
+  options.tag = tag;
+  options.to = 1;
+  return options;
+}
+
+static mlt_receive_options receive_of(void* data, size_t bytes, uint64_t tag) {
+  mlt_receive_options options;
+  memset(&options, 0, sizeof options);
+  options.size = sizeof options;
+  options.data = data;
+  options.bytes = bytes;
+  options.tag = tag;
+  options.from = 0;
+  return options;
+}
+
+static mlt_collective_options collective_of(const void* input, size_t input_bytes, void* output, size_t output_bytes) {
+  mlt_collective_options options;
+  memset(&options, 0, sizeof options);
+  options.size = sizeof options;
+  options.input = input;
+  options.input_bytes = input_bytes;
+  options.output = output;
+  options.output_bytes = output_bytes;
+  options.element = MLT_INT32;
+  return options;
+}
+
+static void finish(mlt_context* context, uint64_t operation) {
+  mlt_completion done;
+  OK(mlt_wait(context, operation, LONG_WAIT, &done, sizeof done));
+  if (done.error != MLT_OK) printf("%s\n", done.text);
+  CHECK(done.error == MLT_OK && done.operation == operation && done.text[0] == '\0' && done.owned == NULL);
+  mlt_completion_release(&done);
+}
+
+static void send_and_receive__by_test_poll_and_wait(void) {
+  static float data[COUNT], got[COUNT];
+  uint64_t sent, received;
+  mlt_completion done[3];
+  size_t i, taken = 0;
+  int up = 0, result;
+  mlt_send_options send = send_of(data, sizeof data, 5);
+  mlt_receive_options receive = receive_of(got, sizeof got, 5);
+  struct timespec now, start;
+  for (i = 0; i < COUNT; ++i) data[i] = (float)i;
+  send.element = receive.element = MLT_FLOAT32;
+  OK(mlt_peer_is_up(contexts[0], 1, &up));
+  CHECK(up == 1);
+  OK(mlt_post_receive(contexts[1], &receive, &received));
+  CHECK(mlt_test(contexts[1], received, done, sizeof done[0]) == MLT_IN_PROGRESS);
+  CHECK(mlt_wait(contexts[1], received, 1000, done, sizeof done[0]) == MLT_IN_PROGRESS);
+  OK(mlt_poll(contexts[1], done, sizeof done[0], 3, 0, &taken));
+  CHECK(taken == 0);
+  OK(mlt_post_send(contexts[0], &send, &sent));
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  do {
+    result = mlt_test(contexts[1], received, done, sizeof done[0]);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    CHECK(now.tv_sec - start.tv_sec < 30);
+  } while (result == MLT_IN_PROGRESS);
+  CHECK(result == MLT_OK);
+  CHECK(done[0].operation == received && done[0].error == MLT_OK && done[0].verb == MLT_RECEIVE);
+  CHECK(done[0].total_bytes == sizeof data && done[0].missing_bytes == 0 && done[0].missing_count == 0);
+  CHECK(done[0].peer == 0 && done[0].tag == 5 && done[0].failed_peer == -1);
+  CHECK(done[0].status == MLT_STATUS_COMPLETE && done[0].elapsed_ns > 0);
+  CHECK(memcmp(data, got, sizeof data) == 0);
+  OK(mlt_poll(contexts[0], done, sizeof done[0], 3, LONG_WAIT, &taken));
+  CHECK(taken == 1 && done[0].operation == sent && done[0].verb == MLT_SEND);
+  FAILS(mlt_test(contexts[0], sent, done, sizeof done[0]), MLT_ERROR_UNKNOWN_OPERATION, "rank 0");
+  FAILS(mlt_wait(contexts[0], sent, 0, done, sizeof done[0]), MLT_ERROR_UNKNOWN_OPERATION, "was never posted");
+}
+
+/* Posts the same collective on both ranks and waits for both. */
+static void on_both(int (*post)(mlt_context*, const mlt_collective_options*, uint64_t*),
+                    const mlt_collective_options* options) {
+  uint64_t operation[2];
+  OK(post(contexts[0], &options[0], &operation[0]));
+  OK(post(contexts[1], &options[1], &operation[1]));
+  finish(contexts[0], operation[0]);
+  finish(contexts[1], operation[1]);
+}
+
+static void collectives__have_the_right_results(void) {
+  int32_t in[2][2], out[2][2], gathered[2][4];
+  const uint64_t to_0_first[2] = {8, 0}, to_1_first[2] = {0, 8}; /* all of rank 0 stays, all of rank 1 goes to itself */
+  const uint16_t reversed[2] = {1, 0};
+  mlt_collective_options options[2];
+  int r;
+  for (r = 0; r < 2; ++r) {
+    in[r][0] = 10 * r + 1;
+    in[r][1] = 10 * r + 2;
+    memcpy(out[r], in[r], sizeof in[r]);
+    options[r] = collective_of(NULL, 0, out[r], sizeof out[r]);
+    options[r].reduction = MLT_SUM;
+  }
+  on_both(mlt_post_all_reduce, options);
+  for (r = 0; r < 2; ++r) CHECK(out[r][0] == 12 && out[r][1] == 14);
+
+  for (r = 0; r < 2; ++r) options[r].reduction = MLT_MAX;
+  memcpy(out, in, sizeof in);
+  on_both(mlt_post_all_reduce, options);
+  for (r = 0; r < 2; ++r) CHECK(out[r][0] == 11 && out[r][1] == 12);
+
+  for (r = 0; r < 2; ++r) options[r] = collective_of(in[r], sizeof in[r], out[r], sizeof out[r]);
+  on_both(mlt_post_all_to_all, options);
+  CHECK(out[0][0] == 1 && out[0][1] == 11 && out[1][0] == 2 && out[1][1] == 12);
+
+  options[0].send_bytes = options[0].receive_bytes = to_0_first;
+  options[1].send_bytes = options[1].receive_bytes = to_1_first;
+  on_both(mlt_post_all_to_all, options);
+  CHECK(memcmp(out, in, sizeof in) == 0);
+
+  for (r = 0; r < 2; ++r) {
+    options[r] = collective_of(in[r], sizeof in[r], gathered[r], sizeof gathered[r]);
+    options[r].ranks = reversed;
+    options[r].rank_count = 2;
+    options[r].stream = 3;
+  }
+  on_both(mlt_post_all_gather, options);
+  for (r = 0; r < 2; ++r) CHECK(gathered[r][0] == 11 && gathered[r][1] == 12 && gathered[r][2] == 1);
+
+  options[0] = collective_of(in[0], sizeof in[0], NULL, 0);
+  options[1] = collective_of(in[1], sizeof in[1], gathered[1], sizeof gathered[1]);
+  options[0].root = options[1].root = 1;
+  memset(gathered, 0, sizeof gathered);
+  on_both(mlt_post_gather, options);
+  CHECK(gathered[1][0] == 1 && gathered[1][1] == 2 && gathered[1][2] == 11 && gathered[1][3] == 12);
+
+  for (r = 0; r < 2; ++r) {
+    options[r] = collective_of(in[r], sizeof in[r], out[r], sizeof out[r][0]);
+    options[r].reduction = MLT_SUM;
+  }
+  on_both(mlt_post_reduce_scatter, options);
+  CHECK(out[0][0] == 12 && out[1][0] == 14);
+
+  options[0] = collective_of(in[0], sizeof in[0], NULL, 0);
+  options[1] = collective_of(in[1], sizeof in[1], out[1], sizeof out[1]);
+  for (r = 0; r < 2; ++r) {
+    options[r].root = 1;
+    options[r].reduction = MLT_PRODUCT;
+  }
+  on_both(mlt_post_reduce, options);
+  CHECK(out[1][0] == 11 && out[1][1] == 24);
+
+  options[0] = collective_of(NULL, 0, out[0], sizeof out[0][0]);
+  options[1] = collective_of(in[1], sizeof in[1], out[1], sizeof out[1][0]);
+  options[0].root = options[1].root = 1;
+  on_both(mlt_post_scatter, options);
+  CHECK(out[0][0] == 11 && out[1][0] == 12);
+
+  memcpy(out, in, sizeof in);
+  for (r = 0; r < 2; ++r) {
+    options[r] = collective_of(NULL, 0, out[r], sizeof out[r]);
+    options[r].root = 1;
+  }
+  on_both(mlt_post_broadcast, options);
+  CHECK(out[0][0] == 11 && out[0][1] == 12);
+
+  for (r = 0; r < 2; ++r) options[r] = collective_of(NULL, 0, NULL, 0);
+  on_both(mlt_post_barrier, options);
+}
+
+static void completion__of_a_failure_names_rank_tensor_and_cause(void) {
+  char small[4], large[8] = "1234567";
+  uint64_t sent, received;
+  mlt_completion done;
+  const mlt_send_options send = send_of(large, sizeof large, 11);
+  const mlt_receive_options receive = receive_of(small, sizeof small, 11);
+  OK(mlt_post_receive(contexts[1], &receive, &received));
+  OK(mlt_post_send(contexts[0], &send, &sent));
+  OK(mlt_wait(contexts[1], received, LONG_WAIT, &done, sizeof done));
+  CHECK(done.error == MLT_ERROR_SIZE_MISMATCH && done.status == MLT_STATUS_SIZE_MISMATCH);
+  CHECK(strstr(done.text, "rank 1") != NULL && strstr(done.text, "tag 11") != NULL);
+  CHECK(done.owned != NULL);
+  mlt_completion_release(&done);
+  CHECK(done.owned == NULL && done.text[0] == '\0');
+  mlt_completion_release(&done); /* twice is harmless */
+  OK(mlt_wait(contexts[0], sent, LONG_WAIT, &done, sizeof done));
+  CHECK(done.error == MLT_ERROR_SIZE_MISMATCH && strstr(done.text, "rank 0") != NULL);
+  mlt_completion_release(&done);
+
+  OK(mlt_post_receive(contexts[1], &receive, &received));
+  OK(mlt_cancel(contexts[1], received));
+  OK(mlt_wait(contexts[1], received, LONG_WAIT, &done, sizeof done));
+  CHECK(done.error == MLT_ERROR_CANCELLED && done.text[0] != '\0');
+  mlt_completion_release(&done);
+}
+
+static void structures__of_other_versions(void) {
+  struct {
+    mlt_send_options known;
+    uint64_t later;
+  } send;
+  struct {
+    mlt_completion known;
+    uint64_t later;
+  } done[2];
+  char data[4] = "abc", got[4];
+  uint64_t sent, received;
+  size_t taken;
+  const mlt_receive_options receive = receive_of(got, sizeof got, 21);
+  memset(&send, 0, sizeof send);
+  send.known = send_of(data, sizeof data, 21);
+  send.known.size = sizeof send;
+  send.later = 1;
+  FAILS(mlt_post_send(contexts[0], &send.known, &sent), MLT_ERROR_CONFIG, "too old");
+  send.later = 0;
+  OK(mlt_post_send(contexts[0], &send.known, &sent));
+  OK(mlt_post_receive(contexts[1], &receive, &received));
+  memset(done, 255, sizeof done);
+  OK(mlt_wait(contexts[1], received, LONG_WAIT, &done[0].known, sizeof done[0]));
+  CHECK(done[0].known.operation == received && done[0].later == 0 && done[1].later != 0);
+  OK(mlt_poll(contexts[0], &done[0].known, sizeof done[0], 2, LONG_WAIT, &taken));
+  CHECK(taken == 1 && done[0].known.operation == sent);
+  send.known.size = sizeof send.known - 1;
+  FAILS(mlt_post_send(contexts[0], &send.known, &sent), MLT_ERROR_CONFIG, "sizeof");
+  send.known.size = 0;
+  FAILS(mlt_post_send(contexts[0], &send.known, &sent), MLT_ERROR_CONFIG, "sizeof");
+}
+
+static void bad_posts__are_rejected_before_anything_starts(void) {
+  float data[4] = {0, 0, 0, 0};
+  uint8_t tags[2] = {0, 0};
+  uint64_t operation = 77;
+  uint32_t segments = 0;
+  char text[8];
+  int up;
+  size_t taken;
+  mlt_completion done;
+  mlt_send_options send = send_of(data, sizeof data, 31);
+  mlt_receive_options receive = receive_of(data, sizeof data, 31);
+  mlt_collective_options group = collective_of(data, sizeof data, data, sizeof data);
+  uint16_t ranks[2] = {0, 5};
+
+  FAILS(mlt_post_send(NULL, &send, &operation), MLT_ERROR_CONFIG, "context is NULL");
+  FAILS(mlt_post_send(contexts[0], NULL, &operation), MLT_ERROR_CONFIG, "options is NULL");
+  FAILS(mlt_post_send(contexts[0], &send, NULL), MLT_ERROR_CONFIG, "operation is NULL");
+  send.to = 2;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_UNKNOWN_PEER, "ranks 0 to 1");
+  CHECK(mlt_error_peer() == 2);
+  send.to = 0;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_UNKNOWN_PEER, "itself");
+  send = send_of(NULL, 4, 31);
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "data is NULL");
+  send = send_of(data, sizeof data, UINT64_C(1) << 63);
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "tag");
+  send = send_of(data, sizeof data, 31);
+  send.element = 13;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "element is 13");
+  send.element = MLT_FLOAT32;
+  send.bytes = 3;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_BUFFER, "rejected");
+  send.bytes = sizeof data;
+  send.layer = 1;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "layer");
+  send.layer = 0;
+  send.timeout_ns = -1;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "timeout_ns");
+  send.timeout_ns = 0;
+  send.by_magnitude = 2;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "by_magnitude");
+  send.by_magnitude = 0;
+  send.segment_tags = tags;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "segment_tag_count");
+  send.segment_tag_count = 2;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "2 for 1");
+  OK(mlt_segment_count(contexts[0], 1, sizeof data, &segments));
+  CHECK(segments == 1);
+  send = send_of(data, sizeof data, 31);
+  send.reserved[1] = 1;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "reserved");
+
+  receive.loss_bound = 0.5;
+  FAILS(mlt_post_receive(contexts[1], &receive, &operation), MLT_ERROR_BUFFER, "rejected");
+  receive.element = MLT_FLOAT32;
+  receive.loss_bound = 1;
+  FAILS(mlt_post_receive(contexts[1], &receive, &operation), MLT_ERROR_CONFIG, "loss bound");
+  receive.loss_bound = 0;
+  receive.deadline_ns = -1;
+  FAILS(mlt_post_receive(contexts[1], &receive, &operation), MLT_ERROR_CONFIG, "negative");
+  receive.deadline_ns = 0;
+  receive.eager = 7;
+  FAILS(mlt_post_receive(contexts[1], &receive, &operation), MLT_ERROR_CONFIG, "eager");
+  receive.eager = 0;
+  receive.data = NULL;
+  FAILS(mlt_post_receive(contexts[1], &receive, &operation), MLT_ERROR_CONFIG, "data is NULL");
+
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "input is set");
+  FAILS(mlt_post_barrier(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "input is set");
+  group = collective_of(NULL, 0, data, sizeof data);
+  group.root = 1;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "root is set");
+  group.root = 0;
+  group.reduction = 8;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "reduction is 8");
+  FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "reduction is set");
+  group.reduction = MLT_SUM;
+  group.ranks = ranks;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "rank_count");
+  group.rank_count = 2;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_UNKNOWN_PEER, "0 to 1");
+  ranks[1] = 0;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_BUFFER, "rejected");
+  group = collective_of(data, sizeof data, data, 4);
+  FAILS(mlt_post_all_gather(contexts[0], &group, &operation), MLT_ERROR_BUFFER, "rejected");
+  CHECK(operation == 77);
+
+  FAILS(mlt_poll(contexts[0], NULL, sizeof done, 1, 0, &taken), MLT_ERROR_CONFIG, "completion is NULL");
+  FAILS(mlt_poll(contexts[0], &done, 4, 1, 0, &taken), MLT_ERROR_CONFIG, "completion_bytes");
+  FAILS(mlt_poll(contexts[0], &done, sizeof done + 1, 1, 0, &taken), MLT_ERROR_CONFIG, "completion_bytes");
+  FAILS(mlt_poll(contexts[0], &done, sizeof done, 0, 0, &taken), MLT_ERROR_CONFIG, "capacity");
+  FAILS(mlt_poll(contexts[0], &done, sizeof done, 1, 0, NULL), MLT_ERROR_CONFIG, "taken is NULL");
+  FAILS(mlt_test(NULL, 1, &done, sizeof done), MLT_ERROR_CONFIG, "context is NULL");
+  FAILS(mlt_test(contexts[0], 1, NULL, sizeof done), MLT_ERROR_CONFIG, "completion is NULL");
+  FAILS(mlt_wait(contexts[0], 0, 0, &done, sizeof done), MLT_ERROR_UNKNOWN_OPERATION, "operation 0");
+  FAILS(mlt_cancel(NULL, 1), MLT_ERROR_CONFIG, "context is NULL");
+  FAILS(mlt_peer_is_up(contexts[0], 0, &up), MLT_ERROR_UNKNOWN_PEER, "rank 0");
+  FAILS(mlt_peer_is_up(contexts[0], 1, NULL), MLT_ERROR_CONFIG, "up is NULL");
+  FAILS(mlt_peer_failure(contexts[0], 2, text, sizeof text), MLT_ERROR_UNKNOWN_PEER, "rank 2");
+  FAILS(mlt_peer_failure(contexts[0], 1, text, 0), MLT_ERROR_CONFIG, "capacity");
+  FAILS(mlt_segment_count(contexts[0], 1, UINT64_C(1) << 32, &segments), MLT_ERROR_CONFIG, "4 GiB");
+  FAILS(mlt_close(NULL, NULL), MLT_ERROR_CONFIG, "context is NULL");
+  mlt_completion_release(NULL);
+  mlt_destroy(NULL);
+  CHECK(mlt_control_port(NULL) == 0);
+}
+
+static void bad_contexts__are_rejected(void) {
+  mlt_options options;
+  mlt_context *context = NULL, *other = NULL;
+  mlt_peer peers[2];
+  FAILS(mlt_options_init(NULL, sizeof options), MLT_ERROR_CONFIG, "NULL");
+  FAILS(mlt_options_init(&options, 8), MLT_ERROR_CONFIG, "options_bytes");
+  OK(mlt_options_init(&options, sizeof options));
+  FAILS(mlt_create(&options, NULL), MLT_ERROR_CONFIG, "context is NULL");
+  FAILS(mlt_create(NULL, &context), MLT_ERROR_CONFIG, "options is NULL");
+  options.rank = 1;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "rank");
+  OK(mlt_options_init(&options, sizeof options));
+  options.secret_bytes = 16;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "secret is NULL");
+  options.secret = "short";
+  options.secret_bytes = 5;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "secret");
+  OK(mlt_options_init(&options, sizeof options));
+  options.insecure = 2;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "insecure");
+  OK(mlt_options_init(&options, sizeof options));
+  options.max_operations = 0;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "max_operations");
+  OK(mlt_options_init(&options, sizeof options));
+  options.datapath = "pigeon";
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "pigeon");
+  CHECK(context == NULL);
+  OK(mlt_options_init(&options, sizeof options));
+  OK(mlt_create(&options, &other));
+  options.control_port = mlt_control_port(other);
+  CHECK(mlt_create(&options, &context) == MLT_ERROR_PORT_IN_USE);
+  mlt_destroy(other);
+
+  context = create(0, 3);
+  memset(peers, 0, sizeof peers);
+  peers[0].size = peers[1].size = sizeof peers[0];
+  peers[0].host = peers[1].host = "127.0.0.1";
+  peers[0].control_port = peers[1].control_port = 9;
+  peers[0].rank = 1;
+  peers[1].rank = 1;
+  FAILS(mlt_connect(context, peers, 1, SECOND), MLT_ERROR_CONFIG, "every other rank once");
+  FAILS(mlt_connect(context, NULL, 2, SECOND), MLT_ERROR_CONFIG, "NULL");
+  FAILS(mlt_connect(context, peers, 2, SECOND), MLT_ERROR_CONFIG, "given twice");
+  peers[1].rank = 0;
+  FAILS(mlt_connect(context, peers, 2, SECOND), MLT_ERROR_CONFIG, "another rank of the job");
+  peers[1].rank = 2;
+  peers[1].host = NULL;
+  FAILS(mlt_connect(context, peers, 2, SECOND), MLT_ERROR_CONFIG, "without a host");
+  peers[1].host = "127.0.0.1";
+  peers[1].control_port = 0;
+  FAILS(mlt_connect(context, peers, 2, SECOND), MLT_ERROR_CONFIG, "without a control_port");
+  peers[1].control_port = 9;
+  CHECK(mlt_connect(context, peers, 2, SECOND / 100) == MLT_ERROR_RENDEZVOUS);
+  CHECK(mlt_connect(context, peers, 2, SECOND) == MLT_ERROR_CONFIG); /* only once */
+  mlt_destroy(context);
+}
+
+static void close__ends_what_is_in_progress_and_is_known_to_the_peer(void) {
+  char data[4];
+  uint64_t receives[20], operation;
+  mlt_completion done[20];
+  char text[256];
+  size_t taken = 0, i;
+  mlt_receive_options receive = receive_of(data, sizeof data, 0);
+  for (i = 0; i < 20; ++i) {
+    receive.tag = 40 + i;
+    OK(mlt_post_receive(contexts[1], &receive, &receives[i]));
+  }
+  OK(mlt_close(contexts[0], "the optimizer diverged"));
+  while (taken < 20) {
+    size_t count = 0;
+    OK(mlt_poll(contexts[1], done + taken, sizeof done[0], 20 - taken, LONG_WAIT, &count));
+    CHECK(count > 0);
+    taken += count;
+  }
+  for (i = 0; i < 20; ++i) {
+    CHECK(done[i].error == MLT_ERROR_PEER_FAILED && done[i].failed_peer == 0);
+    CHECK(strstr(done[i].text, "the optimizer diverged") != NULL);
+    mlt_completion_release(&done[i]);
+  }
+  OK(mlt_peer_failure(contexts[1], 0, text, sizeof text));
+  CHECK(strstr(text, "diverged") != NULL);
+  OK(mlt_peer_failure(contexts[1], 0, text, 4));
+  CHECK(strlen(text) == 3);
+  CHECK(mlt_post_receive(contexts[1], &receive, &operation) == MLT_ERROR_PEER_FAILED);
+  OK(mlt_close(contexts[0], NULL));
+  OK(mlt_close(contexts[1], NULL));
+  CHECK(mlt_post_receive(contexts[1], &receive, &operation) == MLT_ERROR_CLOSED);
+  OK(mlt_poll(contexts[1], done, sizeof done[0], 1, -1, &taken));
+  CHECK(taken == 0);
+}
+
+static void names__of_codes(void) {
+  CHECK(strcmp(mlt_error_name(MLT_ERROR_CONFIG), "MLT_ERROR_CONFIG") == 0);
+  CHECK(strcmp(mlt_error_name(MLT_IN_PROGRESS), "MLT_IN_PROGRESS") == 0);
+  CHECK(strcmp(mlt_error_name(99), "unknown") == 0);
+  CHECK(mlt_protocol_version() > 0);
+}
+
+/* Nanoseconds of one test of an operation in progress: test_c --speed. */
+static int speed(void) {
+  const int rounds = 2000000;
+  char data[4];
+  uint64_t operation;
+  mlt_completion done;
+  struct timespec start, end;
+  int i;
+  const mlt_receive_options receive = receive_of(data, sizeof data, 1);
+  open_pair();
+  OK(mlt_post_receive(contexts[1], &receive, &operation));
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  for (i = 0; i < rounds; ++i) CHECK(mlt_test(contexts[1], operation, &done, sizeof done) == MLT_IN_PROGRESS);
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  printf("%.0f ns per test\n",
+         ((double)(end.tv_sec - start.tv_sec) * 1e9 + (double)(end.tv_nsec - start.tv_nsec)) / rounds);
+  close_pair();
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  if (argc > 1 && strcmp(argv[1], "--speed") == 0) return speed();
+  names__of_codes();
+  bad_contexts__are_rejected();
+  open_pair();
+  send_and_receive__by_test_poll_and_wait();
+  collectives__have_the_right_results();
+  completion__of_a_failure_names_rank_tensor_and_cause();
+  structures__of_other_versions();
+  bad_posts__are_rejected_before_anything_starts();
+  close__ends_what_is_in_progress_and_is_known_to_the_peer();
+  close_pair();
+  return 0;
+}
