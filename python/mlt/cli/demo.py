@@ -16,6 +16,7 @@ from mlt._shared.extras import how_to_install
 from mlt._shared.processes import interruptible
 from mlt.cli.ending import FAILED, USAGE, interrupted
 from mlt.cli.output import Output
+from mlt.cli.output_option import FOLDER
 from mlt.cli.style import App, show_error
 from mlt.cli.unit_option import LOSS, TIME, UnitOption
 from mlt.demo.problem import BadSettingError, DemoError
@@ -66,7 +67,10 @@ def demo(
         int, typer.Option(help="Number of seeds; all runs are repeated with each, to show the noise.")
     ] = 1,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for report.json, report.png and logs.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", parser=FOLDER, help="Folder for report.json, report.png and logs."
+        ),
     ] = Path("demo-report"),
     live: Annotated[bool, typer.Option(help="Redraw a live table (on a terminal only).")] = True,
     workers: Annotated[

@@ -11,8 +11,10 @@ from typing import NoReturn
 import click
 
 from mlt._shared.json_lines import shown
+from mlt._shared.output_files import WriteFailedError
 from mlt.cli.click_style import Command
 from mlt.cli.ending import interrupted
+from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.diagnosis.doctor import Finding, examine
@@ -45,7 +47,7 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 @click.option("--timeout", type=UnitOption(TIME, least=1), default=60.0, show_default=True,
               help="Time limit for all ranks to connect, in seconds or with a unit (5m), with --job.")  # fmt: skip
 @click.option("--fix", is_flag=True, help="Print the commands that mend each finding, for a shell; runs none of them.")
-@click.option("--json", metavar="FILE|-", type=click.Path(path_type=Path, allow_dash=True),
+@click.option("--json", metavar="FILE|-", type=TEXT_FILE,
               help="JSON file for the findings; -: standard output.")  # fmt: skip
 def app(
     target: str | None,
@@ -126,8 +128,9 @@ def _shown(findings: Iterable[Finding], json: Path | None, *, fix: bool) -> list
     if json is not None:
         try:
             write_json(json, [asdict(finding) for finding in known])
-        except OSError as error:
-            raise click.BadParameter(f"{json} cannot be written: {error.strerror}", param_hint="--json") from None
+        except WriteFailedError as error:
+            show_error(error)
+            raise SystemExit(status_of(error)) from None
     return known
 
 

@@ -28,7 +28,7 @@ class HelpMixin:
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """As the library parses; its errors know the command that they are about."""
         try:
-            if (text := _split_quantity(self, args)) is not None:
+            if (text := _split_quantity(self, args) or _empty_value(self, ctx, args)) is not None:
                 ctx.fail(text)
             return super().parse_args(ctx, args)  # type: ignore[misc]
         except Exception as error:
@@ -65,6 +65,24 @@ def _split_quantity(command: Any, args: Sequence[str]) -> str | None:
         known = (quantity,) if quantity else (RATE, SIZE, TIME, LOSS) if value_name(param) == "TEXT" else ()
         if any(unit.lower() in one.units for one in known) and (quantity or len(unit) > 1 or unit == "%"):
             return f"{option} {value} {unit}: write {value}{unit} or '{value} {unit}'"
+    return None
+
+
+def _empty_value(command: Any, ctx: Any, args: Sequence[str]) -> str | None:
+    """An error about an empty word, ``-o ''``, where a value has to be; None: there is none.
+
+    Another program's words may be empty, and options whose default is.
+    """
+    if not any(word == "" or word.endswith("=") for word in args):
+        return None
+    values, *_ = command.make_parser(ctx).parse_args(args=list(args))
+    for param in command.params:
+        found = values.get(param.name)
+        others = _is_argument(param) and param.nargs == -1
+        if others or param.default == "" or "" not in (found if isinstance(found, list | tuple) else [found]):
+            continue
+        name = argument_name(param).strip("[].").partition("[")[0] if _is_argument(param) else max(param.opts, key=len)
+        return f"{name} is empty: give a value, or leave it out"
     return None
 
 

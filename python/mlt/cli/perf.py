@@ -18,9 +18,11 @@ from mlt._shared import variables
 from mlt._shared.addresses import parse_target
 from mlt._shared.extras import how_to_install
 from mlt._shared.json_lines import shown
+from mlt._shared.output_files import UnwritableError
 from mlt._shared.processes import interruptible
 from mlt.cli.ending import interrupted
 from mlt.cli.output import Output
+from mlt.cli.output_option import PICTURE, TEXT_FILE
 from mlt.cli.style import App, is_stdout, show_error, status_of
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import MltError
@@ -127,7 +129,8 @@ def perf(
         typer.Option(metavar="FILE|-", help="JSON file to write, samples included; -: standard output."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Image file for the distribution of round times (.png, .svg).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Image file for the distribution of round times (.png, .svg or .pdf)."),
     ] = None,
 ) -> None:
     """Measure goodput and latency between ranks, over mlt and other transports.
@@ -144,6 +147,8 @@ def perf(
     """
     try:
         mode = _mode(host, local=local, serve=serve)
+        if serve and (json is not None or plot is not None):
+            raise BadOptionError(f"{'--plot' if json is None else '--json'} with --serve: the client has the results")
         if once and not serve:
             raise BadOptionError("--once goes with --serve")
         if ranks is not None and not local:
@@ -168,6 +173,8 @@ def perf(
             pin=pin,
             timeout=timeout,
         )
+        if mode != "job" or variables.integer(os.environ, "RANK", least=0, most=MAX_RANKS) == 0:  # rank 0 writes
+            _check_outputs(json, plot)
         if host is not None:
             host, port = parse_target(host, port)
         with interruptible():
@@ -181,6 +188,15 @@ def perf(
     except KeyboardInterrupt as error:
         Console(stderr=True).print("mlt perf: interrupted; every process was ended", markup=False)
         raise SystemExit(interrupted(error)) from None
+
+
+def _check_outputs(json: Path | None, plot: Path | None) -> None:
+    for name, option, path in (("--json", TEXT_FILE, json), ("--plot", PICTURE, plot)):
+        try:
+            if path is not None:
+                option.read(path)
+        except UnwritableError as error:
+            raise BadOptionError(f"{name}: {error}") from None
 
 
 def _mode(host: str | None, *, local: bool, serve: bool) -> str:

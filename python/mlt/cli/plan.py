@@ -15,6 +15,7 @@ from mlt._shared.structured_text import parse_json
 from mlt._shared.units import format_time
 from mlt.cli.delegate import Delegate
 from mlt.cli.output import Output
+from mlt.cli.output_option import PICTURE, TEXT_FILE
 from mlt.cli.plan_file import plan_to_extend, refusals
 from mlt.cli.plan_simulate import notes as simulation_notes
 from mlt.cli.plan_simulate import simulate as simulate_auto
@@ -45,7 +46,7 @@ JobOption = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE|-", help="Plan file to extend; -: standard output."),
+    typer.Option("--output", "-o", metavar="FILE|-", parser=TEXT_FILE, help="Plan file to extend; -: standard output."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same plan.")]
 
@@ -155,7 +156,10 @@ def aggregate(
 def show(
     cluster_file: ClusterFile,
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file (JSON).")],
-    draw: Annotated[Path | None, typer.Option(help="Image file (png, svg or pdf); one image per job.")] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=PICTURE, help="Image file (png, svg or pdf); one image per job."),
+    ] = None,
     job_name: JobOption = None,
 ) -> None:
     """Explain a plan and draw it: graph, aggregation tree, load of every link."""

@@ -10,7 +10,7 @@ import typer
 
 from mlt._shared.extras import how_to_install
 from mlt.cli.ending import FAILED, USAGE
-from mlt.cli.style import is_stdout, text_beside
+from mlt.cli.style import is_stdout, status_of, text_beside
 from mlt.planners._shared.documents import InputError, Problem
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import InfeasibleError, Plan, new_plan, read_plan
@@ -37,9 +37,9 @@ def refusals(source: Path | None = None, out: Path | None = None) -> Iterator[No
         raise typer.Exit(FAILED) from None
     except BrokenPipeError:
         raise
-    except OSError as error:  # the folder of --output is missing or not writable
+    except OSError as error:  # a full disk; paths were checked before
         typer.echo(f"{error.filename}: cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(USAGE) from None
+        raise typer.Exit(status_of(error)) from None
     except TopologyError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(USAGE) from None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.plan_file import plan_to_extend, refusals
-from mlt.cli.style import App, write_output
+from mlt.cli.style import App, is_stdout, write_output
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.planners._shared.documents import InputError, Problem
 from mlt.planners.aro.convert import add_to_plan, cluster_segment_ids, instance_of, ipv4_ends
@@ -34,6 +34,7 @@ def route(
             "--output",
             "-o",
             metavar="FILE|-",
+            parser=TEXT_FILE,
             help="Plan file to extend; -: standard output.",
         ),
     ] = None,
@@ -41,10 +42,17 @@ def route(
         float, typer.Option(parser=UnitOption(TIME, least=0.1), help="Time limit of the search.")
     ] = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of the search order.")] = 0,
-    srv6: Annotated[Path | None, typer.Option(help="File for SRv6 segment lists, one per line.")] = None,
+    srv6: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|-", parser=TEXT_FILE, help="File for SRv6 segment lists, one per line; -: standard output."
+        ),
+    ] = None,
 ) -> None:
     """ARO: choose each worker's route and aggregators."""
-    with refusals(out=out):
+    if is_stdout(out) and is_stdout(srv6):
+        raise typer.BadParameter("standard output is --output's; name a file", param_hint="--srv6")
+    with refusals(out=srv6 if is_stdout(srv6) else out):
         cluster = read_cluster(cluster_file)
         instance = instance_of(cluster, jobs=jobs or None)
         if srv6 is not None and (wrong := ipv4_ends(cluster, instance)):
@@ -63,12 +71,8 @@ def route(
             updated = add_to_plan(plan, instance, solution, cluster=cluster, options={"seed": seed})
             write_output(out, dump_plan(updated))
         if srv6 is not None:
-            _write(srv6, srv6_lines(instance, solution.plans, cluster_segment_ids(cluster)))
-
-
-def _write(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    typer.echo(f"written to {path}")
+            lines = srv6_lines(instance, solution.plans, cluster_segment_ids(cluster))
+            write_output(srv6, "\n".join(lines) + "\n")
 
 
 def summary(solution: Solution) -> str:

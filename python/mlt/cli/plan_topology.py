@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.plan_file import plan_to_extend, refusals
 from mlt.cli.style import App, write_output
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
@@ -24,14 +25,17 @@ app.add_typer(build, name="build")
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML) that describes a PSNet.")]
 Out = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE|-", help="Cluster file, or graph (.json); -: standard output."),
+    typer.Option(
+        "--output", "-o", metavar="FILE|-", parser=TEXT_FILE, help="Cluster file, or graph (.json); -: standard output."
+    ),
 ]
 ClusterOut = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE|-", help="Cluster file; -: standard output.")
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE|-", parser=TEXT_FILE, help="Cluster file; -: standard output."),
 ]
 PlanOut = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE|-", help="Plan file to extend; -: standard output."),
+    typer.Option("--output", "-o", metavar="FILE|-", parser=TEXT_FILE, help="Plan file to extend; -: standard output."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same result.")]
 Rate = Annotated[

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from mlt._shared.field_errors import expectation
 from mlt._shared.json_lines import shown as printable
 from mlt._shared.os_errors import cause_of
+from mlt._shared.output_files import WriteFailedError, write_text
 from mlt.cli.ending import FAILED, USAGE, finish, interrupted
 from mlt.cli.help_text import HelpMixin, argument_name, form, number_expected, running, short_help
 from mlt.cli.layout import rows
@@ -88,6 +89,8 @@ def status_of(error: Exception) -> int:
     """2 if what the caller gave is wrong (options, variables, input files), else 1."""
     if isinstance(error, MltError):
         return USAGE if error.code is ErrorCode.CONFIG else FAILED
+    if isinstance(error, WriteFailedError):
+        return FAILED
     if isinstance(error, OSError):
         return USAGE if error.filename is not None else FAILED  # a file that an option names, or a device
     return USAGE if isinstance(error, PolicyError | TargetError | ValueError) else FAILED
@@ -116,21 +119,21 @@ def text_beside(path: Path | None) -> Iterator[None]:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write the file that an option names; "-" is standard output. Raises OSError."""
+    """Write the file that an option names; "-" is standard output. Raises WriteFailedError."""
     if is_stdout(path):
         (_STDOUT.get() or sys.stdout).write(text)
         return
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     typer.echo(f"written to {path}")
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write the file of --json; "-" is standard output. Raises OSError."""
+    """Write the file of --json; "-" is standard output. Raises WriteFailedError."""
     text = json.dumps(value, indent=1) + "\n"
     if is_stdout(path):
         sys.stdout.write(text)
     else:
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
 
 
 def _show(error: Any) -> None:

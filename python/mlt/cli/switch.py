@@ -12,10 +12,12 @@ from typing import Any, NoReturn
 import click
 from rich.table import Table
 
+from mlt._shared.output_files import WriteFailedError, write_text
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt.cli import switch_apply, switch_policy, switch_verify
 from mlt.cli.click_style import Group
 from mlt.cli.output import Output
+from mlt.cli.output_option import FOLDER
 from mlt.cli.style import show_error, status_of
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
@@ -60,7 +62,7 @@ _OUTPUT = click.option(
     "--output",
     "-o",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
+    type=FOLDER,
     help="Folder for the files; without it they are printed.",
 )
 
@@ -118,14 +120,11 @@ def _emit(files: dict[str, str], directory: Path | None) -> None:
             click.echo(text, nl=False)
         return
     try:
-        if directory.exists() and not directory.is_dir():
-            raise click.BadParameter(f"{directory} is a file; name a folder, for the files", param_hint="--output")
-        directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (directory / name).write_text(text, encoding="utf-8")
+            write_text(directory / name, text)
             click.echo(str(directory / name))
-    except OSError as error:
-        raise click.BadParameter(f"{directory} cannot be written: {error.strerror}", param_hint="--output") from None
+    except WriteFailedError as error:
+        _fail(error)
 
 
 @app.command()

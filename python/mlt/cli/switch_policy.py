@@ -9,8 +9,10 @@ from typing import Any
 import click
 from rich.table import Table
 
+from mlt._shared.output_files import write_text
 from mlt.cli.click_style import Command
 from mlt.cli.output import Output
+from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.style import is_stdout, show_error, status_of
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.simulation.switch_port import simulate
@@ -71,7 +73,7 @@ _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 @click.option(
     "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Loss model."
 )
-@click.option("--output", "-o", metavar="FILE|-", type=click.Path(path_type=Path, allow_dash=True),
+@click.option("--output", "-o", metavar="FILE|-", type=TEXT_FILE,
               default=Path("-"), help="Policy file to write; -: standard output.")  # fmt: skip
 def policy(
     layers: Path,
@@ -103,7 +105,7 @@ def policy(
         derived = policy_of(problem, switch, description=description)
         require_sound(derived.policy, source=str(layers))
         if not is_stdout(output):
-            output.write_text(dump(derived.policy), encoding="utf-8")
+            write_text(output, dump(derived.policy))
     except (SwitchConfigError, ValueError, OSError) as error:
         show_error(error)
         raise SystemExit(status_of(error)) from error

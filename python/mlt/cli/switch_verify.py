@@ -15,6 +15,7 @@ from rich.table import Table
 from mlt._shared.text_files import read_text, reading
 from mlt.cli.click_style import Command
 from mlt.cli.output import Output
+from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs import counter_check, generator, telemetry
@@ -48,7 +49,7 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.option(
     "--partial", is_flag=True, help="Check the counters that were read, even if queues, ports or counters are missing."
 )
-@click.option("--json", "json_file", metavar="FILE|-", type=_FILE,
+@click.option("--json", "json_file", metavar="FILE|-", type=TEXT_FILE,
               help="JSON file for the counters, which --input and --before read; -: standard output.")  # fmt: skip
 @click.option("--inventory", type=click.Path(path_type=Path), help="Inventory: Ansible's YAML or nornir's hosts file.")
 @click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys.")

@@ -13,9 +13,11 @@ from typing import Any, NoReturn
 
 import click
 
+from mlt._shared.output_files import WriteFailedError
 from mlt.cli.click_style import Group
 from mlt.cli.ending import interrupted
 from mlt.cli.output import Output
+from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, UnitOption
 from mlt.testbed import bed as beds
@@ -237,7 +239,7 @@ def exec_(name: str | None, host: str, command: tuple[str, ...]) -> None:
 
 @app.command()
 @_named
-@click.option("--json", metavar="FILE|-", type=click.Path(path_type=Path, allow_dash=True),
+@click.option("--json", metavar="FILE|-", type=TEXT_FILE,
               help="JSON file to write; -: standard output.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Show idle queues too.")
 @click.option("--watch", is_flag=True, help="Repeat every second, until Ctrl-C or until the testbed is removed.")
@@ -250,8 +252,8 @@ def status(name: str | None, json: Path | None, everything: bool, watch: bool) -
         if json is not None:
             try:
                 write_json(json, report.as_json(bed))
-            except OSError as error:
-                raise click.BadParameter(f"{json} cannot be written: {error.strerror}", param_hint="--json") from None
+            except WriteFailedError as error:
+                _fail(error)
         console = _console(err=is_stdout(json))
         if not watch:
             console.print_table(report.tables(bed, everything=everything))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from mlt._shared.output_files import write_figure
 from mlt.demo.report import DemoReport, RunReport, step_ends
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def write_png(report: DemoReport, folder: Path) -> Path:
 
     figure = draw(report)
     path = folder / PLOT_FILE
-    figure.savefig(path, dpi=110)
+    write_figure(path, figure, dpi=110)
     pyplot.close(figure)
     return path
 

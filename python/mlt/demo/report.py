@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from mlt._shared.output_files import write_text
 from mlt.demo.data import Images
 from mlt.demo.events import Evaluated, Finished, StepDone
 from mlt.demo.runner import RunRecord
@@ -263,7 +264,7 @@ def _common_accuracy(runs: Sequence[RunReport]) -> float | None:
 def write_json(report: DemoReport, folder: Path) -> Path:
     """Write the report into ``folder`` and return the file's path."""
     path = folder / REPORT_FILE
-    path.write_text(report.model_dump_json(indent=1), encoding="utf-8")
+    write_text(path, report.model_dump_json(indent=1))
     return path
 
 

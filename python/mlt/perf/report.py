@@ -16,6 +16,7 @@ from rich.table import Table
 
 from mlt import __version__
 from mlt._shared.extras import how_to_install
+from mlt._shared.output_files import write_figure, write_text
 from mlt._shared.units import format_size
 from mlt.perf.conductor import Measurement
 from mlt.perf.problem import PerfError
@@ -123,8 +124,7 @@ def as_json(result: Result) -> str:
 def write_json(result: Result, path: Path) -> None:
     """Raises PerfError if the file cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(as_json(result), encoding="utf-8")
+        write_text(path, as_json(result))
     except OSError as error:
         raise PerfError(f"{path}: {error.strerror}; choose another place with --json") from None
 
@@ -193,8 +193,7 @@ def write_plot(result: Result, path: Path) -> None:
         panel.grid(alpha=0.3, which="both")
         panel.legend(fontsize=8, loc="lower right")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110)
+        write_figure(path, figure, dpi=110)
     except (OSError, ValueError) as error:
         raise PerfError(
             f"--plot {path}: {error.strerror if isinstance(error, OSError) else error}; choose another place"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mlt._shared.output_files import write_figure
 from mlt._shared.units import format_time
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import JobPlan, Plan
@@ -184,7 +185,7 @@ def draw_plan(cluster: Cluster, plan: Plan, *, job: str, path: Path) -> None:
         InfeasibleError: streams of the plan lead to unreachable hosts.
     """
     canvas = plan_figure(cluster, plan, job=job)
-    canvas.savefig(path, dpi=110, bbox_inches="tight")
+    write_figure(path, canvas, dpi=110, bbox_inches="tight")
 
     from matplotlib import pyplot
 

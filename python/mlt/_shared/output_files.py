@@ -1,0 +1,138 @@
+"""Output files that a caller names: checked before the work, and written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+class UnwritableError(ValueError):
+    """An output file or folder that cannot be written, found before the work starts."""
+
+    def __init__(self, name: object, reason: str) -> None:
+        super().__init__(f"{name}: cannot be written: {reason}")
+        self.reason = reason
+
+
+class WriteFailedError(OSError):
+    """A write that failed after the work, such as on a full disk; ``filename`` is the file, which is unchanged."""
+
+
+def check_file(path: Path, *, suffixes: Sequence[str] = ()) -> None:
+    """Reject a file that ``write_bytes`` could not write. Changes nothing.
+
+    ``suffixes``: the formats, such as ".png"; any if empty.
+
+    Raises:
+        UnwritableError: a folder, an unknown format, or no permission.
+    """
+    if suffixes and path.suffix.lower() not in suffixes:
+        formats = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}" if len(suffixes) > 1 else suffixes[0]
+        found = f"the format {path.suffix} is unknown" if path.suffix else "its name has no suffix"
+        raise UnwritableError(path, f"{found}; use {formats}")
+    try:
+        target = path.resolve()
+        if target.is_dir():
+            raise UnwritableError(path, "it is a folder; name a file")
+        if target.exists() and not os.access(target, os.W_OK):
+            raise UnwritableError(path, os.strerror(errno.EACCES))
+        if not _is_special(target):
+            _probe(target.parent)
+    except OSError as error:
+        raise UnwritableError(path, error.strerror or str(error)) from None
+    except RuntimeError as error:  # a loop of symbolic links, in older Python
+        raise UnwritableError(path, str(error)) from None
+
+
+def check_folder(path: Path) -> None:
+    """Reject a folder in which files could not be written. Makes no folder.
+
+    Raises:
+        UnwritableError: a file, or no permission.
+    """
+    try:
+        if path.exists() and not path.is_dir():
+            raise UnwritableError(path, "it is a file; name a folder")
+        _probe(path.resolve())
+    except OSError as error:
+        raise UnwritableError(path, error.strerror or str(error)) from None
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace the file's content at once, or leave the file as it is. Makes missing folders.
+
+    Keeps permissions and follows symbolic links; devices and pipes are written directly.
+
+    Raises:
+        WriteFailedError: the disk is full, or the folder is not writable any more.
+    """
+    try:
+        target = path.resolve()
+        if _is_special(target):
+            with target.open("wb", buffering=0) as file:
+                _write_all(file.fileno(), content)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(target, content)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise WriteFailedError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """``write_bytes`` of UTF-8 text."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_figure(path: Path, figure: Any, **options: Any) -> None:
+    """``write_bytes`` of a figure of matplotlib's, in the format of the suffix; ``options`` are savefig's."""
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix.removeprefix(".").lower(), **options)
+    write_bytes(path, content.getvalue())
+
+
+def _replace(target: Path, content: bytes) -> None:
+    scratch = _scratch_in(target.parent)
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            if target.exists():
+                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            _write_all(descriptor, content)
+            os.fsync(descriptor)  # some file systems report a full disk only here
+        finally:
+            os.close(descriptor)
+        os.replace(scratch, target)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _probe(folder: Path) -> None:
+    """Make and remove a file in the folder, or in its nearest parent that exists. Raises OSError."""
+    while not folder.exists():
+        folder = folder.parent
+    scratch = _scratch_in(folder)
+    os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    scratch.unlink()
+
+
+def _scratch_in(folder: Path) -> Path:
+    return folder / f".mlt-{secrets.token_hex(8)}.tmp"
+
+
+def _is_special(target: Path) -> bool:
+    return target.exists() and not target.is_file() and not target.is_dir()
