@@ -16,7 +16,8 @@ class UnwritableError(ValueError):
     """An output file or folder that cannot be written, found before the work starts."""
 
     def __init__(self, name: object, reason: str) -> None:
-        super().__init__(f"{name}: cannot be written: {reason}")
+        printable = str(name).encode("utf-8", "backslashreplace").decode()
+        super().__init__(f"{printable}: cannot be written: {reason}")
         self.reason = reason
 
 

@@ -83,8 +83,6 @@ def app(
     """
     if sum((target is not None, serve, job, switch is not None)) > 1:
         raise click.UsageError("give one of HOST, --serve, --job and --switch")
-    if once and not serve:
-        raise click.UsageError("--once goes with --serve")
     if not (target or serve or job or switch):
         _finish(_shown(examine(), json, fix=fix))
     from mlt.diagnosis import command

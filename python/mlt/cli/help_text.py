@@ -13,6 +13,7 @@ from typing import Any
 
 from mlt._shared.units import LOSS, RATE, SIZE, TIME, Quantity
 from mlt.cli.layout import paragraph, rows, wrapped
+from mlt.cli.option_pairs import wrong_pair
 
 _ENDS_IN_NUMBER = re.compile(r"(.*,)?[0-9.]+")  # of a list, the last
 _KINDS = {"integer": "N", "integer range": "N", "int": "N", "float": "X", "float range": "X", "path": "FILE"}
@@ -30,7 +31,10 @@ class HelpMixin:
         try:
             if (text := _split_quantity(self, args) or _empty_value(self, ctx, args)) is not None:
                 ctx.fail(text)
-            return super().parse_args(ctx, args)  # type: ignore[misc]
+            rest = super().parse_args(ctx, args)  # type: ignore[misc]
+            if (text := wrong_pair(self, ctx)) is not None:
+                ctx.fail(text)
+            return rest
         except Exception as error:
             if getattr(error, "ctx", ctx) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]

@@ -77,10 +77,6 @@ def verify(
     """
     from mlt.switch_push.device import PushError
 
-    if (given is not None) + (host is not None) > 1 or (host is None and (during or seconds)):
-        raise click.UsageError("give --input or --host; --during and --for go with --host")
-    if given is None and host is None and (before is not None or partial or json_file is not None):
-        raise click.UsageError("--before, --partial and --json go with --input or --host")
     try:
         asked = None if ports is None else expand_ports(tuple(ports.split(",")))
         if host is not None:

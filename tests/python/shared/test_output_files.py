@@ -96,3 +96,5 @@ def test_check__names_the_reason(tmp_path: Path) -> None:
             check(path)
     with pytest.raises(UnwritableError, match=r"the format \.nope is unknown; use \.png or \.svg$"):
         check_file(tmp_path / "out.nope", suffixes=(".png", ".svg"))
+    with pytest.raises(UnwritableError, match=r"^\\udcff: cannot"):
+        check_file(Path("\udcff"), suffixes=(".png",))

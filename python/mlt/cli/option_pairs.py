@@ -1,0 +1,63 @@
+"""Options that need or exclude one another, by command: what would be ignored is refused.
+
+Counts what the command line gives, not variables or defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+# Command -> option -> the options or arguments of which it needs one.
+NEEDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "doctor": {
+        "--once": ("--serve",),
+        "--port": ("HOST", "--serve", "--job"),
+        "--interface": ("HOST", "--serve", "--job"),
+        "--policy": ("HOST", "--serve", "--job", "--switch"),
+        "--target": ("--switch",),
+        "--inventory": ("--switch",),
+        "--known-hosts": ("--switch",),
+        "--timeout": ("--job",),
+    },
+    "plan show": {"--job": ("--draw",)},
+    "switch verify": {
+        "--before": ("--input",),
+        "--during": ("--host",),
+        "--for": ("--host",),
+        "--partial": ("--input", "--host"),
+        "--json": ("--input", "--host"),
+        "--inventory": ("--host",),
+        "--known-hosts": ("--host",),
+    },
+}
+# Command -> pairs of which only one can be obeyed.
+EXCLUDES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "doctor": (("--serve", "--fix"), ("--serve", "--json")),
+    "serve": (("--rank", "--index"),),
+    "switch verify": (("--input", "--host"), ("--during", "--for")),
+    "testbed status": (("--json", "--watch"),),
+}
+
+
+def wrong_pair(command: Any, ctx: Any) -> str | None:
+    """An error about the first option that would be ignored; None: none would be."""
+    path = ctx.command_path.partition(" ")[2]
+    given = {
+        name
+        for param in command.params
+        if getattr(ctx.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
+        for name in (*param.opts, *param.secondary_opts, _argument(param))
+    }
+    for option, partners in NEEDS.get(path, {}).items():
+        if option in given and not given & set(partners):
+            others = f"{', '.join(partners[:-1])} or {partners[-1]}" if len(partners) > 1 else partners[0]
+            return f"{option} goes with {others}"
+    for one, other in EXCLUDES.get(path, ()):
+        if {one, other} <= given:
+            return f"{one} and {other}: give one of them"
+    return None
+
+
+def _argument(param: Any) -> str:
+    metavar = str(param.metavar or param.name).strip("[].").partition("[")[0]
+    return metavar.upper() if param.param_type_name == "argument" else ""
