@@ -26,12 +26,12 @@ class WriteFailedError(OSError):
 
 
 def check_file(path: Path, *, suffixes: Sequence[str] = ()) -> None:
-    """Reject a file that ``write_bytes`` could not write. Changes nothing.
+    """Reject a file that cannot be written, or whose folder does not exist. Changes nothing.
 
     ``suffixes``: the formats, such as ".png"; any if empty.
 
     Raises:
-        UnwritableError: a folder, an unknown format, or no permission.
+        UnwritableError: a folder, no folder to be in, an unknown format, or no permission.
     """
     if suffixes and path.suffix.lower() not in suffixes:
         formats = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}" if len(suffixes) > 1 else suffixes[0]
@@ -60,7 +60,10 @@ def check_folder(path: Path) -> None:
     try:
         if path.exists() and not path.is_dir():
             raise UnwritableError(path, "it is a file; name a folder")
-        _probe(path.resolve())
+        folder = path.resolve()
+        while not folder.exists():
+            folder = folder.parent
+        _probe(folder)
     except OSError as error:
         raise UnwritableError(path, error.strerror or str(error)) from None
 
@@ -123,9 +126,7 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 def _probe(folder: Path) -> None:
-    """Make and remove a file in the folder, or in its nearest parent that exists. Raises OSError."""
-    while not folder.exists():
-        folder = folder.parent
+    """Make and remove a file in the folder. Raises OSError."""
     scratch = _scratch_in(folder)
     os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     scratch.unlink()

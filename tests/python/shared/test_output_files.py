@@ -77,7 +77,7 @@ def test_write__that_ends_early_leaves_the_old_file(
 
 
 def test_check__leaves_nothing(tmp_path: Path) -> None:
-    check_file(tmp_path / "a" / "out")
+    check_file(tmp_path / "out")
     check_folder(tmp_path / "b" / "c")
     assert list(tmp_path.iterdir()) == []
 
@@ -89,6 +89,7 @@ def test_check__names_the_reason(tmp_path: Path) -> None:
         (check_file, tmp_path),
         (check_file, tmp_path / "file" / "out"),
         (check_file, tmp_path / "loop"),
+        (check_file, tmp_path / "missing" / "out"),
         (check_folder, tmp_path / "file"),
         (check_folder, tmp_path / "file" / "folder"),
     ):
