@@ -25,10 +25,10 @@ class WriteFailedError(OSError):
     """A write that failed after the work, such as on a full disk; ``filename`` is the file, which is unchanged."""
 
 
-def check_file(path: Path, *, suffixes: Sequence[str] = ()) -> None:
+def check_file(path: Path, *, suffixes: Sequence[str] = (), makes_folders: bool = False) -> None:
     """Reject a file that cannot be written, or whose folder does not exist. Changes nothing.
 
-    ``suffixes``: the formats, such as ".png"; any if empty.
+    ``suffixes``: the formats, such as ".png"; any if empty. ``makes_folders``: the folder may be missing.
 
     Raises:
         UnwritableError: a folder, no folder to be in, an unknown format, or no permission.
@@ -44,7 +44,7 @@ def check_file(path: Path, *, suffixes: Sequence[str] = ()) -> None:
         if target.exists() and not os.access(target, os.W_OK):
             raise UnwritableError(path, os.strerror(errno.EACCES))
         if not _is_special(target):
-            _probe(target.parent)
+            _probe(_existing(target.parent) if makes_folders else target.parent)
     except OSError as error:
         raise UnwritableError(path, error.strerror or str(error)) from None
     except RuntimeError as error:  # a loop of symbolic links, in older Python
@@ -60,10 +60,7 @@ def check_folder(path: Path) -> None:
     try:
         if path.exists() and not path.is_dir():
             raise UnwritableError(path, "it is a file; name a folder")
-        folder = path.resolve()
-        while not folder.exists():
-            folder = folder.parent
-        _probe(folder)
+        _probe(_existing(path.resolve()))
     except OSError as error:
         raise UnwritableError(path, error.strerror or str(error)) from None
 
@@ -123,6 +120,13 @@ def _write_all(descriptor: int, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or its nearest parent that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
 
 
 def _probe(folder: Path) -> None:

@@ -22,7 +22,7 @@ from mlt._shared.output_files import UnwritableError
 from mlt._shared.processes import interruptible
 from mlt.cli.ending import interrupted
 from mlt.cli.output import Output
-from mlt.cli.output_option import PICTURE, TEXT_FILE
+from mlt.cli.output_option import OutputOption
 from mlt.cli.style import App, is_stdout, show_error, status_of
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import MltError
@@ -36,6 +36,7 @@ app = App()
 
 WIDTH = 120
 _PICTURES = (".png", ".svg", ".pdf")
+_JSON, _PLOT = OutputOption(makes_folders=True), OutputOption(picture=True, makes_folders=True)
 _RATE, _SIZE = UnitOption(RATE, whole=True), UnitOption(SIZE, whole=True)
 
 
@@ -191,7 +192,7 @@ def perf(
 
 
 def _check_outputs(json: Path | None, plot: Path | None) -> None:
-    for name, option, path in (("--json", TEXT_FILE, json), ("--plot", PICTURE, plot)):
+    for name, option, path in (("--json", _JSON, json), ("--plot", _PLOT, plot)):
         try:
             if path is not None:
                 option.read(path)
