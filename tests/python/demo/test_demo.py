@@ -180,7 +180,7 @@ def test_demo__processes_end_with_a_killed_parent(training: tuple[subprocess.Pop
         (["--bound", "-0.5"], "'--bound': '-0.5'"),
         (["--workers", "0"], "--workers is 0"),
         (["--timeout", "0"], "--timeout is 0"),
-        (["--output", "/dev/null"], "not a folder"),
+        (["--output", "/dev/null"], "it is a file"),
     ],
 )
 def test_demo__rejects_bad_options(options: list[str], words: str, tmp_path: Path) -> None:

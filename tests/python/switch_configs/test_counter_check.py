@@ -114,7 +114,7 @@ def test_check__names_contradictions(rows: list[QueueCounters], level: str, word
 
 
 def mlt(*arguments: str | Path, stdin: str = "") -> Result:
-    return CliRunner().invoke(app, ["verify", *map(str, arguments)], input=stdin)
+    return CliRunner().invoke(app, ["verify", *map(str, arguments)], input=stdin, prog_name="mlt switch")
 
 
 def test_verify__two_readings_as_json(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_verify__output_without_counters_is_rejected(tmp_path: Path) -> None:
     for option in (("--before", tmp_path / "b.json"), ("--json", tmp_path / "out.json"), ("--partial",)):
         done = mlt(policy, "-t", "linux", *option)
         assert done.exit_code == 2, option
-        assert "go with --input or --host" in done.output
+        assert f"{option[0]} goes with --input" in done.output
 
 
 def test_unseen__queues_ports_and_numbers_without_output() -> None:
