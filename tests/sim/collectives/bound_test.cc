@@ -8,7 +8,8 @@ using namespace mlt::test;
 
 // A tenth of a chunk of 8 KiB is less than a segment, a tenth of all chunks that a rank receives is four. In half of
 // all operations no repair of a sum is on the critical path any more; the results are exact with either.
-TEST_CASE("bound__of_a_small_ring_with_one_lossy_link_makes_it_faster_and_nothing_slower") {
+TEST_CASE("bound__of_a_small_ring_with_one_lossy_link_makes_it_faster_and_nothing_slower" *
+          doctest::test_suite("long")) {
   for (const mlt::base::DurationNs propagation_ns : {2'000, 250'000}) {
     CAPTURE(propagation_ns);
     AllReduces exact;
