@@ -8,13 +8,12 @@ hook (``mlt.torch.hook``), which may allow loss.
 ``all_reduce``, ``reduce``, ``reduce_scatter``, ``broadcast`` and ``barrier`` are the transport's own collectives; they,
 sends and receives need no thread: whoever waits for one drives the transport. The others run one after another, in call
 order, on a thread of the group (``CallQueue``), as rounds of sends and receives (``mlt.torch.collectives``). Calls on a
-GPU's tensors run in call order on another thread, on mirrors in host memory (``mlt.torch.staging``).
+GPU's tensors run in call order on another thread, on mirrors in host memory (``mlt.torch.staged_calls``).
 """
 
 from __future__ import annotations
 
 import atexit
-import contextvars
 import hashlib
 import weakref
 from collections.abc import Callable, Sequence
@@ -27,7 +26,8 @@ from mlt.torch.exchange import Exchange, as_bytes
 from mlt.torch.loss import current_bound
 from mlt.torch.monitored_barrier import MonitoredBarrier
 from mlt.torch.reductions import LOSSY, Landing, divisor_of, reduction_of
-from mlt.torch.staging import Device, Staged, StagedReceive, StagedWork, device_of, leaves, pieces_of, run_staged
+from mlt.torch.staged_calls import StagedCalls, in_host_memory, receive_staged
+from mlt.torch.staging import Device, device_of, leaves, pieces_of
 from mlt.torch.transfers import USER_TAGS, InProgress, Transfers, TransferWork
 from mlt.torch.work import CallQueue, MltWork
 
@@ -54,9 +54,6 @@ _ROUNDS_PER_CALL: Final = 4
 _RING: Final = 64 * _ROUNDS_PER_CALL
 
 _group_names: dict[int, str] = {}
-
-# Set in a call that the staging queue makes: it has had its turn.
-_has_its_turn: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mlt_has_its_turn", default=False)
 
 
 def register_backend() -> None:
@@ -123,8 +120,7 @@ class MltProcessGroup(dist.ProcessGroup):
         self._closed = False
         self._queue = CallQueue(f"mlt-group-{group_id}")
         self._publisher = CallQueue(f"mlt-futures-{group_id}")
-        self._staging = CallQueue(f"mlt-staging-{group_id}")
-        self._staged: list[tuple[set[int], MltWork]] = []  # memory and work of the calls in that queue
+        self._staged = StagedCalls(f"mlt-staging-{group_id}")
         self._native = InProgress()  # collectives of the transport
         tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag
         self._transfers = Transfers(context, ranks, own=rank, tag=tag, name=group_id, publisher=self._publisher)
@@ -425,12 +421,7 @@ class MltProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
         """Send one tensor to group rank ``to``; the n-th send matches the n-th receive of the same tag there."""
-        (tensor,) = tensors
-        device = device_of(tensors, "send")
-        if device is not None:
-            staged = Staged(device, device.mark(tensor))
-            device.synchronize(staged.to_host([tensor]))
-            tensor = staged.mirror(tensor)
+        (tensor,) = in_host_memory(tensors, "send")
         self._check_transfer("send", tensor, tag, to)
         return self._transfers.send(tensor, to, tag, self._timeout.total_seconds())
 
@@ -441,7 +432,7 @@ class MltProcessGroup(dist.ProcessGroup):
             self._check_transfer("recv", tensor, tag, from_)
             return self._transfers.recv(tensor, from_, tag, self._timeout.total_seconds())
 
-        return _receive(tensors, post)
+        return receive_staged(tensors, post)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """Receive one tensor from the first group rank that sends; the work's ``source_rank`` names it."""
@@ -450,7 +441,7 @@ class MltProcessGroup(dist.ProcessGroup):
             self._check_transfer("recv", tensor, tag, None)
             return self._transfers.recv_any(tensor, tag, self._timeout.total_seconds())
 
-        return _receive(tensors, post)
+        return receive_staged(tensors, post)
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
@@ -463,7 +454,7 @@ class MltProcessGroup(dist.ProcessGroup):
         if self._closed:
             return
         self._closed = True
-        self._staging.close()
+        self._staged.close()
         self._queue.close()
         self._native.finish()
         self._transfers.finish()
@@ -591,48 +582,24 @@ class MltProcessGroup(dist.ProcessGroup):
     ) -> Any:
         """Make calls of ``method``, each with arguments, the tensors that it reads, and those that it writes.
 
-        One call, at once, on tensors in host memory, unless earlier calls on a device's tensors still wait for their
-        turn: every rank must make its calls in the same order.
+        One call, and at once, if the tensors are in host memory and no earlier call waits for its turn.
         """
 
-        def start(arguments: Any) -> Any:
-            _has_its_turn.set(True)
+        def start(arguments: Sequence[Any]) -> Any:
             return method(self, *arguments, *rest, **named)
 
-        if device is None and (_has_its_turn.get() or self._staging.is_idle):
-            return method(self, *calls[0][0], *rest, **named)
+        if device is None and self._staged.is_free():
+            return start(calls[0][0])
         name = method.__name__.strip("_")
         self._refuse_closed(name)
         description = f"mlt {name} (group {self._group_id!r}, rank {self._rank})"
         if device is None:
-            work = MltWork(description)
-            self._staging.submit(
-                work, partial(contextvars.copy_context().run, lambda: start(calls[0][0]).wait()), result
-            )
-            return work
-        tensors = list(leaves([(read, written) for _, read, written in calls]))
-        _check_configured(_world.pg_backend_config.get(self, ""), tensors[0].device, name)
-        memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-        self._staged = [one for one in self._staged if not one[1].is_completed()]
-        staged = Staged(device, device.mark(tensors[0]))
-        staged_work = StagedWork(description, device, tensors)
-
-        def start_staged(arguments: Any) -> Any:
-            return start(staged.mirror(arguments))
-
-        run = run_staged(
-            staged_work,
-            staged,
-            [(read, written, partial(start_staged, arguments)) for arguments, read, written in calls],
-            at_once=all(memory.isdisjoint(used) for used, _ in self._staged),
-        )
+            return self._staged.submit(partial(start, calls[0][0]), result, description)
+        for tensor in leaves([calls[0][1], calls[0][2]]):
+            _check_configured(_world.pg_backend_config.get(self, ""), tensor.device, name)
         # torch says in the options whether its caller waits for the end.
-        if self._staging.is_idle and not all(getattr(opts, "asyncOp", True) for opts in (*rest, *named.values())):
-            staged_work.run_here(run, result)
-        else:
-            self._staged.append((memory, staged_work))
-            self._staging.submit(staged_work, run, result)
-        return staged_work
+        is_awaited = not all(getattr(opts, "asyncOp", True) for opts in (*rest, *named.values()))
+        return self._staged.make(device, start, calls, result, description, is_awaited=is_awaited)
 
     def _parts(self, tensor: torch.Tensor, splits: Sequence[int], which: str) -> list[torch.Tensor]:
         tensor = tensor.detach()
@@ -677,16 +644,6 @@ def _check_configured(backends: str, device: torch.device, name: str) -> None:
             f"mlt {name}: a tensor on {device} in a process group of {backends}, of which torch made mlt only: "
             f'make a group for it with torch.distributed.new_group(backend="nccl"), or start all with "{BACKEND}"'
         )
-
-
-def _receive(tensors: Sequence[torch.Tensor], post: Callable[[torch.Tensor], Any]) -> Any:
-    """Post the receive of one tensor, into its mirror if it is on a device."""
-    (tensor,) = tensors
-    device = device_of(tensors, "recv")
-    if device is None:
-        return post(tensor)
-    staged = Staged(device, device.mark(tensor))
-    return StagedReceive(post(staged.mirror(tensor)), staged, tensor)
 
 
 def _root(opts: Any) -> int:

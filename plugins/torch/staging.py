@@ -8,17 +8,12 @@ one runs all of it with the stand-in of tests/plugins/torch/stand_in.py, whose c
 
 from __future__ import annotations
 
-import contextvars
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from mlt.torch.work import MltWork, future_pair, publish
-
 import torch
-import torch.distributed as dist
 
 # Longer tensors are cut: while one piece is on the network, the next is copied to the host and the last one back.
 PIECE_BYTES: Final = 4 << 20
@@ -238,126 +233,3 @@ class Staged:
     def _pairs(self, tree: Any) -> list[Pair]:
         self.mirror(tree)
         return [pair for tensor in leaves(tree) if (pair := self._mirrors[id(tensor)])[1].numel()]
-
-
-class StagedWork(MltWork):
-    """A call on tensors of a device. ``wait`` returns once the copies back are under way; its stream waits for them."""
-
-    def __init__(self, description: str, device: Device, tensors: Sequence[torch.Tensor]) -> None:
-        super().__init__(description, device.future(tensors))
-        self._device = device
-        self.arrived: Any = None
-        self._unpublished: list[Any] = []
-
-    def run_here(self, call: Callable[[], None], result: Any) -> None:
-        """Make the call on this thread, which would wait at once: no other has to wake. The future waits for a user."""
-        self.run(call)
-        self._unpublished.append(result)
-
-    def get_future(self) -> Any:
-        while self._unpublished:
-            self.publish(self._unpublished.pop())
-        return super().get_future()
-
-    def is_completed(self) -> bool:
-        """Whether the result may be used without a wait, on any stream: torch's callers rely on it."""
-        return super().is_completed() and (self._error is not None or self._device.is_reached(self.arrived))
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        super().wait(timeout)
-        self._device.wait(self.arrived)
-        return True
-
-    def publish(self, result: Any) -> None:
-        if self._error is not None:
-            super().publish(result)
-        else:
-            self._device.complete(lambda: super(StagedWork, self).publish(result), self.arrived)
-
-
-class StagedReceive(dist.Work):
-    """A receive into a mirror; whoever waits first, or finds it complete, starts the copy to the device."""
-
-    def __init__(self, work: Any, staged: Staged, tensor: torch.Tensor) -> None:
-        super().__init__()
-        self._work = work
-        self._staged = staged
-        self._tensor = tensor
-        self._lock = threading.Lock()
-        self._arrived: Any = None
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        self._staged.device.wait(self._land(timeout))
-        return True
-
-    def is_completed(self) -> bool:
-        if not self._work.is_completed():
-            return False
-        try:
-            return self._staged.device.is_reached(self._land())
-        except RuntimeError:
-            return True  # it failed, and wait says how
-
-    def get_future(self) -> Any:
-        source, future = future_pair(self._staged.device.future([self._tensor]))
-
-        def follow(received: Any) -> None:
-            try:
-                received.value()
-                arrived = self._land()
-            except Exception as error:
-                publish(source, None, error)
-            else:
-                self._staged.device.complete(lambda: publish(source, [self._tensor], None), arrived)
-
-        self._work.get_future().add_done_callback(follow)
-        return future
-
-    def is_success(self) -> bool:
-        return bool(self._work.is_success())
-
-    def exception(self) -> Any:
-        return self._work.exception()
-
-    def result(self) -> list[torch.Tensor]:
-        self.wait()
-        return [self._tensor]
-
-    def source_rank(self) -> int:
-        return int(self._work.source_rank())
-
-    _source_rank = source_rank
-
-    def _land(self, timeout: timedelta = timedelta(0)) -> Any:
-        """Wait for the receive, and start the copy to the device unless it was; returns its event."""
-        self._work.wait(timeout)
-        with self._lock:
-            if self._arrived is None:
-                self._arrived = self._staged.back([self._tensor])
-            return self._arrived
-
-
-Call = tuple[Any, Any, Callable[[], Any]]
-"""Tensors read, tensors written (nested lists), and a function that starts a call on their mirrors."""
-
-
-def run_staged(work: StagedWork, staged: Staged, calls: Sequence[Call], *, at_once: bool) -> Callable[[], None]:
-    """What a queue's thread does for ``work``: for each of ``calls``, copy to the host, start, wait, copy back.
-
-    ``at_once``: start the copies to the host now, not in turn; not for tensors to which an earlier work copies back.
-    The calls keep the caller's context (``mlt.torch.lossy``).
-    """
-    context = contextvars.copy_context()
-    ready = [staged.to_host(read) for read, _, _ in calls] if at_once else []
-
-    def run() -> None:
-        events = ready or [staged.to_host(read) for read, _, _ in calls]
-        started = []
-        for event, (_, written, start) in zip(events, calls, strict=True):
-            staged.device.synchronize(event)
-            started.append((context.run(start), written))
-        for one, written in started:
-            one.wait()
-            work.arrived = staged.back(written)
-
-    return run

@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from device_checks import Bucket
-from job import answers, run_job
 from mlt.torch import BoundedLossState, staging
 from stand_in import StandIn
 from transport_jobs import local_job
-
-
-@pytest.mark.parametrize("workers", [2, 3])
-def test_collectives__of_a_device_wait_for_its_stream_and_make_it_wait(workers: int) -> None:
-    told = answers(run_job("staged", workers=workers), workers=workers)
-    assert told == [["sums", "copies", "mixed", "futures", "completion", "layouts", "hook"]] * workers
 
 
 def test_pieces__cut_long_tensors_alike_and_keep_short_ones_together() -> None:
