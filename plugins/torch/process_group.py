@@ -25,7 +25,7 @@ from mlt.torch import collectives, contexts
 from mlt.torch.exchange import Exchange, as_bytes
 from mlt.torch.loss import current_bound
 from mlt.torch.monitored_barrier import MonitoredBarrier
-from mlt.torch.reductions import LOSSY, Landing, divisor_of, reduction_of
+from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, multiplied, reduction_of
 from mlt.torch.staged_calls import StagedCalls, in_host_memory, receive_staged
 from mlt.torch.staging import Device, device_of, leaves, pieces_of
 from mlt.torch.transfers import USER_TAGS, InProgress, Transfers, TransferWork
@@ -212,8 +212,12 @@ class MltProcessGroup(dist.ProcessGroup):
         _check(tensors, "allreduce")
         name = reduction_of(opts, tensors, "allreduce")
         options, bound = self._options(opts, name), current_bound() if name in LOSSY else 0.0
+        factor = factor_of(opts, "allreduce")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
+            if factor != 1.0:
+                for landing in landings:
+                    landing.data.mul_(factor)
             return [
                 self._context.post_all_reduce(
                     landing.data, loss_bound=bound if landing.data.is_floating_point() else 0.0, **options()
@@ -233,11 +237,12 @@ class MltProcessGroup(dist.ProcessGroup):
         _check(tensors, "reduce")
         root = _root(opts)
         options = self._options(opts, reduction_of(opts, tensors, "reduce"))
+        factor = factor_of(opts, "reduce")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
                 self._context.post_reduce(
-                    landing.data,
+                    multiplied(landing.data, factor),
                     landing.data if root == self._rank else None,
                     root=self._ranks[root],
                     **options(),
@@ -298,11 +303,12 @@ class MltProcessGroup(dist.ProcessGroup):
     def _reduce_to_each(self, outputs: Any, input_lists: Any, opts: Any) -> Any:
         """The reduce-scatter of parts that differ in size: one reduction for each rank."""
         options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"))
+        factor = factor_of(opts, "reduce_scatter")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
                 self._context.post_reduce(
-                    Landing(part).data,
+                    multiplied(Landing(part).data, factor),
                     landing.data if owner == self._rank else None,
                     root=self._ranks[owner],
                     **options(),
@@ -328,10 +334,11 @@ class MltProcessGroup(dist.ProcessGroup):
                 )
         _check([*outputs, *inputs], "reduce_scatter")
         options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"))
+        factor = factor_of(opts, "reduce_scatter")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
-                self._context.post_reduce_scatter(landing.data, Landing(tensor).data, **options())
+                self._context.post_reduce_scatter(landing.data, multiplied(Landing(tensor).data, factor), **options())
                 for landing, tensor in zip(landings, inputs, strict=True)
                 if landing.data.numel()
             ]

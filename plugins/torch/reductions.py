@@ -18,6 +18,7 @@ _NAMES: Final[dict[Any, str]] = {
     dist.ReduceOp.BAND: "AND",
     dist.ReduceOp.BOR: "OR",
     dist.ReduceOp.BXOR: "XOR",
+    dist.ReduceOp.PREMUL_SUM: "SUM",  # of tensors that each rank multiplies by its factor first (factor_of)
 }
 LOSSY: Final = ("SUM", "MEAN")
 _BITWISE: Final = ("AND", "OR", "XOR")
@@ -28,8 +29,12 @@ def reduction_of(opts: Any, tensors: Sequence[torch.Tensor], call: str) -> str:
     operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
     name = next((name for known, name in _NAMES.items() if operation == known), None)
     if name is None:
-        names = "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR"
+        names = "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR or PREMUL_SUM"
         raise ValueError(f"mlt {call}: unknown reduce operation {operation}; use {names}")
+    if operation == dist.ReduceOp.PREMUL_SUM:
+        factor_of(opts, call)
+        if any(map(_is_integer, tensors)):
+            raise TypeError(f"mlt {call}: PREMUL_SUM needs tensors of floating point; multiply integers, then use SUM")
     for tensor in tensors:
         is_real = tensor.is_floating_point()
         if name == "MEAN" and tensor.dtype == torch.bool:
@@ -49,6 +54,31 @@ def divisor_of(opts: Any, tensors: Sequence[torch.Tensor], size: int) -> int:
     """What the sums of this call's integers are divided by: the transport averages no integers. NCCL rounds towards
     zero, and so does this."""
     return size if opts is not None and opts.reduceOp == dist.ReduceOp.AVG and any(map(_is_integer, tensors)) else 1
+
+
+def factor_of(opts: Any, call: str) -> float:
+    """What this rank's tensors are multiplied by before the reduction: PREMUL_SUM's factor, else 1. A factor in a
+    tensor is read now. Raises ValueError or TypeError for one that is not a real number in host memory."""
+    if opts is None or opts.reduceOp != dist.ReduceOp.PREMUL_SUM:
+        return 1.0
+    state = opts.reduceOp.__getstate__()  # c10d has no other accessor
+    factor = state[1] if isinstance(state, tuple) else None  # else it is the enumerator, which has none
+    if isinstance(factor, torch.Tensor):
+        if factor.is_complex():  # c10d has checked that it is one number
+            raise ValueError(f"mlt {call}: PREMUL_SUM's factor is {factor.dtype}; give a real number")
+        if factor.device.type != "cpu":
+            raise TypeError(f"mlt {call}: PREMUL_SUM's factor is a tensor on {factor.device}; give factor.item()")
+        return float(factor)
+    if factor is None:
+        raise ValueError(
+            f"mlt {call}: PREMUL_SUM has no factor; make it with torch.distributed._make_nccl_premul_sum(factor)"
+        )
+    return float(factor)
+
+
+def multiplied(data: torch.Tensor, factor: float) -> torch.Tensor:
+    """A product in new memory, in the tensor's type; ``data`` itself if the factor is 1."""
+    return data if factor == 1.0 else data * factor
 
 
 def _is_integer(tensor: torch.Tensor) -> bool:

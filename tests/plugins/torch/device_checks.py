@@ -67,6 +67,10 @@ def sums(lab: Lab) -> None:
     x = filled(lab, 7, rank)
     dist.all_reduce(x, op=dist.ReduceOp.AVG)
     expect(lab, x, (size - 1) / 2, "AVG")
+    if dist.get_backend() == "mlt":  # gloo has none
+        x = filled(lab, 1_500_001, rank + 1)
+        dist.all_reduce(x, op=dist._make_nccl_premul_sum(0.5))
+        expect(lab, x, total / 2, "PREMUL_SUM")
     x = filled(lab, 24, rank + 1).view(4, 6).t()
     dist.all_reduce(x)
     expect(lab, x, total, "strided")

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import warnings
+from functools import partial
 from typing import Any
 
 import mlt
@@ -209,6 +210,70 @@ def verbs(context: mlt.Context, options: dict[str, Any]) -> Any:
 
     first = dist.all_reduce(torch.ones(1), async_op=True)
     assert first.get_future().then(wait_for_another).wait() == float(size)
+    return {"size": size}
+
+
+def expect_near(found: Any, part: slice, what: str, *, dtype: Any, model: Any, limit: Any) -> None:
+    assert found.dtype == dtype
+    assert bool(((found.double() - model[part]).abs() <= limit[part]).all()), (what, dtype)
+
+
+def premultiplied(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """PREMUL_SUM in every verb that reduces against a model in float64; each rank has a factor of its own."""
+    import torch
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    factors = [0.37 + 0.5 * one for one in range(size)]
+    root = size - 1
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        count = 6_000 * size
+        torch.manual_seed(7)
+        terms = [torch.randn(count, dtype=torch.float64).to(dtype) for _ in range(size)]
+        model = sum(term.double() * factor for term, factor in zip(terms, factors, strict=True))
+        magnitude = sum(term.double().abs() * factor for term, factor in zip(terms, factors, strict=True))
+        # One rounding of each product, one of each partial sum.
+        check = partial(expect_near, dtype=dtype, model=model, limit=magnitude * torch.finfo(dtype).eps * size)
+        for factor in (factors[rank], torch.tensor([factors[rank]], dtype=torch.float64)):
+            op = dist._make_nccl_premul_sum(factor)
+
+            everything, own = slice(0, count), slice(count // size * rank, count // size * (rank + 1))
+            x = terms[rank].clone()
+            dist.all_reduce(x, op=op)
+            check(x, everything, "all_reduce")
+            matrix = terms[rank].reshape(6, -1).t().contiguous().t()
+            dist.all_reduce(matrix, op=op)
+            check(matrix.flatten(), everything, "all_reduce of a strided tensor")
+            x = terms[rank].clone()
+            dist.reduce(x, root, op=op)
+            if rank == root:
+                check(x, everything, "reduce")
+            else:
+                assert torch.equal(x, terms[rank]), "reduce changed the input of another rank"
+            given, part = terms[rank].clone(), torch.empty(count // size, dtype=dtype)
+            dist.reduce_scatter_tensor(part, given, op=op)
+            check(part, own, "reduce_scatter_tensor")
+            dist.reduce_scatter(part.zero_(), list(given.chunk(size)), op=op)
+            check(part, own, "reduce_scatter")
+            assert torch.equal(given, terms[rank]), "reduce_scatter changed its input"
+            sizes = [1 + owner for owner in range(size)]
+            uneven = torch.empty(sizes[rank], dtype=dtype)
+            dist.reduce_scatter(uneven, list(given[: sum(sizes)].split(sizes)), op=op)
+            start = sum(sizes[:rank])
+            check(uneven, slice(start, start + sizes[rank]), "reduce_scatter of uneven parts")
+    # The factor comes before the sum, which would overflow float16.
+    large = torch.full((9,), 32_768.0, dtype=torch.float16)
+    dist.all_reduce(large, op=dist._make_nccl_premul_sum(1 / 64))
+    assert large.tolist() == [512.0 * size] * 9
+    z = torch.full((5,), 1 + 2j, dtype=torch.complex64)
+    dist.all_reduce(z, op=dist._make_nccl_premul_sum(0.5))
+    assert z.tolist() == [size * (0.5 + 1j)] * 5
+    # An earlier call in progress on the same tensor comes first.
+    x = torch.ones(200_000)
+    works = [dist.all_reduce(x, op=op, async_op=True) for op in (dist.ReduceOp.SUM, dist._make_nccl_premul_sum(0.5))]
+    for work in works:
+        work.wait()
+    assert x.unique().tolist() == [size * size / 2]
     return {"size": size}
 
 
@@ -435,6 +500,7 @@ PROGRAMS = {
     "collectives": collectives,
     "ddp": ddp,
     "lossy": lossy,
+    "premultiplied": premultiplied,
     "replicas": replicas,
     "staged": staged,
     "straggler": straggler,

@@ -25,6 +25,12 @@ def test_verbs__as_torch_defines_them(workers: int, drop: float) -> None:
     assert [answer["size"] for answer in told] == [workers] * workers
 
 
+@pytest.mark.parametrize(("workers", "drop"), [(2, 0.0), (3, 0.02)])
+def test_premul_sum__as_a_model_in_float64(workers: int, drop: float) -> None:
+    told = answers(run_job("premultiplied", workers=workers, drop=drop), workers=workers)
+    assert [answer["size"] for answer in told] == [workers] * workers
+
+
 def test_ddp__trains_over_the_exact_collectives_without_the_hook() -> None:
     told = answers(run_job("ddp", services=1, steps=3, bound=0.0, drop=0.02, hook=False))
     assert told[0]["sha256"] == told[1]["sha256"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from checks import names
-from mlt.torch.reductions import Landing, divisor_of, reduction_of
+from mlt.torch.reductions import Landing, divisor_of, factor_of, multiplied, reduction_of
 
 import mlt
 
@@ -32,12 +32,35 @@ def test_reduction_of__names_one_of_the_transport() -> None:
         (dist.ReduceOp.AVG, torch.bool, TypeError),
         (dist.ReduceOp.BAND, torch.float32, TypeError),
         (dist.ReduceOp.MAX, torch.complex64, TypeError),
-        (dist.ReduceOp.PREMUL_SUM, torch.float32, ValueError),
+        (dist.ReduceOp.PREMUL_SUM, torch.float32, ValueError),  # the enumerator has no factor
+        (dist._make_nccl_premul_sum(0.5), torch.int32, TypeError),
+        (dist._make_nccl_premul_sum(0.5), torch.bool, TypeError),
+        (dist._make_nccl_premul_sum(torch.ones(1, dtype=torch.complex64)), torch.float32, ValueError),
+        (dist._make_nccl_premul_sum(torch.ones(1, device="meta")), torch.float32, TypeError),
     ],
 )
 def test_reduction_of__refuses_what_is_undefined(operation: object, dtype: torch.dtype, error: type[Exception]) -> None:
     with pytest.raises(error, match=names("mlt reduce")):
         reduction_of(opts(operation), [torch.ones(1, dtype=dtype)], "reduce")
+
+
+def test_factor_of__is_the_number_of_the_operation() -> None:
+    for factor in (0.25, torch.tensor(0.25), torch.tensor([0.25], dtype=torch.float64)):
+        operation = opts(dist._make_nccl_premul_sum(factor))
+        assert reduction_of(operation, [torch.ones(1)], "reduce") == "SUM"
+        assert factor_of(operation, "reduce") == 0.25
+    for other in (None, opts(dist.ReduceOp.SUM), opts(dist.ReduceOp.AVG)):
+        assert factor_of(other, "reduce") == 1.0
+
+
+def test_multiplied__has_the_type_and_new_memory() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        data = torch.arange(1, 100, dtype=dtype)
+        product = multiplied(data, 1 / 3)
+        assert product.dtype == dtype
+        assert torch.allclose(product.double(), data.double() / 3, rtol=torch.finfo(dtype).eps, atol=0)
+        assert torch.equal(data, torch.arange(1, 100, dtype=dtype))
+        assert multiplied(data, 1.0) is data
 
 
 def test_reduction_of__the_mean_of_integers_is_their_sum_divided() -> None:
