@@ -12,6 +12,7 @@
 #   make attacks  attacks a running job from another host (docs/results/attacks.md); three minutes, as root
 #   make chaos    real ranks in a faulty network, checked by the oracle; CHAOS_ARGS="--seconds 600": the long form
 #   make torch-suite  PyTorch's own tests of c10d, over mlt: all that gloo passes
+#   make recipes  every script of examples/pytorch over gloo and over mlt; installs Ray too (410 MB)
 #   make torch-speed  steps per second of DDP on a testbed, gloo and mlt in turns (docs/results/pytorch.md)
 #   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
 #   make lint    ruff, mypy, clang-format
@@ -27,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets attacks chaos torch-suite torch-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets attacks chaos torch-suite recipes torch-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -158,6 +159,12 @@ chaos: $(VENV)/.wheel
 # Three minutes; SUITE_ARGS="all_reduce -v": the tests with that in their names.
 torch-suite: $(VENV)/.wheel
 	$(BIN)/python tests/plugins/torch/torch_suite.py $(SUITE_ARGS)
+
+# What make test runs of them, and those whose library is too large for it.
+recipes: $(VENV)/.wheel
+	$(BIN)/python tools/extra_requirements.py recipes-ray > build/recipes-requirements.txt
+	$(BIN)/python -m pip install -q -r build/recipes-requirements.txt "$(TORCH)"
+	$(BIN)/python -m pytest tests/plugins/torch/test_recipes.py
 
 # As root; SPEED_ARGS="--rates 200mbit --losses 1% --turns 1": a part of it.
 torch-speed: $(VENV)/.wheel

@@ -19,7 +19,7 @@ from job import answers, run_job
 from mlt.demo.processes import free_port_pair
 
 PROGRAMS = Path(horovod_programs.__file__)
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "horovod_mnist.py"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 # Of horovod.torch 0.28.
 NAMES = """
     Adasum Average Compression DistributedOptimizer HorovodInternalError Max Min ProcessSet Product Sum SyncBatchNorm
@@ -110,11 +110,12 @@ def test_elastic__a_killed_rank_comes_back_and_training_goes_on_from_the_last_co
         assert json.loads(output.splitlines()[-1]) == [6.0, 6, 1], output
 
 
-def test_example__trains_and_all_ranks_agree() -> None:
+@pytest.mark.parametrize("example", ["horovod_mnist.py", "byteps_mnist.py"])
+def test_example__trains_and_all_ranks_agree(example: str) -> None:
     port = free_port_pair()
     processes = [
         subprocess.Popen(
-            [sys.executable, str(EXAMPLE), "--epochs", "2", "--samples", "512"],
+            [sys.executable, str(EXAMPLES / example), "--epochs", "2", "--samples", "512"],
             env=environment(rank, 2, port),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
