@@ -43,6 +43,24 @@ def moved_by(bed: Testbed, flow: Stream, tensors: int = 30) -> dict[str, int]:
     return {spine: crossed(bed)[spine] - before[spine] for spine in before}
 
 
+def shared_evenly(bed: Testbed, flow: Stream) -> None:
+    """Both spines carry 0.4 to 0.6 of thirty tensors in a row, and have what the sender says that it gave them.
+
+    A busy machine drops datagrams at a socket now and then, for which one path has less until it has healed: then later
+    tensors are even.
+    """
+    deadline = time.monotonic() + 2 * HEALING_SECONDS
+    while True:
+        sent = flow.records[-1].packets
+        spines = list(moved_by(bed, flow).values())
+        given = [now - before for now, before in zip(flow.records[-1].packets, sent, strict=True)]
+        share, asked = (packets[0] / sum(packets) for packets in (spines, given))
+        assert share == pytest.approx(asked, abs=0.1), (spines, given)
+        if 0.4 < share < 0.6:
+            return
+        assert time.monotonic() < deadline, (spines, given, flow.records[-1])
+
+
 def test_ports__spread_one_tensor_over_both_spines(fabric: Testbed) -> None:
     # That 16 pairs of ports all hash to one spine happens once in 32,768 times.
     with stream(fabric, 16, size=2_000_000) as flow:
@@ -67,8 +85,7 @@ def test_segments__take_the_spine_that_they_name(fabric: Testbed, paths: list[ob
 
 def test_segments__two_lists_share_the_spines_evenly(fabric: Testbed) -> None:
     with stream(fabric, BOTH_SPINES, ipv6=True) as flow:
-        spines = moved_by(fabric, flow)
-    assert min(spines.values()) > 0.4 * sum(spines.values()), spines
+        shared_evenly(fabric, flow)
 
 
 def test_segments_to__of_a_file_are_lists_for_single_ranks(fabric: Testbed, tmp_path: Path) -> None:
@@ -136,7 +153,9 @@ def test_interfaces__are_both_used_and_an_unplugged_one_is_avoided() -> None:
             assert bed.exec(host, ["ip", "address", "add", f"10.99.0.{number + 1}/24", "dev", "mlt1"]).returncode == 0
             assert bed.exec(host, ["ip", "link", "set", "mlt1", "up"]).returncode == 0
         with stream(bed, ["mlt0", "mlt1"]) as flow:
-            assert min(flow.records[-1].packets) > 0.4 * sum(flow.records[-1].packets)
+            even = flow.when(lambda record: min(record.share) > 0.4, after=time.monotonic(), within=2 * HEALING_SECONDS)
+            assert even is not None, flow.records[-1]
+            assert min(flow.records[-1].packets) > 0.2 * sum(flow.records[-1].packets)
             assert bed.exec("host1", ["ip", "link", "set", "mlt1", "down"]).returncode == 0
             cut = time.monotonic()
             avoided = flow.when(lambda record: record.share[1] == 0, after=cut, within=SECOND)

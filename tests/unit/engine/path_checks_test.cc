@@ -196,7 +196,7 @@ TEST_CASE("check__one_open_path_of_three_is_enough") {
   CHECK(pair.reports == 0);
 }
 
-TEST_CASE("check__loss_and_delay_raise_no_alarm") {
+TEST_CASE("check__loss_and_delay_raise_no_alarm" * doctest::test_suite("long")) {
   for (const double loss : {0.1, 0.3}) {
     int alarms = 0;
     for (std::uint64_t seed = 1; seed <= 1'000; ++seed) {
@@ -347,7 +347,7 @@ TEST_CASE("watch__a_rank_that_needs_nothing_joins_the_check_of_one_that_does") {
   }
 }
 
-TEST_CASE("watch__loss_and_delay_raise_no_alarm_and_checks_end") {
+TEST_CASE("watch__loss_and_delay_raise_no_alarm_and_checks_end" * doctest::test_suite("long")) {
   for (const double loss : {0.0, 0.1, 0.3}) {
     int alarms = 0;
     int sent = 0;
