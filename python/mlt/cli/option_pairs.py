@@ -19,7 +19,16 @@ NEEDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "--known-hosts": ("--switch",),
         "--timeout": ("--job",),
     },
+    "perf": {
+        "--once": ("--serve",),
+        "--port": ("HOST", "--serve"),
+        "--ranks": ("--local",),  # a job has WORLD_SIZE, a server and a client are two
+        "--pin": ("--local",),
+        "--stop": ("--loss-bound",),
+    },
+    "plan auto": {"--packet-hops": ("--simulate",)},
     "plan show": {"--job": ("--draw",)},
+    "switch apply": {"--keep-if": ("--confirm",)},
     "switch verify": {
         "--before": ("--input",),
         "--during": ("--host",),
@@ -30,10 +39,33 @@ NEEDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "--known-hosts": ("--host",),
     },
 }
+# Of one run of mlt perf: the side that asks for it has them, not the server that waits.
+_MEASUREMENT: Final = [
+    "HOST",
+    "--local",
+    "--pattern",
+    "--size",
+    "--rounds",
+    "--turns",
+    "--compare",
+    "--loss-bound",
+    "--tags",
+    "--segment-bytes",
+    "--paths",
+    "--datapath",
+    "--rate",
+    "--line-rate",
+    "--faults",
+    "--timeout",
+    "--json",
+    "--plot",
+]
 # Command -> pairs of which only one can be obeyed.
 EXCLUDES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "doctor": (("--serve", "--fix"), ("--serve", "--json")),
+    "perf": (("HOST", "--local"), *(("--serve", option) for option in _MEASUREMENT)),
     "serve": (("--rank", "--index"),),
+    "switch apply": (("--dry-run", "--undo"), ("--dry-run", "--confirm"), ("--undo", "--confirm")),
     "switch verify": (("--input", "--host"), ("--during", "--for")),
     "testbed status": (("--json", "--watch"),),
 }

@@ -116,9 +116,7 @@ def perf(
     interface: Annotated[
         str | None, typer.Option(envvar=VARIABLE, help="Interface to use; default: the one towards the other ranks.")
     ] = None,
-    pin: Annotated[
-        bool, typer.Option("--pin", help="Pin each rank to its own core, with --local, if there are enough.")
-    ] = False,
+    pin: Annotated[bool, typer.Option("--pin", help="Pin each rank to its own core, with --local.")] = False,
     timeout: Annotated[
         float,
         typer.Option(
@@ -148,12 +146,6 @@ def perf(
     """
     try:
         mode = _mode(host, local=local, serve=serve)
-        if serve and (json is not None or plot is not None):
-            raise BadOptionError(f"{'--plot' if json is None else '--json'} with --serve: the client has the results")
-        if once and not serve:
-            raise BadOptionError("--once goes with --serve")
-        if ranks is not None and not local:
-            raise BadOptionError("--ranks goes with --local; a job has WORLD_SIZE ranks, a server and a client are 2")
         options = Options(
             pattern=pattern.value,
             sizes=tuple(round(one) for one in _quantities("--size", size, SIZE)) if size is not None else DEFAULT_SIZES,
@@ -204,8 +196,6 @@ def _mode(host: str | None, *, local: bool, serve: bool) -> str:
     chosen = [
         name for name, is_chosen in (("HOST", host is not None), ("--local", local), ("--serve", serve)) if is_chosen
     ]
-    if len(chosen) > 1:
-        raise BadOptionError(f"{' and '.join(chosen)}: choose one")
     if not chosen and variables.text(os.environ, "RANK") is None:
         raise BadOptionError(
             "give --local, --serve, HOST, or a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "

@@ -257,9 +257,6 @@ def auto(
     out: Out = None,
 ) -> None:
     """Try every planner on JOB, rank the alternatives, keep the best."""
-    if packet_hops is not None and not simulate:
-        message = "it bounds what the simulator does, and nothing is simulated; add --simulate or leave it out"
-        raise InputError([Problem(where=("--packet-hops",), message=message)])
     cluster = read_cluster(cluster_file)
     (job,) = _jobs(cluster, cluster_file, job_name)
     before = plan_to_extend(cluster, out, seed=seed)

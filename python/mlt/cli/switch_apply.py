@@ -56,10 +56,6 @@ def apply(
     from mlt.switch_push.device import PushError
     from mlt.switch_push.hosts import open_device
 
-    if sum((dry_run, undo, confirm is not None)) > 1:
-        raise click.UsageError("give one of --dry-run, --undo and --confirm")
-    if keep_if is not None and confirm is None:
-        raise click.UsageError("--keep-if goes with --confirm")
     try:
         wanted = load_policy(policy)
         device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)

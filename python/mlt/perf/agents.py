@@ -25,7 +25,7 @@ from mlt._shared.link import GoneError, Link, Message, StrangerError
 from mlt._shared.processes import Group, Process
 from mlt.job.secret import own_secret
 from mlt.perf.options import Options
-from mlt.perf.problem import PROGRAM
+from mlt.perf.problem import PROGRAM, BadOptionError
 from mlt.perf.transports import Place, transport_class
 from mlt.perf.transports.mpi import launch_command
 
@@ -87,7 +87,11 @@ class LocalAgents(Agents):
         # Ranks of other hosts cannot know a secret made here: they use the one of the environment.
         whole = set(self.ranks) == set(range(options.ranks))
         self._secret = own_secret(os.environ) if whole else {}
-        self._cpus = cpus if options.pin and len(cpus) >= len(places) > 1 else []
+        if options.pin and len(cpus) < len(places):
+            raise BadOptionError(
+                f"--pin: {len(places)} ranks need a core each, and this process may use {len(cpus)}; leave it out"
+            )
+        self._cpus = cpus if options.pin and len(places) > 1 else []
 
     def start(self, peer: str) -> None:
         missing = transport_class(peer).missing()

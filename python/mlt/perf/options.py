@@ -115,6 +115,10 @@ class Options:
             raise BadOptionError(f"--segment-bytes {self.segment_bytes}: expected a multiple of 8")
         if not 1 <= self.paths <= MAX_PATHS:
             raise BadOptionError(f"--paths {self.paths}: expected 1 to {MAX_PATHS}")
+        if self.pattern not in ("p2p", "incast"):  # a collective decides itself
+            for name, value, default in (("tags", self.tags, TAGS[0]), ("stop", self.stop, STOPS[0])):
+                if value != default:
+                    raise BadOptionError(f"--{name} {value}: {self.pattern} has no such choice; p2p and incast have")
         if self.io_threads:
             raise BadOptionError(f"{self.io_threads} I/O threads: {ADVICE}")
 

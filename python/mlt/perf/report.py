@@ -150,7 +150,7 @@ def _table(result: Result, size: int) -> Table:
         padding=(0, 1, 0, 0),
     )
     table.add_column("", no_wrap=True)
-    for name in ("Gbit/s", *map(name_of, QUANTILES), "lost", "repairs", "given up", "s/GB"):
+    for name in ("Gbit/s", *map(name_of, QUANTILES), "lost", "repairs", "missing", "s/GB"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(label(row), *_cells(row, scale))

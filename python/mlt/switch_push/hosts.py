@@ -8,11 +8,15 @@ from mlt.switch_configs.platforms import parse_spec
 from mlt.switch_push import login as logins
 from mlt.switch_push.device import Device, PushError
 
+# Systems reached by an API over TLS; all others by SSH.
+_OVER_TLS = ("cumulus", "openconfig", "eos", "nxos")
+
 
 def open_device(host: str, target: str, *, inventory: Path | None = None, known_hosts: Path | None = None) -> Device:
     """The connected device; raises PushError, which names the extra if its library is missing."""
     system = parse_spec(target).system
     kind, _, name = host.partition(":")
+    _check_files(host, system, inventory=inventory, known_hosts=known_hosts)
     if kind == "testbed" and name:
         from mlt.switch_push.testbed import TestbedSwitch
 
@@ -48,6 +52,18 @@ def open_device(host: str, target: str, *, inventory: Path | None = None, known_
         f"mlt can neither push to {system} nor read it; 'mlt switch generate' writes its files, 'mlt switch verify' "
         "names the commands whose output --input takes"
     )
+
+
+def _check_files(host: str, system: str, *, inventory: Path | None, known_hosts: Path | None) -> None:
+    """A file that this host's connection does not read is refused, not ignored."""
+    if host == "local" or host.partition(":")[0] in ("testbed", "netns"):
+        for option, file in (("--inventory", inventory), ("--known-hosts", known_hosts)):
+            if file is not None:
+                raise PushError(f"{option} {file}: {host} needs no login; leave it out")
+    elif known_hosts is not None and system in _OVER_TLS:
+        raise PushError(
+            f"--known-hosts {known_hosts}: {system} is reached over TLS, which has no SSH host keys; leave it out"
+        )
 
 
 def _text(path: Path | None) -> str | None:

@@ -115,15 +115,6 @@ def test_auto__simulate_rejects_a_budget_of_zero() -> None:
     assert result.exit_code == 2
 
 
-def test_auto__a_budget_without_the_simulator_is_rejected(tmp_path: Path) -> None:
-    out = tmp_path / "plan.json"
-    result = mlt_plan("auto", TESTBED, "vgg19", "--packet-hops", "0.1", "-o", out)
-    assert result.exit_code == 2
-    assert_names(result.output, "--packet-hops", "simulator")
-    assert "add --simulate" in result.output
-    assert not out.exists()
-
-
 def test_auto__unknown_job() -> None:
     result = mlt_plan("auto", TESTBED, "vgg")
     assert result.exit_code == 2

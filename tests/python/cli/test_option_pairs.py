@@ -17,10 +17,22 @@ POLICY = str(Path(__file__).resolve().parents[3] / "examples" / "switch" / "pape
 # What a command needs beside the options in question.
 FIRST = {
     "plan show": ("cluster.yaml", "plan.json"),
+    "plan auto": ("cluster.yaml", "job"),
+    "switch apply": (POLICY, "local", "--target", "linux"),
     "switch verify": (POLICY, "--target", "eos"),
 }
-VALUES = {"--port": "1234", "--timeout": "5", "--for": "1s", "--rank": "2", "--index": "0"}
-FLAGS = {"--once", "--serve", "--fix", "--partial", "--watch"}
+VALUES = {
+    **dict.fromkeys(("--index", "--ranks", "--rounds", "--turns", "--paths"), "2"),
+    **dict.fromkeys(("--rate", "--line-rate"), "1gbit"),
+    **dict.fromkeys(("--confirm", "--for", "--timeout"), "5s"),
+    **dict.fromkeys(("--packet-hops", "--rank"), "1"),
+    "--port": "1234",
+    "--pattern": "p2p",
+    "--stop": "eager",
+    "--tags": "none",
+    "--segment-bytes": "1024",
+}
+FLAGS = {"--once", "--serve", "--fix", "--partial", "--watch", "--local", "--pin", "--dry-run", "--undo"}
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +43,8 @@ def _in_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def word(option: str) -> list[str]:
+    if not option.startswith("-"):  # an argument
+        return ["value"]
     return [option] if option in FLAGS else [option, VALUES.get(option, "value")]
 
 
@@ -67,5 +81,5 @@ def test_tables__name_options_that_exist() -> None:
     for path in (*NEEDS, *EXCLUDES):
         options = {name for param in commands[path].params for name in param.opts}
         named = {*NEEDS.get(path, ()), *(one for pair in EXCLUDES.get(path, ()) for one in pair)}
-        named |= {one for partners in NEEDS.get(path, {}).values() for one in partners if one.startswith("-")}
-        assert named <= options, path
+        named |= {one for partners in NEEDS.get(path, {}).values() for one in partners}
+        assert {one for one in named if one.startswith("-")} <= options, path

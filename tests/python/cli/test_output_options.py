@@ -220,7 +220,7 @@ def test_plan__standard_output_is_of_one_file(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("option", ["--json", "--plot"])
 def test_perf__a_server_has_no_results_to_write(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = error_of(("perf", "--serve", option, "out.png"), capsys)
-    assert f"{option} with --serve: the client has the results" in error
+    assert f"--serve and {option}: give one of them" in error
 
 
 def test_doctor__json_on_standard_output_is_json(tmp_path: Path) -> None:

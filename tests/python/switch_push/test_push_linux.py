@@ -162,6 +162,12 @@ def test_doctor__compares_the_switch_s_counters_with_the_policy(bed: Testbed, po
 def test_apply__usage(policy: Path) -> None:
     for words in (("--dry-run", "--confirm", "5s"), ("--keep-if", "true"), ("--undo", "--dry-run")):
         assert mlt("apply", "p.yaml", "local", "-t", "linux", *words).returncode == 2
+    for option in ("--inventory", "--known-hosts"):  # a file that nothing reads
+        found = mlt("apply", policy, "local", "-t", "linux", "--dry-run", option, policy)
+        assert (found.returncode, found.stdout) == (1, "")
+        assert_names(found.stderr, option, "local", "no login")
+    found = mlt("apply", policy, "leaf.invalid", "-t", "cumulus", "--dry-run", "--known-hosts", policy)
+    assert_names(found.stderr, "--known-hosts", "cumulus", "TLS")
     assert "use --target linux" in mlt("apply", policy, "local", "-t", "eos").stderr
     assert "no network namespace" in mlt("apply", policy, "netns:none", "-t", "linux").stderr
 
