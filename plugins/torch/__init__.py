@@ -4,6 +4,7 @@
   statistics, shapes, barriers), without loss.
 - ``ddp.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``: gradients, averaged with loss up to
   the caller's loss bound, which may be a schedule (``warm_up``, ``phases``).
+- ``LossyReduceScatter(loss_bound=0.1).set_on(model)``: the same for FSDP2.
 - ``with lossy(0.1)``: the same for sums that the program calls itself.
 - ``verify_replicas(model)``: whether all ranks have the same bits.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import mlt.torch.requirement  # noqa: F401 (before the first module that imports torch)
 from mlt.torch.contexts import current_context, use_context
+from mlt.torch.fsdp import LossyReduceScatter
 from mlt.torch.hook import BoundedLossState, bounded_loss_hook
 from mlt.torch.loss import LossSchedule, lossy, phases, warm_up
 from mlt.torch.process_group import MltProcessGroup, register_backend
@@ -23,6 +25,7 @@ from mlt.torch.statistics import StepStatistics
 __all__ = [
     "BoundedLossState",
     "LossSchedule",
+    "LossyReduceScatter",
     "MltProcessGroup",
     "StepStatistics",
     "bounded_loss_hook",

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch.contexts import current_context
 from mlt.torch.loss import LossSchedule, check_bound
-from mlt.torch.process_group import MltProcessGroup
+from mlt.torch.process_group import mlt_group
 from mlt.torch.staging import Staged, device_of
-from mlt.torch.statistics import OpenStep, StepLog, StepStatistics
+from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepLog, StepStatistics
 from mlt.torch.work import CallQueue
 
 import torch
@@ -27,7 +27,6 @@ from torch._C._distributed_c10d import GradBucket
 if TYPE_CHECKING:
     from mlt import Context, Operation, PushPull
 
-DEFAULT_HISTORY = 100_000
 # The buckets' all-reduces are a stream of their own: they need no common order with other collectives of the group.
 STREAM_BIT = 1 << 31
 _BY_SERVICES = (torch.float32,)
@@ -65,15 +64,13 @@ class BoundedLossState:
     ) -> None:
         if not callable(loss_bound):
             check_bound(loss_bound)
-        if history < 1:
-            raise ValueError(f"history is {history}; keep at least one step")
         self.loss_bound = loss_bound
+        self._log = StepLog(history)
         self._post: partial[Any] = _averaging(transport if transport is not None else current_context())
         self._types = _AMONG_WORKERS if self._post.func is _all_reduce else _BY_SERVICES
         self._next_key = first_key
         self._keys: dict[Hashable, int] = {}
         self._bucket_count = 0
-        self._log = StepLog(history)
         self._staging = CallQueue("mlt-hook")  # its threads start with the first bucket on a GPU
 
     @property
@@ -232,9 +229,7 @@ def _averaging(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> "p
     from mlt import Context, PushPull
 
     if isinstance(transport, dist.ProcessGroup):
-        group = transport if isinstance(transport, MltProcessGroup) else transport._get_backend(torch.device("cpu"))
-        if not isinstance(group, MltProcessGroup):
-            raise TypeError(f"the process group's backend is {group.name()}; the hook needs one of backend mlt")
+        group = mlt_group(transport, "BoundedLossState")
         if group.context.services == 0:
             return partial(_all_reduce, group.context, group.ranks, STREAM_BIT | group.stream)
         if len(group.ranks) != group.context.world_size:

@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mlt import Completion
 
 LossSchedule = Callable[[int, int], float]
 """The loss bound of a gradient bucket by its step and layer, both from 0; layer 0 is the front layer."""
 
-_bound: Final[ContextVar[float]] = ContextVar("mlt_loss_bound", default=0.0)
+
+@dataclass(frozen=True)
+class Allowance:
+    """What a reduction may lose: ``bound``, as of layer ``layer`` of ``layers``. ``observe`` gets its completion."""
+
+    bound: float = 0.0
+    layer: int = 0
+    layers: int = 1
+    observe: Callable[[Completion], None] | None = None
+
+
+EXACT: Final = Allowance()
+_allowance: Final[ContextVar[Allowance]] = ContextVar("mlt_loss", default=EXACT)
 
 
 def check_bound(bound: float) -> float:
@@ -23,24 +39,37 @@ def check_bound(bound: float) -> float:
 
 def current_bound() -> float:
     """The bound of the innermost ``lossy`` of this thread; 0 outside."""
-    return _bound.get()
+    return _allowance.get().bound
+
+
+def current_allowance() -> Allowance:
+    """The innermost ``allowing`` or ``lossy`` of this thread; outside nothing may be lost."""
+    return _allowance.get()
+
+
+@contextmanager
+def allowing(allowance: Allowance) -> Iterator[None]:
+    """Let the floating-point sums and means called inside lose what ``allowance`` says."""
+    token = _allowance.set(allowance)
+    try:
+        yield
+    finally:
+        _allowance.reset(token)
 
 
 @contextmanager
 def lossy(bound: float) -> Iterator[None]:
-    """Let floating-point sums and means of ``all_reduce`` called inside lose up to ``bound`` on each hop of the sum.
+    """Let the floating-point sums and means called inside lose up to ``bound`` on each hop of the sum.
 
-    Everything else remains exact: other element types and operations, other collectives, the distribution of results.
-    All ranks end with the same bits. Every rank must use the same bound. Raises ValueError unless it is in [0, 1).
+    That is ``all_reduce``, ``reduce`` and ``reduce_scatter``, in all their forms. Everything else remains exact: other
+    element types and operations, other collectives, the distribution of results. All ranks of an all-reduce end with
+    the same bits. Every rank must use the same bound. Raises ValueError unless it is in [0, 1).
 
     >>> with lossy(0.1):
     ...     dist.all_reduce(gradient)  # doctest: +SKIP
     """
-    token = _bound.set(check_bound(bound))
-    try:
+    with allowing(Allowance(check_bound(bound))):
         yield
-    finally:
-        _bound.reset(token)
 
 
 def warm_up(bound: float, steps: int) -> LossSchedule:

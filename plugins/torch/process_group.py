@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import collectives, contexts
 from mlt.torch.exchange import Exchange, as_bytes
-from mlt.torch.loss import current_bound
+from mlt.torch.loss import EXACT, current_allowance
 from mlt.torch.monitored_barrier import MonitoredBarrier
 from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, multiplied, reduction_of
 from mlt.torch.staged_calls import StagedCalls, in_host_memory, receive_staged
@@ -210,8 +210,7 @@ class MltProcessGroup(dist.ProcessGroup):
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
             return self._sparse_all_reduce(tensors, opts)
         _check(tensors, "allreduce")
-        name = reduction_of(opts, tensors, "allreduce")
-        options, bound = self._options(opts, name), current_bound() if name in LOSSY else 0.0
+        options = self._options(opts, reduction_of(opts, tensors, "allreduce"))
         factor = factor_of(opts, "allreduce")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
@@ -219,9 +218,7 @@ class MltProcessGroup(dist.ProcessGroup):
                 for landing in landings:
                     landing.data.mul_(factor)
             return [
-                self._context.post_all_reduce(
-                    landing.data, loss_bound=bound if landing.data.is_floating_point() else 0.0, **options()
-                )
+                self._context.post_all_reduce(landing.data, **options(landing.data))
                 for landing in landings
                 if landing.data.numel()
             ]
@@ -245,7 +242,7 @@ class MltProcessGroup(dist.ProcessGroup):
                     multiplied(landing.data, factor),
                     landing.data if root == self._rank else None,
                     root=self._ranks[root],
-                    **options(),
+                    **options(landing.data),
                 )
                 for landing in landings
                 if landing.data.numel()
@@ -311,7 +308,7 @@ class MltProcessGroup(dist.ProcessGroup):
                     multiplied(Landing(part).data, factor),
                     landing.data if owner == self._rank else None,
                     root=self._ranks[owner],
-                    **options(),
+                    **options(landing.data),
                 )
                 for landing, inputs in zip(landings, input_lists, strict=True)
                 for owner, part in enumerate(inputs)
@@ -338,7 +335,9 @@ class MltProcessGroup(dist.ProcessGroup):
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
-                self._context.post_reduce_scatter(landing.data, multiplied(Landing(tensor).data, factor), **options())
+                self._context.post_reduce_scatter(
+                    landing.data, multiplied(Landing(tensor).data, factor), **options(landing.data)
+                )
                 for landing, tensor in zip(landings, inputs, strict=True)
                 if landing.data.numel()
             ]
@@ -485,14 +484,18 @@ class MltProcessGroup(dist.ProcessGroup):
         timeout = getattr(opts, "timeout", None)
         return (timeout if timeout is not None and timeout > timedelta(0) else self._timeout).total_seconds()
 
-    def _options(self, opts: Any, reduction: str) -> Callable[[], dict[str, Any]]:
-        """Arguments of a reduction of the transport, made when it is posted."""
-        seconds = self._seconds(opts)
+    def _options(self, opts: Any, reduction: str) -> Callable[[torch.Tensor], dict[str, Any]]:
+        """Arguments of the transport's reduction of a tensor, made when it is posted; it may lose what the caller of
+        this allows now."""
+        seconds, allowed = self._seconds(opts), current_allowance() if reduction in LOSSY else EXACT
 
-        def options() -> dict[str, Any]:
+        def options(tensor: torch.Tensor) -> dict[str, Any]:
             from mlt import Reduction  # loads the native library, which importing torch must not
 
-            return {"op": Reduction[reduction], "ranks": self._ranks, "stream": self.stream, "timeout": seconds}
+            found = {"op": Reduction[reduction], "ranks": self._ranks, "stream": self.stream, "timeout": seconds}
+            if tensor.is_floating_point():
+                found |= {"loss_bound": allowed.bound, "layer": allowed.layer, "layers": allowed.layers}
+            return found
 
         return options
 
@@ -556,7 +559,7 @@ class MltProcessGroup(dist.ProcessGroup):
         number = self._calls
         self._calls += max(len(tensors), 1)
         description = f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})"
-        result = list(tensors)
+        result, observe = list(tensors), current_allowance().observe
 
         def start() -> TransferWork:
             landings = [Landing(tensor) for tensor in result]
@@ -565,7 +568,8 @@ class MltProcessGroup(dist.ProcessGroup):
                 for landing in landings:
                     landing.land(divisor)
 
-            return self._native.add(TransferWork(post(landings), description, result, self._publisher, landed))
+            work = TransferWork(post(landings), description, result, self._publisher, landed, observe)
+            return self._native.add(work)
 
         if self._queue.is_idle and not self._native.uses([*result, *also_uses]):
             return start()
@@ -639,6 +643,17 @@ class MltProcessGroup(dist.ProcessGroup):
     def _refuse_closed(self, name: str) -> None:
         if self._closed:
             raise RuntimeError(f"mlt {name}: process group {self._group_id!r} was shut down on rank {self._rank}")
+
+
+def mlt_group(group: dist.ProcessGroup, user: str) -> MltProcessGroup:
+    """torch's process group as this backend's; raises TypeError, which names its ``user``, for any other backend's."""
+    found = group if isinstance(group, MltProcessGroup) else group._get_backend(torch.device("cpu"))
+    if not isinstance(found, MltProcessGroup):
+        raise TypeError(
+            f"{user}: the process group's backend is {found.name()}, and only sums of mlt can lose anything: give it a "
+            f'group of backend "{BACKEND}", or leave it out'
+        )
+    return found
 
 
 def _check_configured(backends: str, device: torch.device, name: str) -> None:

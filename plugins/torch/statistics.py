@@ -6,6 +6,9 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
+
+DEFAULT_HISTORY: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class OpenStep:
         self.step = step
         self.first_push_ns = time.monotonic_ns()
         self.last_push_ns = self.first_push_ns
+        self.last_result_ns = self.first_push_ns
         self.buckets = 0
         self.outstanding = 0
         self.all_pushed = False
@@ -54,6 +58,8 @@ class StepLog:
     """
 
     def __init__(self, history: int) -> None:
+        if history < 1:
+            raise ValueError(f"history is {history}; keep at least one step")
         self._lock = threading.Lock()
         self._open: OpenStep | None = None
         self._started = 0
@@ -75,24 +81,33 @@ class StepLog:
 
     def result(self, step: OpenStep, *, pushed_bytes: int, missing_bytes: int, repairs: int) -> None:
         """Record the averaged result of one bucket of ``step``; the last one closes the step."""
-        now_ns = time.monotonic_ns()
         with self._lock:
+            step.last_result_ns = time.monotonic_ns()
             step.outstanding -= 1
             step.bytes += pushed_bytes
             step.missing_bytes += missing_bytes
             step.repairs += repairs
-            if step.all_pushed and step.outstanding == 0:
-                self._finished.append(
-                    StepStatistics(
-                        step=step.step,
-                        buckets=step.buckets,
-                        bytes=step.bytes,
-                        missing_bytes=step.missing_bytes,
-                        repairs=step.repairs,
-                        sync_seconds=(now_ns - step.first_push_ns) / 1e9,
-                        exposed_seconds=(now_ns - step.last_push_ns) / 1e9,
-                    )
+            self._close_if_done(step)
+
+    def end(self, step: OpenStep) -> None:
+        """Record that ``step`` has no more buckets, if no ``push`` was known to be its last."""
+        with self._lock:
+            step.all_pushed = True
+            self._close_if_done(step)
+
+    def _close_if_done(self, step: OpenStep) -> None:
+        if step.all_pushed and step.outstanding == 0:
+            self._finished.append(
+                StepStatistics(
+                    step=step.step,
+                    buckets=step.buckets,
+                    bytes=step.bytes,
+                    missing_bytes=step.missing_bytes,
+                    repairs=step.repairs,
+                    sync_seconds=(step.last_result_ns - step.first_push_ns) / 1e9,
+                    exposed_seconds=(step.last_result_ns - step.last_push_ns) / 1e9,
                 )
+            )
 
     def finished(self) -> tuple[StepStatistics, ...]:
         """The finished steps in the history, oldest first."""

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from mlt.errors import MltError, OperationTimeoutError, UnknownOperationError, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from mlt import Context, Operation
+    from mlt import Completion, Context, Operation
 
 USER_TAGS: Final = 1 << 32
 _SLICE: Final = timedelta(milliseconds=10)
@@ -30,7 +30,8 @@ class TransferWork(dist.Work):
     """Operations of the transport in progress, which end together. ``wait`` drives the transport on its own thread.
 
     It raises RuntimeError with the work's description and the transport's error as cause. ``landed`` runs once after
-    all completed, before any waiter returns. ``publisher`` completes the future: callbacks of ``then`` may wait.
+    all completed, before any waiter returns; ``observe`` gets the completion of each that did. ``publisher`` completes
+    the future: callbacks of ``then`` may wait.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class TransferWork(dist.Work):
         result: Any,
         publisher: CallQueue,
         landed: Callable[[], None] | None = None,
+        observe: Callable[[Completion], None] | None = None,
     ) -> None:
         super().__init__()
+        self._observe = observe
         self._operations = list(operations)
         self._description = description
         self._result = result
@@ -90,7 +93,9 @@ class TransferWork(dist.Work):
         with self._lock:
             while self._operations:
                 try:
-                    self._operations[0].wait(None if until is None else max(until - time.monotonic(), 0.0))
+                    done = self._operations[0].wait(None if until is None else max(until - time.monotonic(), 0.0))
+                    if self._observe is not None:
+                        self._observe(done)
                 except WaitTimeoutError:
                     raise RuntimeError(
                         f"{self._description}: still in progress after {seconds:g} s (wait again)"

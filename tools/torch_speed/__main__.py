@@ -1,10 +1,11 @@
-"""Steps per second of DDP on a testbed, over gloo and over mlt, in turns; writes docs/results/pytorch.md.
+"""Steps per second of DDP and FSDP2 on a testbed, over gloo and over mlt, in turns; writes docs/results/pytorch.md.
 
-    python tools/torch_speed                                   # every case; needs root; about twelve minutes
+    python tools/torch_speed                                   # every case; needs root; about 25 minutes
     python tools/torch_speed --rates 200mbit --losses 1% --workers 2 --models small --turns 1 --steps 20 --no-page
 
-One worker per host. Kinds: gloo; the backend "mlt"; the backend with the hook of bounded loss (10 %); the same with one
-summation service on a host of its own. gloo's connections use cubic, as nearly everywhere.
+One worker per host. Kinds: gloo; the backend "mlt"; the backend with a loss bound of 10 % (DDP: the hook; FSDP2:
+LossyReduceScatter); the hook with one summation service on a host of its own, and with as many as workers, beside them.
+gloo's connections use cubic, as nearly everywhere.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent.parent / "docs" / "results" / "pytorch.md"
 LIMIT_SECONDS = 240
 CONTROL = "cubic"
+# Backend, loss bound, services; -1: one beside each worker.
+PLAIN = {"gloo": ("gloo", "none", 0), "mlt": ("mlt", "none", 0)}
 KINDS = {
-    "gloo": ("gloo", "none", 0),
-    "mlt": ("mlt", "none", 0),
-    "mlt, hook": ("mlt", "0.1", 0),
-    "mlt, hook, 1 service": ("mlt", "0.1", 1),
+    "ddp": {
+        **PLAIN,
+        "mlt, hook": ("mlt", "0.1", 0),
+        "mlt, hook, 1 service": ("mlt", "0.1", 1),
+        "mlt, hook, a service beside each worker": ("mlt", "0.1", -1),
+    },
+    "fsdp2": {**PLAIN, "mlt, LossyReduceScatter": ("mlt", "0.1", 0)},
 }
+TITLES = {"ddp": "DDP", "fsdp2": "FSDP2"}
 
 
 @dataclass(frozen=True)
@@ -38,22 +45,31 @@ class Case:
     loss: str
     workers: int
     model: str
+    trainer: str
 
     def __str__(self) -> str:
-        return f"{self.rate}, {self.loss} loss, {self.workers} workers, {self.model} model"
+        return f"{self.trainer}, {self.rate}, {self.loss} loss, {self.workers} workers, {self.model} model"
 
 
 def run(case: Case, kind: str, steps: int) -> tuple[list[float], int]:
     """The times of rank 0's steps in seconds, and the bytes of the gradients."""
-    backend, bound, services = KINDS[kind]
-    hosts = case.workers + services
-    with Testbed(hosts=hosts, rate=case.rate, loss=case.loss) as bed:
+    backend, bound, services = KINDS[case.trainer][kind]
+    beside = services < 0
+    services = case.workers if beside else services
+    with Testbed(hosts=case.workers + (0 if beside else services), rate=case.rate, loss=case.loss) as bed:
         bed.set_tcp_control(CONTROL)
+        hosts = bed.hosts * 2 if beside else bed.hosts
         processes = []
-        for rank, host in enumerate(bed.hosts):
-            worker = [sys.executable, str(HERE / "train.py"), backend, bound, case.model, str(steps)]
+        for rank, host in enumerate(hosts):
+            training = [backend, bound, case.model, case.trainer, str(steps)]
+            worker = [sys.executable, str(HERE / "train.py"), *training]
             command = worker if rank < case.workers else [sys.executable, "-m", "mlt", "serve"]
-            env = {"WORLD_SIZE": str(case.workers), "MLT_SERVICES": str(services), "OMP_NUM_THREADS": "1"}
+            env = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(case.workers),
+                "MLT_SERVICES": str(services),
+                "OMP_NUM_THREADS": "1",
+            }
             processes.append(
                 bed.popen(host, command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             )
@@ -69,10 +85,10 @@ def measure(cases: list[Case], turns: int, steps: int) -> list[tuple[Case, int, 
     """For each case the median step of every turn and kind; the kinds take turns."""
     results = []
     for number, case in enumerate(cases, 1):
-        medians: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        medians: dict[str, list[float]] = {kind: [] for kind in KINDS[case.trainer]}
         size = 0
         for turn in range(turns):
-            for kind in KINDS:
+            for kind in medians:
                 seconds, size = run(case, kind, steps)
                 medians[kind].append(statistics.median(seconds))
                 speed = 1 / medians[kind][-1]
@@ -81,13 +97,16 @@ def measure(cases: list[Case], turns: int, steps: int) -> list[tuple[Case, int, 
     return results
 
 
-def table(results: list[tuple[Case, int, dict[str, list[float]]]]) -> str:
+def table(results: list[tuple[Case, int, dict[str, list[float]]]], trainer: str) -> str:
     """Markdown: steps/s by the median over turns, and each kind's speed as a multiple of gloo's."""
+    kinds = KINDS[trainer]
     lines = [
-        "| rate | loss | workers | gradients | " + " | ".join(KINDS) + " |",
-        "|---|---|---|---|" + "---|" * len(KINDS),
+        "| rate | loss | workers | gradients | " + " | ".join(kinds) + " |",
+        "|---|---|---|---|" + "---|" * len(kinds),
     ]
     for case, size, medians in results:
+        if case.trainer != trainer:
+            continue
         speeds = {kind: 1 / statistics.median(times) for kind, times in medians.items()}
         cells = [f"{speed:.1f} ({speed / speeds['gloo']:.2f} x)" for speed in speeds.values()]
         lines.append(
@@ -103,15 +122,20 @@ def command() -> str:
 
 def page(results: list[tuple[Case, int, dict[str, list[float]]]], turns: int, steps: int) -> str:
     date = datetime.now(timezone.utc).date()
-    return f"""# DDP on a testbed, over gloo and over mlt
+    return f"""# PyTorch on a testbed, over gloo and over mlt
 
 Made by `{command()}` on {date}, on a machine with 2 shared cores that workers, services and switch
 share. Steps per second (median of {turns} turns of {steps} steps, the kinds in turns), and in brackets the multiple
-of gloo's in the same row. gloo's TCP uses cubic. "Hook": `bounded_loss_hook` with a bound of 10 %; the service
-has a host of its own.
+of gloo's in the same row. gloo's TCP uses cubic. "Hook": `bounded_loss_hook`, and `LossyReduceScatter`, with a bound of
+10 %. One service has a host of its own.
 
-{table(results)}
+{tables(results)}
 """
+
+
+def tables(results: list[tuple[Case, int, dict[str, list[float]]]]) -> str:
+    trainers = dict.fromkeys(case.trainer for case, _, _ in results)
+    return "\n\n".join(f"## {TITLES[trainer]}\n\n{table(results, trainer)}" for trainer in trainers)
 
 
 def main() -> None:
@@ -120,19 +144,21 @@ def main() -> None:
     parser.add_argument("--losses", default="0%,0.1%,1%")
     parser.add_argument("--workers", default="2,4")
     parser.add_argument("--models", default="small,large")
+    parser.add_argument("--trainers", default="ddp,fsdp2")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--no-page", action="store_true", help="print the table only")
     chosen = parser.parse_args()
     cases = [
-        Case(rate, loss, int(workers), model)
+        Case(rate, loss, int(workers), model, trainer)
+        for trainer in chosen.trainers.split(",")
         for rate in chosen.rates.split(",")
         for workers in chosen.workers.split(",")
         for model in chosen.models.split(",")
         for loss in chosen.losses.split(",")
     ]
     results = measure(cases, chosen.turns, chosen.steps)
-    print(table(results))
+    print(tables(results))
     if not chosen.no_page:
         PAGE.write_text(page(results, chosen.turns, chosen.steps))
 

@@ -1,6 +1,6 @@
-"""The training script that ``tools/torch_speed`` times: one worker of DDP, as its environment says.
+"""The training script that ``tools/torch_speed`` times: one worker of DDP or FSDP2, as its environment says.
 
-    train.py BACKEND BOUND MODEL STEPS        BOUND "none": without the hook
+    train.py BACKEND BOUND MODEL TRAINER STEPS        BOUND "none": exact; TRAINER: ddp or fsdp2
 
 The last line of its output is JSON: the times of the steps after the first three, and the gradients' bytes.
 """
@@ -22,7 +22,34 @@ WIDTHS = {"small": 512, "large": 1_408}
 WARM_UP = 3
 
 
-def main(backend: str, bound: str, model: str, steps: int) -> None:
+def replicated(network: torch.nn.Module, bound: str) -> torch.nn.Module:
+    replica = DistributedDataParallel(network)
+    if bound != "none":
+        import mlt.torch
+
+        replica.register_comm_hook(mlt.torch.BoundedLossState(loss_bound=float(bound)), mlt.torch.bounded_loss_hook)
+    return replica
+
+
+def sharded(network: torch.nn.Sequential, bound: str) -> torch.nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for module in (network[0], network[2], network):
+        fully_shard(module, mesh=mesh)
+    if bound != "none":
+        import mlt.torch
+
+        mlt.torch.LossyReduceScatter(loss_bound=float(bound)).set_on(network)
+    return network
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+
+
+def main(backend: str, bound: str, model: str, trainer: str, steps: int) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group(backend)
@@ -32,11 +59,8 @@ def main(backend: str, bound: str, model: str, steps: int) -> None:
         torch.nn.Linear(32, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
         torch.nn.Linear(width, 10),
     )  # fmt: skip
-    replica = DistributedDataParallel(network)
-    if bound != "none":
-        import mlt.torch
-
-        replica.register_comm_hook(mlt.torch.BoundedLossState(loss_bound=float(bound)), mlt.torch.bounded_loss_hook)
+    gradients = 4 * sum(parameter.numel() for parameter in network.parameters())
+    replica = sharded(network, bound) if trainer == "fsdp2" else replicated(network, bound)
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.01)
     torch.manual_seed(1 + dist.get_rank())
     seconds = []
@@ -47,15 +71,14 @@ def main(backend: str, bound: str, model: str, steps: int) -> None:
         replica(batch).square().mean().backward()
         optimizer.step()
         seconds.append(time.perf_counter() - start)
-    digest = sum(parameter.double().sum().item() for parameter in network.parameters())
+    digest = sum(whole(parameter).double().sum().item() for parameter in network.parameters())
     digests = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
     dist.all_gather(digests, torch.tensor([digest], dtype=torch.float64))
     assert all(one.item() == digest for one in digests), "the replicas differ"
     dist.destroy_process_group()
-    gradients = 4 * sum(parameter.numel() for parameter in network.parameters())
     print(json.dumps({"seconds": seconds[WARM_UP:], "bytes": gradients, "rank": int(os.environ["RANK"])}), flush=True)
     os._exit(0)  # gloo's threads sometimes abort a process that ends in the ordinary way
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))

@@ -367,6 +367,85 @@ def lossy(context: mlt.Context, options: dict[str, Any]) -> Any:
     }
 
 
+def fsdp(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """Trains with FSDP2 as each of ``runs`` says; answers its loss accounting and a digest of its parameters."""
+    return {name: fsdp_run(**run) for name, run in options["runs"].items()}
+
+
+def fsdp_run(
+    *, steps: int, bound: float | None = None, phases: Any = None, factor: float | None = None, reduce: str = "float32"
+) -> Any:
+    import mlt.torch
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = network(seed=0)
+    policy = MixedPrecisionPolicy(reduce_dtype=getattr(torch, reduce))
+    modules = (model[0], model[3], model)
+    for module in modules:
+        fully_shard(module, mp_policy=policy)
+        if factor is not None:
+            module.set_gradient_divide_factor(factor)
+    layers: list[int] = []
+    reduce_scatter = None
+    if bound is not None or phases is not None:
+        schedule = mlt.torch.phases(*phases) if phases is not None else lambda _step, _layer: bound
+
+        def noted(step: int, layer: int) -> float:
+            layers.append(layer)
+            return schedule(step, layer)
+
+        reduce_scatter = mlt.torch.LossyReduceScatter(loss_bound=noted)
+        reduce_scatter.set_on(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(RANK)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 64)).square().mean().backward()
+        optimizer.step()
+    whole = [parameter.full_tensor() for parameter in model.parameters()]
+    found = reduce_scatter.steps if reduce_scatter is not None else ()
+    return {
+        "layers": layers,
+        "steps": [{**vars(step), "loss_fraction": step.loss_fraction} for step in found],
+        "sha256": hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in whole)).hexdigest(),
+    }
+
+
+def lossy_shares(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """Reduce-scatters of ones outside of a backward pass; answers the values of the shares, and what was lost."""
+    import mlt.torch
+    import torch
+    import torch.distributed as dist
+
+    size = dist.get_world_size()
+    reduce_scatter = mlt.torch.LossyReduceScatter(loss_bound=0.2)
+    told = {}
+    for name, dtype, operation in (
+        ("sum", torch.float16, dist.ReduceOp.SUM),
+        ("mean", torch.float32, dist.ReduceOp.AVG),
+        ("product", torch.bfloat16, dist.ReduceOp.PREMUL_SUM(0.5)),
+    ):
+        ones = torch.ones(size << 18, dtype=dtype)
+        for is_async in (False, True):
+            share = reduce_scatter.allocate((1 << 18,), dtype=dtype, device=torch.device("cpu"))
+            work = reduce_scatter(share, ones, dist.group.WORLD, operation, is_async)
+            assert (work is not None) == is_async
+            if work is not None:
+                work.wait()
+            told[f"{name}{' later' * is_async}"] = share.double().unique().tolist()
+    errors = []
+    for tensor, operation in (
+        (torch.ones(size, dtype=torch.int32), dist.ReduceOp.SUM),
+        (torch.ones(size), dist.ReduceOp.MAX),
+    ):
+        try:
+            reduce_scatter(tensor[:1], tensor, dist.group.WORLD, operation)
+        except TypeError as error:
+            errors.append(str(error))
+    return {"values": told, "missing": [step.missing_bytes for step in reduce_scatter.steps], "errors": errors}
+
+
 def replicas(context: mlt.Context, options: dict[str, Any]) -> Any:
     """``verify_replicas`` of equal models, of one that differs in one bit, of one with a tensor less."""
     import mlt.torch
@@ -499,7 +578,9 @@ PROGRAMS = {
     "barriers": barriers,
     "collectives": collectives,
     "ddp": ddp,
+    "fsdp": fsdp,
     "lossy": lossy,
+    "lossy_shares": lossy_shares,
     "premultiplied": premultiplied,
     "replicas": replicas,
     "staged": staged,
