@@ -9,6 +9,7 @@
 #   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; prints the command that replays a failure
 #   make bench   the benchmarks
 #   make targets measures mlt against its targets (docs/results/line-rate.md); eight minutes, as root
+#   make scale    measures what grows with ranks, keys and messages (docs/results/scale.md); six minutes
 #   make attacks  attacks a running job from another host (docs/results/attacks.md); three minutes, as root
 #   make chaos    real ranks in a faulty network, checked by the oracle; CHAOS_ARGS="--seconds 600": the long form
 #   make torch-suite  PyTorch's own tests of c10d, over mlt: all that gloo passes
@@ -28,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets attacks chaos torch-suite recipes torch-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets scale attacks chaos torch-suite recipes torch-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -146,6 +147,10 @@ bench: $(VENV)/.wheel
 
 targets: $(VENV)/.wheel
 	$(BIN)/python tools/targets $(TARGETS_ARGS)
+
+# SCALE_ARGS=--short: 64 ranks and 600 keys, held to limits; half a minute.
+scale: $(VENV)/.wheel
+	$(BIN)/python tools/scale $(SCALE_ARGS)
 
 attacks: $(VENV)/.wheel
 	$(BIN)/python tools/attacks $(ATTACKS_ARGS)

@@ -12,13 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,9 @@ from judging import (
     Judge,
     Run,
     Verdict,
+    busy,
+    counts,
+    host_and_time,
     judge_all_reduce,
     judge_asleep,
     judge_cpu,
@@ -37,6 +38,7 @@ from judging import (
     judge_ring,
     judge_shared_memory,
     short_segments,
+    table,
     untagged,
 )
 
@@ -131,39 +133,23 @@ def without_samples(result: dict[str, Any]) -> dict[str, Any]:
 
 def markdown(verdicts: Sequence[Verdict], done: Sequence[Run], skipped: Sequence[str], load: float) -> str:
     """The page. ``load``: of the host before the first measurement."""
-    met, judged = sum(one.met is True for one in verdicts), sum(one.met is not None for one in verdicts)
+    met, judged = counts(verdicts)
     lines = [
         "# Against the peers: what was asked for, and what was measured",
         "",
-        f"Written by `make targets` on {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC: {os.cpu_count()} shared cores, "
-        f"Linux {platform.release()}. {met} of {judged} targets met.",
-        *_busy(load),
+        f"Written by `make targets` on {host_and_time()}. {met} of {judged} targets met.",
+        *busy(load),
         f"A ratio of speeds is the median of {TURNS} turns, in each of which every transport ran beside the others",
         "(to the bare UDP loop, the quotient of the medians of the whole run);",
         "percentiles stand on all rounds of a run. [perf.md](../perf.md) says how they are taken, and where the time",
         "of missed targets goes.",
         "",
-        "| case | measured | ratio | target | met | run |",
-        "|---|---|---|---|---|---|",
-    ]
-    words = {True: "yes", False: "**no**", None: "-"}
-    lines += [
-        f"| {v.case} | {v.measured} | {v.ratio} | {v.target or '-'} | {words[v.met]} | {v.run} |" for v in verdicts
+        *table(verdicts),
     ]
     lines += ["", *(f"Not measured: {text}." for text in skipped), "", "| run | command |", "|---|---|"]
     lines += [f"| {run.name} | `{run.command}` |" for run in done]
     lines += ["", *(f"![{run.name}](line-rate-{run.name}.png)" for run in done if not run.program), ""]
     return "\n".join(lines)
-
-
-def _busy(load: float) -> list[str]:
-    cores = os.cpu_count() or 1
-    if load < 0.5 * cores:
-        return []
-    return [
-        f"**The load was {load:.0f} on {cores} cores when this began**: times against the wire are those of a machine",
-        "short of CPU. Ratios between transports, and CPU per GB, suffer less.",
-    ]
 
 
 def main() -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import Any
 
 from mlt._shared.units import format_size
@@ -64,6 +67,40 @@ class Run:
             bed = [item for key, value in self.testbed.items() for item in (f"--{key}", str(value))]
             words = ["mlt", "testbed", "run", *bed, "--", *words]
         return shlex.join(words)
+
+
+# The table of verdicts, here and in tools/scale
+
+
+def counts(verdicts: Sequence[Verdict]) -> tuple[int, int]:
+    """Met targets, and all that were judged."""
+    return sum(one.met is True for one in verdicts), sum(one.met is not None for one in verdicts)
+
+
+def table(verdicts: Sequence[Verdict]) -> list[str]:
+    words = {True: "yes", False: "**no**", None: "-"}
+    return [
+        "| case | measured | ratio | target | met | run |",
+        "|---|---|---|---|---|---|",
+        *(f"| {v.case} | {v.measured} | {v.ratio} | {v.target or '-'} | {words[v.met]} | {v.run} |" for v in verdicts),
+    ]
+
+
+def host_and_time() -> str:
+    """When and where a page was measured."""
+    now = datetime.now(timezone.utc)
+    return f"{now:%Y-%m-%d %H:%M} UTC: {os.cpu_count()} shared cores, Linux {platform.release()}"
+
+
+def busy(load: float) -> list[str]:
+    """A warning if the host's load before the first measurement was high."""
+    cores = os.cpu_count() or 1
+    if load < 0.5 * cores:
+        return []
+    return [
+        f"**The load was {load:.0f} on {cores} cores when this began**: times against the wire are those of a machine",
+        "short of CPU. Ratios between transports, and CPU per GB, suffer less.",
+    ]
 
 
 # Reading a result

@@ -33,6 +33,10 @@ static_assert(kLongestRunBytes + kReservedBytes <= kMinShmRingBytes);
 // Calls that skip the network while no peer is known to be there: datagrams of unknown senders are still read and
 // counted.
 constexpr std::uint32_t kTurnsWithoutNetwork = 64;
+// So many active peers cost less to look at than their bells: no more are put to rest.
+constexpr std::size_t kAlwaysActive = 8;
+// Looks at an empty ring until its peer rests; a sleep of this side counts as half of them.
+constexpr std::uint32_t kLooksUntilRest = 64;
 constexpr std::uint64_t kNetworkEvent = ~std::uint64_t{0};
 
 // Bytes of each record of a run.
@@ -74,6 +78,7 @@ ShmDatapath::ShmDatapath(std::unique_ptr<Datapath> network, std::uint16_t ranks,
       counters_(kNames) {
   capabilities_.name = "shm(" + capabilities_.name + ")";
   ranks_.reserve(ranks);
+  active_.reserve(ranks);
 }
 
 bool ShmDatapath::add_peer(std::uint16_t rank, ShmSegment segment, OsError& error) {
@@ -89,6 +94,7 @@ bool ShmDatapath::add_peer(std::uint16_t rank, ShmSegment segment, OsError& erro
   }
   peers_[rank] = std::move(peer);
   ranks_.push_back(rank);
+  active_.push_back(rank);
   counters_.add(ShmCounter::kPeers);
   return true;
 }
@@ -99,6 +105,7 @@ void ShmDatapath::remove_peer(std::uint16_t rank) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peers_[rank]->segment.own_bell(), nullptr);
   peers_[rank].reset();
   std::erase(ranks_, rank);
+  std::erase(active_, rank);
   next_ = 0;
   counters_.add(ShmCounter::kPeers, ~std::uint64_t{0});  // decrements
 }
@@ -123,6 +130,7 @@ bool ShmDatapath::has_room_for(std::uint16_t rank) {
   const bool room = peer.segment.out().has_room(kLongestRunBytes + kReservedBytes);
   if (!room && !peer.full) counters_.add(ShmCounter::kFull);
   peer.full = !room;
+  if (!room) activate(rank);  // prepare_to_wait() looks for space at active peers only
   broken_seen_ |= peer.segment.out().is_broken();
   return room;
 }
@@ -161,24 +169,63 @@ SendStatus ShmDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
   return SendStatus::kSent;
 }
 
+void ShmDatapath::activate(std::uint16_t rank) {
+  Peer& peer = *peers_[rank];
+  peer.empty_looks = 0;
+  if (std::exchange(peer.active, true)) return;
+  if (!waits_) peer.segment.in().stop_sleeping();  // else a thread may sleep on the bells
+  active_.push_back(rank);
+}
+
+// A peer that rests costs nothing until its bell rings.
+void ShmDatapath::rest_idle_peers() {
+  if (active_.size() <= kAlwaysActive) return;
+  std::size_t spare = active_.size() - kAlwaysActive;
+  std::erase_if(active_, [&](std::uint16_t rank) {
+    Peer& peer = *peers_[rank];
+    if (spare == 0 || peer.full || peer.empty_looks < kLooksUntilRest) return false;
+    // PROTOCOL 23.2.3: A side that is about to sleep MUST first set its word, and then look again.
+    peer.segment.in().announce_sleep();
+    if (peer.segment.in().has_more()) {
+      peer.segment.in().stop_sleeping();
+      peer.empty_looks = 0;
+      return false;
+    }
+    peer.active = false;
+    --spare;
+    return true;
+  });
+  next_ = 0;
+}
+
+// Clears the bells that rang, which would end every later sleep, and activates their peers.
+void ShmDatapath::read_bells() {
+  std::array<epoll_event, 32> events;
+  for (std::size_t turns = ranks_.size() / events.size() + 1; turns > 0; --turns) {
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    for (int i = 0; i < count; ++i) {
+      const std::uint64_t name = events[static_cast<std::size_t>(i)].data.u64;
+      if (name == kNetworkEvent) {
+        network_due_ = true;
+      } else if (has_peer(static_cast<std::uint16_t>(name))) {
+        peers_[static_cast<std::size_t>(name)]->segment.drain_own_bell();
+        activate(static_cast<std::uint16_t>(name));
+      }
+    }
+    if (count < static_cast<int>(events.size())) return;
+  }
+}
+
 // Cancels prepare_to_wait(): from here on this side polls.
 void ShmDatapath::stop_waiting() {
-  if (!std::exchange(waits_, false)) return;
-  for (const std::uint16_t rank : ranks_) {
-    peers_[rank]->segment.in().stop_sleeping();
-    peers_[rank]->segment.out().stop_waiting();
-  }
-  // Clears the bells that rang; otherwise they would end every later sleep.
-  std::array<epoll_event, 32> events;
-  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
-  for (int i = 0; i < count; ++i) {
-    const std::uint64_t name = events[static_cast<std::size_t>(i)].data.u64;
-    if (name == kNetworkEvent) {
-      network_due_ = true;
-    } else if (has_peer(static_cast<std::uint16_t>(name))) {
-      peers_[static_cast<std::size_t>(name)]->segment.drain_own_bell();
+  const bool rang = std::exchange(waits_, false);
+  if (rang) {
+    for (const std::uint16_t rank : active_) {
+      peers_[rank]->segment.in().stop_sleeping();
+      peers_[rank]->segment.out().stop_waiting();
     }
   }
+  if (rang || active_.size() < ranks_.size()) read_bells();
 }
 
 std::size_t ShmDatapath::receive_from(Peer& peer, std::size_t budget, ReceiveSink& sink) {
@@ -201,6 +248,7 @@ std::size_t ShmDatapath::receive_from(Peer& peer, std::size_t budget, ReceiveSin
     in.release();
   }
   broken_seen_ |= in.is_broken();
+  peer.empty_looks = handed_up > 0 ? 0 : peer.empty_looks + 1;
   if (handed_up > 0 && in.must_wake_writer()) {
     counters_.add(ShmCounter::kWakesSent);
     peer.segment.ring_other();
@@ -219,15 +267,16 @@ std::size_t ShmDatapath::receive_from_network(base::TimeNs now, std::size_t budg
 std::size_t ShmDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {
   stop_waiting();
   std::size_t handed_up = 0;
-  const std::size_t count = ranks_.size();
+  const std::size_t count = active_.size();
   for (std::size_t i = 0; i < count && handed_up < budget_runs; ++i) {
-    Peer& peer = *peers_[ranks_[(next_ + i) % count]];
+    Peer& peer = *peers_[active_[(next_ + i) % count]];
     // An equal share of the remaining budget for each peer, so that one that sends continuously leaves some for the
     // others.
     const std::size_t share = std::max<std::size_t>(1, (budget_runs - handed_up) / (count - i));
     handed_up += receive_from(peer, share, sink);
   }
   if (count > 0) next_ = (next_ + 1) % count;
+  rest_idle_peers();
   if (handed_up < budget_runs) handed_up += receive_from_network(now, budget_runs - handed_up, sink);
   return handed_up;
 }
@@ -235,12 +284,13 @@ std::size_t ShmDatapath::receive(base::TimeNs now, std::size_t budget_runs, Rece
 // PROTOCOL 23.2.3: A side that is about to sleep MUST first set its word, and then look again.
 bool ShmDatapath::prepare_to_wait() {
   waits_ = true;
-  for (const std::uint16_t rank : ranks_) {
+  for (const std::uint16_t rank : active_) {
     Peer& peer = *peers_[rank];
+    peer.empty_looks += kLooksUntilRest / 2;
     peer.segment.in().announce_sleep();
     if (peer.full) peer.segment.out().announce_wait();
   }
-  for (const std::uint16_t rank : ranks_) {
+  for (const std::uint16_t rank : active_) {
     Peer& peer = *peers_[rank];
     if (peer.segment.in().has_more()) return false;
     // Reported once: the sender checks again, and that check counts.

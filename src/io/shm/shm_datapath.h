@@ -1,6 +1,9 @@
 // A datapath that carries runs to ranks of this host through shared memory, and runs to all others through the network
 // datapath that it wraps.
 //
+// A turn looks at the rings of active peers only, and the bell of any other peer makes it active: ranks of large jobs
+// have hundreds of peers on their host, and exchange packets with a few at a time.
+//
 // A ring drops nothing: while one is full, has_room_for() returns false for that peer only, and the sender skips it. A
 // descriptor is written only if the other side has announced that it sleeps. Single-threaded, like every datapath;
 // allocates only when a peer is added.
@@ -62,9 +65,14 @@ class ShmDatapath final : public Datapath {
     ShmSegment segment;
     bool full = false;         // has_room_for() returned false, and not true since
     bool told_broken = false;  // returned by poll_broken()
+    bool active = true;        // in active_; else its ring is empty, and this side sleeps there: its bell will ring
+    std::uint32_t empty_looks = 0;  // at its ring, since the last record
   };
 
   ShmDatapath(std::unique_ptr<Datapath> network, std::uint16_t ranks, UniqueFd epoll);
+  void activate(std::uint16_t rank);
+  void rest_idle_peers();
+  void read_bells();
   void stop_waiting();
   std::size_t receive_from(Peer& peer, std::size_t budget, ReceiveSink& sink);
   std::size_t receive_from_network(base::TimeNs now, std::size_t budget, ReceiveSink& sink);
@@ -74,7 +82,8 @@ class ShmDatapath final : public Datapath {
   Capabilities capabilities_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: through the network
   std::vector<std::uint16_t> ranks_;          // those with a peer
-  std::size_t next_ = 0;                      // index in ranks_ of the peer to read first
+  std::vector<std::uint16_t> active_;         // those of ranks_ that receive() looks at
+  std::size_t next_ = 0;                      // index in active_ of the peer to read first
   bool waits_ = false;                        // prepare_to_wait() announced a wait
   bool network_due_ = true;                   // its descriptor was readable
   std::uint32_t turns_without_network_ = 0;

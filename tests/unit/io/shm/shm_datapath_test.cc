@@ -2,10 +2,14 @@
 #include "io/shm/shm_datapath.h"
 
 #include <doctest/doctest.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "io/memory_datapath.h"
 #include "unit/io/datagrams.h"
@@ -54,6 +58,44 @@ struct Three {
   }()};
   std::array<std::unique_ptr<io::ShmDatapath>, 3> ranks;
   std::unique_ptr<io::ShmSegment> rogue;  // a second writer in rank 1's place
+};
+
+// Rank 0 shares memory with each of the others, which share none among themselves.
+struct Crowd {
+  static constexpr std::uint16_t kOthers = 20;
+  Crowd() {
+    io::OsError error;
+    for (std::uint16_t rank = 0; rank <= kOthers; ++rank) {
+      ranks.push_back(io::ShmDatapath::wrap(network.endpoint(rank), kOthers + 1, error));
+      REQUIRE_MESSAGE(ranks.back() != nullptr, error.text);
+    }
+    for (std::uint16_t rank = 1; rank <= kOthers; ++rank) {
+      io::ShmDescriptors give;
+      auto created = io::ShmSegment::create(io::kMinShmRingBytes, give, error);
+      REQUIRE_MESSAGE(created.has_value(), error.text);
+      auto joined = io::ShmSegment::join(io::kMinShmRingBytes, std::move(give), error);
+      REQUIRE_MESSAGE(joined.has_value(), error.text);
+      REQUIRE(ranks[0]->add_peer(rank, std::move(*created), error));
+      REQUIRE(ranks[rank]->add_peer(0, std::move(*joined), error));
+    }
+  }
+  void idle() {
+    CollectingSink sink;
+    for (int i = 0; i < 200; ++i) REQUIRE(ranks[0]->receive(0, 16, sink) == 0);
+  }
+  void send(std::uint16_t from, std::uint32_t number) {
+    REQUIRE(ranks[from]->send(0, TestRun(0, number, 1, 500).get()) == io::SendStatus::kSent);
+  }
+  std::uint64_t rung_by(std::uint16_t rank) const {
+    return io::counter_value(ranks[rank]->counters(), "shm_wakes_sent");
+  }
+
+  io::MemoryNetwork network{[] {
+    io::MemoryOptions options;
+    options.peer_count = kOthers + 1;
+    return options;
+  }()};
+  std::vector<std::unique_ptr<io::ShmDatapath>> ranks;
 };
 
 constexpr std::uint32_t kLong = 32'000;
@@ -202,4 +244,112 @@ TEST_CASE("shm_datapath__one_peer_that_sends_all_the_time_leaves_a_share_to_the_
   CHECK(three.ranks[0]->receive(0, 16, sink) <= 16);
   const auto numbers = sink.numbers();
   CHECK(std::find(numbers.begin(), numbers.end(), 1'000U) != numbers.end());
+}
+
+TEST_CASE("shm_datapath__idle_peers_of_a_large_job_rest_until_they_ring") {
+  Crowd crowd;
+  crowd.idle();
+  CollectingSink sink;
+  std::uint64_t rung = 0;
+  for (std::uint16_t rank = 1; rank <= Crowd::kOthers; ++rank) {
+    crowd.send(rank, rank);
+    rung += crowd.rung_by(rank);
+  }
+  CHECK(rung == Crowd::kOthers - 8);  // eight are looked at without a bell
+  while (crowd.ranks[0]->receive(0, 16, sink) > 0) {
+  }
+  CHECK(sink.datagrams.size() == Crowd::kOthers);
+  for (std::uint16_t rank = 1; rank <= Crowd::kOthers; ++rank) {  // a peer that has sent is active
+    const std::uint64_t before = crowd.rung_by(rank);
+    crowd.send(rank, rank);
+    CHECK(crowd.rung_by(rank) == before);
+  }
+}
+
+TEST_CASE("shm_datapath__what_a_resting_peer_sends_arrives_in_the_next_turn") {
+  Crowd crowd;
+  for (std::uint16_t rank = 1; rank <= Crowd::kOthers; ++rank) {
+    crowd.idle();
+    crowd.send(rank, rank);
+    CollectingSink sink;
+    CHECK(crowd.ranks[0]->receive(0, 16, sink) == 1);
+  }
+}
+
+TEST_CASE("shm_datapath__a_resting_peer_whose_ring_is_full_wakes_its_writer") {
+  Crowd crowd;
+  crowd.idle();
+  for (std::uint16_t rank = 1; rank <= Crowd::kOthers; ++rank) {
+    std::uint32_t number = 0;
+    while (crowd.ranks[0]->has_room_for(rank)) {
+      REQUIRE(crowd.ranks[0]->send(0, TestRun(rank, 2 * number++, 2, kLong).get()) == io::SendStatus::kSent);
+    }
+  }
+  crowd.idle();
+  REQUIRE(crowd.ranks[0]->prepare_to_wait());
+  pollfd ready{crowd.ranks[0]->readable_fd(), POLLIN, 0};
+  for (std::uint16_t rank = 1; rank <= Crowd::kOthers; ++rank) {
+    CollectingSink sink;
+    while (crowd.ranks[rank]->receive(0, 16, sink) > 0) {
+    }
+    CHECK(crowd.rung_by(rank) == 1);
+  }
+  CHECK(::poll(&ready, 1, 0) == 1);
+  CollectingSink sink;
+  crowd.ranks[0]->receive(0, 16, sink);
+  CHECK(::poll(&ready, 1, 0) == 0);  // all bells, not only some, are cleared
+}
+
+TEST_CASE("shm_datapath__resting_peers_leave_and_the_others_go_on") {
+  Crowd crowd;
+  crowd.idle();
+  for (std::uint16_t rank = 1; rank < Crowd::kOthers; ++rank) crowd.ranks[0]->remove_peer(rank);
+  CollectingSink sink;
+  crowd.idle();
+  crowd.send(Crowd::kOthers, 7);
+  CHECK(crowd.ranks[0]->receive(0, 16, sink) == 1);
+}
+
+TEST_CASE("shm_datapath__a_peer_activated_during_a_wait_still_rings") {
+  Crowd crowd;
+  crowd.idle();
+  REQUIRE(crowd.ranks[0]->prepare_to_wait());
+  // A post on another thread finds the ring full while the I/O thread sleeps; then the peer sends.
+  for (std::uint16_t rank = 1; rank <= Crowd::kOthers; ++rank) {
+    std::uint32_t number = 0;
+    while (crowd.ranks[0]->has_room_for(rank)) {
+      REQUIRE(crowd.ranks[0]->send(0, TestRun(rank, 2 * number++, 2, kLong).get()) == io::SendStatus::kSent);
+    }
+    crowd.send(rank, rank);
+    CHECK(crowd.rung_by(rank) == 1);
+  }
+}
+
+TEST_CASE("shm_datapath__nothing_of_resting_peers_waits_for_a_timer") {
+  Crowd crowd;
+  constexpr std::uint32_t kRuns = 3'000;
+  constexpr std::uint16_t kWriters = 3;  // threads; each sends for every third rank, with pauses of many lengths
+  std::vector<std::thread> writers;
+  for (std::uint16_t writer = 0; writer < kWriters; ++writer) {
+    writers.emplace_back([&, writer] {
+      for (std::uint32_t i = 0; i < kRuns; ++i) {
+        const auto rank = static_cast<std::uint16_t>(1 + writer + kWriters * (i % 6));
+        while (crowd.ranks[rank]->send(0, TestRun(0, i, 1, 500).get()) != io::SendStatus::kSent) {
+          std::this_thread::yield();
+        }
+        for (std::uint32_t pause = 0; pause < i % 97; ++pause) std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (i % 50 == 0) std::this_thread::yield();
+      }
+    });
+  }
+  CollectingSink sink;
+  bool in_time = true;
+  while (sink.datagrams.size() < std::size_t{kRuns} * kWriters && in_time) {
+    if (crowd.ranks[0]->receive(0, 16, sink) > 0 || !crowd.ranks[0]->prepare_to_wait()) continue;
+    pollfd ready{crowd.ranks[0]->readable_fd(), POLLIN, 0};
+    in_time = ::poll(&ready, 1, 20'000) == 1;
+  }
+  for (std::thread& writer : writers) writer.join();
+  CHECK(in_time);
+  CHECK(sink.datagrams.size() == std::size_t{kRuns} * kWriters);
 }

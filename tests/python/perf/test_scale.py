@@ -1,0 +1,203 @@
+"""``tools/scale``: its verdicts and its page without measuring, and its short form with real ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from checks import assert_names, names
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "tools" / "scale"
+
+
+@pytest.fixture(scope="module")
+def scale() -> ModuleType:
+    sys.path.insert(0, str(FOLDER))  # as running the folder does
+    spec = importlib.util.spec_from_file_location("mlt_scale", FOLDER / "__main__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def job(ranks: int, **more: Any) -> dict[str, Any]:
+    reduced = {size: {"seconds": [9.0, 0.05, 0.04], "cpu_seconds": 0.1} for size in ("4 B", "1 MiB")}
+    return {
+        "transport": "mlt", "ranks": ranks, "connect_seconds": 5.0, "connect_cpu_seconds": 1.0,
+        "kib_per_rank": 4_000.0 + 1.5 * (ranks - 1), "kib_per_rank_used": 5_000.0, "descriptors_per_rank": 3.0 * ranks,
+        "all_reduce": reduced, "idle_core_percent": 2.0, "idle_wakes_per_rank_second": 4.0, **more,
+    }  # fmt: skip
+
+
+def key_run(count: int, per_key: float, **more: Any) -> dict[str, Any]:
+    return {
+        "keys": count, "seconds": [per_key * count] * 3, "seconds_per_key": per_key, "packets": 1_000,
+        "data_packets": 990, "probes": 10, "tcp_fallbacks": 0, "failures": [], **more,
+    }  # fmt: skip
+
+
+def message_run(rate: float, transport: str = "mlt") -> dict[str, Any]:
+    return {
+        "transport": transport, "datapath": "UDP", "messages_per_second": rate, "cpu_microseconds_per_message": 3.0,
+    }  # fmt: skip
+
+
+def figures(scale: ModuleType) -> dict[str, Any]:
+    """Of a run that meets every target."""
+    return {
+        "jobs": [job(ranks) for ranks in scale.LONG.sizes],
+        "keys": [key_run(count, 0.001) for count in scale.LONG.keys],
+        "messages": [message_run(300_000), message_run(1_000, "gloo")],
+        "gloo": [job(8, transport="gloo")],
+    }
+
+
+def missed(scale: ModuleType, found: dict[str, Any]) -> list[str]:
+    return [one.case for one in scale.judge(scale.LONG, found) if one.met is False]
+
+
+def test_judge__of_a_run_within_every_target(scale: ModuleType) -> None:
+    verdicts = scale.judge(scale.LONG, figures(scale))
+    assert missed(scale, figures(scale)) == []
+    assert sum(one.met is True for one in verdicts) == 10
+    assert all(one.met is None for one in verdicts if one.run == "gloo" or "gloo" in one.case)
+
+
+@pytest.mark.parametrize(
+    ("part", "place", "values", "case"),
+    [
+        ("jobs", -1, {"connect_seconds": 10.1}, "256 ranks connected"),
+        ("jobs", -2, {"idle_core_percent": 3.1}, "idle job of 128 ranks"),
+        ("jobs", -1, {"kib_per_rank": 4_000 + 2.1 * 255}, "idle peer"),
+        ("keys", -1, {"seconds_per_key": 0.00151}, "time per key"),
+        ("keys", 0, {"failures": ["rank 3: silent for 3 s"]}, "silent peers"),
+        ("keys", 1, {"probes": 11}, "probes"),
+        ("messages", 0, {"messages_per_second": 299_000}, "messages of 64 B"),
+    ],
+)
+def test_judge__names_the_missed_target(
+    scale: ModuleType, part: str, place: int, values: dict[str, Any], case: str
+) -> None:
+    found = figures(scale)
+    found[part][place].update(values)
+    (one,) = missed(scale, found)
+    assert case in one
+
+
+@pytest.mark.parametrize(("size", "limit"), [("4 B", 0.1), ("1 MiB", 1.0)])
+def test_judge__takes_the_median_all_reduce(scale: ModuleType, size: str, limit: float) -> None:
+    found = figures(scale)
+    found["jobs"][-1]["all_reduce"][size]["seconds"] = [0.9 * limit, 1.1 * limit, 5 * limit]
+    (one,) = missed(scale, found)
+    assert_names(one, "256 ranks", size)
+
+
+def test_judge__a_rank_without_its_peers(scale: ModuleType) -> None:
+    found = figures(scale)
+    for one in found["jobs"]:
+        one["kib_per_rank"] += 2_200
+    assert missed(scale, found) == ["idle rank, without its peers"]
+
+
+def test_page__has_tables_arithmetic_and_command(scale: ModuleType) -> None:
+    lines = scale.table(scale.judge(scale.LONG, figures(scale)))
+    text = scale.pages.page(figures(scale), lines, "a head", "make scale", ["this (because)"])
+    assert text.count("| yes |") == 10
+    assert "| 256 | mlt | 5.00 s |" in text
+    assert "| private memory | 3.9 MiB and 1.5 KiB a peer | 19 MiB |" in text
+    assert "| 2,000 | 2.00, 2.00, 2.00 s | 1.00 | 1,000 | 10 (1.0 %) | 0 |" in text
+    assert "Not measured: this (because)." in text
+    assert "Command: `make scale`" in text
+
+
+def test_draw__one_picture(scale: ModuleType, tmp_path: Path) -> None:
+    scale.pages.draw(figures(scale), tmp_path / "scale.png")
+    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
+
+
+class Obedient:
+    """What a process of a team serves with here."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def divide(self, number: int) -> float:
+        return number / self._index
+
+    def vanish(self) -> None:
+        if self._index == 1:
+            os._exit(3)
+
+
+def test_team__names_the_rank_and_the_command_that_failed(scale: ModuleType) -> None:
+    from team import Team
+
+    with Team(3, Obedient, "a job") as team:
+        assert team.order("divide", 6, limit=30, members=[1, 2]).values == [6.0, 3.0]
+        with pytest.raises(RuntimeError, match=names("a job", "rank 0", "divide", "ZeroDivisionError")):
+            team.order("divide", 6, limit=30)
+    with Team(3, Obedient, "a job") as team, pytest.raises(RuntimeError, match=names("rank 1", "died", "vanish")):
+        team.order("vanish", limit=30)
+
+
+def test_measure__a_case_that_failed_misses_its_targets(
+    scale: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def job_of(transport: str, ranks: int, *, repetitions: int, idle_seconds: float) -> dict[str, Any]:
+        if ranks == 256:
+            raise RuntimeError("rank 5 died during all_reduce")
+        return job(ranks, transport=transport)
+
+    monkeypatch.setattr(scale.cases, "job", job_of)
+    monkeypatch.setattr(scale.cases, "key_rounds", lambda _, keys, *, rounds: key_run(keys, 0.001))
+    monkeypatch.setattr(scale.cases, "small_messages", lambda transport, _, __: message_run(400_000, transport))
+    found = scale.measure(scale.LONG)
+    assert found["jobs"][-1] == {"transport": "mlt", "ranks": 256, "error": "rank 5 died during all_reduce"}
+    verdicts = scale.judge(scale.LONG, found)
+    assert [one.case for one in verdicts if one.met is False] == [
+        "256 ranks connected", "256 ranks, all-reduce of 4 B", "256 ranks, all-reduce of 1 MiB"
+    ]  # fmt: skip
+    text = scale.pages.page(found, scale.table(verdicts), "a head", "make scale", [])
+    assert "Failed: rank 5 died during all_reduce" in text
+    scale.pages.draw(found, tmp_path / "scale.png")
+
+
+def test_judge__failed_keys_and_messages(scale: ModuleType) -> None:
+    found = figures(scale)
+    found["keys"][-1] = {"workers": 16, "keys": 2_000, "error": "rank 16 died during push_pull"}
+    found["messages"][0] = {"transport": "mlt", "datapath": "UDP", "error": "rank 1 died"}
+    silent, messages = (one for one in scale.judge(scale.LONG, found) if one.met is False)
+    assert_names(silent.measured, "rank 16 died")
+    assert_names(messages.measured, "rank 1 died")
+
+
+@pytest.mark.parametrize(("limit", "code"), [(300_000, 0), (300_001, 1)])
+def test_main__the_short_form_fails_beyond_a_limit(
+    scale: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int, code: int
+) -> None:
+    monkeypatch.setattr(scale, "measure", lambda _: figures(scale))
+    monkeypatch.setattr(scale, "SHORT", replace(scale.LONG, messages_per_second=limit))
+    monkeypatch.setattr(sys, "argv", ["scale", "--short", "--output", str(tmp_path)])
+    assert scale.main() == code
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_short_form__64_ranks_and_600_keys_stay_within_their_limits() -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER), "--short"], capture_output=True, text=True, check=False, timeout=110
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "**no**" not in done.stdout
+    for case in ("| 64 ranks connected |", "| idle peer |", "600: "):
+        assert case in done.stdout

@@ -1,0 +1,104 @@
+"""Measure how costs grow with ranks, keys and messages; writes docs/results/scale.md, .json and .png.
+
+    python tools/scale                  # the targets, beside gloo: six minutes on two cores
+    python tools/scale --short          # 64 ranks; 16 workers with 600 keys: half a minute; nothing is written
+
+All ranks of a job are processes of this host. The page records a missed target as missed, and a measurement that failed
+with its error; this exits with 0. With ``--short`` it exits with 1 if a limit is exceeded, and tests run that
+(tests/python/perf/test_scale.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cases
+import pages
+from limits import (
+    LONG,
+    SHORT,
+    Form,
+    Verdict,
+    busy,
+    counts,
+    host_and_time,
+    judge_beside_gloo,
+    judge_jobs,
+    judge_keys,
+    judge_messages,
+    table,
+)
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+SKIPPED = ("1,024 simulated ranks and a tree all-reduce (neither exists)",)
+
+
+def measure(form: Form) -> dict[str, Any]:
+    """All figures of a form; gloo last, because it loads torch into this process."""
+
+    def attempt(case: Callable[..., cases.Figures], *arguments: Any, **options: Any) -> cases.Figures:
+        """What a case found; one that failed keeps its identity and the error."""
+        try:
+            found = case(*arguments, **options)
+        except RuntimeError as problem:
+            named = inspect.signature(case).bind(*arguments, **options).arguments
+            found = {**{name: value for name, value in named.items() if name in cases.IDENTITY}, "error": str(problem)}
+        print(json.dumps(found), flush=True)
+        return found
+
+    def job(transport: str, size: int) -> cases.Figures:
+        return attempt(cases.job, transport, size, repetitions=form.repetitions, idle_seconds=form.idle_seconds)
+
+    return {
+        "jobs": [job("mlt", size) for size in form.sizes],
+        "keys": [attempt(cases.key_rounds, form.workers, count, rounds=form.key_rounds) for count in form.keys],
+        "messages": [
+            *(attempt(cases.small_messages, "mlt", datapath, form.messages) for datapath in cases.DATAPATHS),
+            *([attempt(cases.small_messages, "gloo", "TCP", form.messages)] if form.gloo_sizes else []),
+        ],
+        "gloo": [job("gloo", size) for size in form.gloo_sizes],
+    }
+
+
+def judge(form: Form, figures: dict[str, Any]) -> list[Verdict]:
+    return [
+        *judge_jobs(form, figures["jobs"]),
+        *judge_keys(form, figures["keys"]),
+        *judge_messages(form, figures["messages"]),
+        *judge_beside_gloo(figures["jobs"], figures["gloo"]),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="the short form, with limits that CI holds")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results (default: %(default)s)")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    form = SHORT if options.short else LONG
+    figures = measure(form)
+    verdicts = judge(form, figures)
+    lines = table(verdicts)
+    print("\n".join(lines), flush=True)
+    if options.short:
+        return int(any(one.met is False for one in verdicts))
+    met, judged = counts(verdicts)
+    head = f"Written by `make scale` on {host_and_time()}. {met} of {judged} targets met."
+    options.output.mkdir(parents=True, exist_ok=True)
+    text = pages.page(figures, lines, "\n".join([head, *busy(load)]), "make scale", SKIPPED)
+    (options.output / "scale.md").write_text(text, encoding="utf-8")
+    stored = {"schema": 1, **figures, "verdicts": [vars(one) for one in verdicts], "load_before": load}
+    (options.output / "scale.json").write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    pages.draw(figures, options.output / pages.PICTURE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

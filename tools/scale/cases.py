@@ -1,0 +1,126 @@
+"""The measurements: each returns figures as they are stored, without a verdict."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from ranks import LIMIT_SECONDS, GlooRank, MltRank, Rank
+from team import Phase, Team
+
+import mlt
+from mlt._shared.ports import free_port
+
+FLOATS = {"4 B": 1, "1 MiB": 1 << 18}
+KEY_BYTES = 64 << 10
+# By the name in the tables; None: the ranks choose, and take shared memory on one host.
+DATAPATHS = {"UDP": "udp", "shared memory": None}
+# Packets of mlt by their counters: what a rank sent.
+PACKETS = ("data_packets_sent", "acks_sent", "probes_sent", "bitmaps_sent", "stops_sent")
+# Parameters of a case that are figures of the same name.
+IDENTITY = ("transport", "ranks", "workers", "keys", "datapath")
+
+Figures = dict[str, Any]
+
+
+def _serve(transport: str, ranks: int, services: int = 0, datapath: str | None = None) -> Callable[[int], Rank]:
+    port = free_port()
+    if transport == "gloo":
+        import torch.distributed  # noqa: F401 - here, not in every rank
+
+        return functools.partial(GlooRank, workers=ranks, port=port)
+    _ = (mlt.Context, mlt.SummationService, mlt.PushPull)  # loaded on first use: here, not in every rank
+    return functools.partial(MltRank, workers=ranks, services=services, port=port, datapath=datapath)
+
+
+def job(transport: str, ranks: int, *, repetitions: int, idle_seconds: float) -> Figures:
+    """A job of this size: connect, memory, all-reduces, idle."""
+    with Team(ranks, _serve(transport, ranks), f"{transport}, {ranks} ranks") as team:
+        connect = team.order("connect", limit=LIMIT_SECONDS + 30)
+        fresh = team.order("usage", limit=30)
+        reduced = {}
+        for size, floats in FLOATS.items():
+            phase = team.order("all_reduce", floats, repetitions, limit=LIMIT_SECONDS * repetitions)
+            # A repetition ends with its slowest rank.
+            slowest = [max(times) for times in zip(*phase.values, strict=True)]
+            reduced[size] = {"seconds": slowest, "cpu_seconds": phase.cpu_seconds / repetitions}
+        used = team.order("usage", limit=30)
+        before = _counters(team, transport)
+        idle = team.order("idle", idle_seconds, limit=idle_seconds + 30)
+        after = _counters(team, transport)
+        team.order("close", limit=60)
+    figures = {
+        "transport": transport,
+        "ranks": ranks,
+        "connect_seconds": connect.seconds,
+        "connect_cpu_seconds": connect.cpu_seconds,
+        "kib_per_rank": _median(fresh, "kib"),
+        "kib_per_rank_used": _median(used, "kib"),
+        "descriptors_per_rank": _median(fresh, "descriptors"),
+        "threads_per_rank": _median(fresh, "threads"),
+        "all_reduce": reduced,
+        "idle_core_percent": 100 * idle.cpu_seconds / idle_seconds,
+    }
+    if after:
+        wakes = sum(after["engine_sleeps"]) - sum(before["engine_sleeps"])
+        figures["idle_wakes_per_rank_second"] = wakes / ranks / idle_seconds
+    return figures
+
+
+def key_rounds(workers: int, keys: int, *, rounds: int) -> Figures:
+    """One service, ``keys`` keys of 64 KiB per worker, all posted at once."""
+    with Team(workers + 1, _serve("mlt", workers, 1), f"{workers} workers, {keys} keys") as team:
+        team.order("connect", limit=LIMIT_SECONDS + 30)
+        seconds = [
+            team.order("push_pull", keys, KEY_BYTES, limit=LIMIT_SECONDS, members=range(workers)).seconds
+            for _ in range(rounds)
+        ]
+        totals = {name: sum(values) for name, values in _counters(team, "mlt").items()}
+        failures = [text for one in team.order("failures", limit=30).values for text in one]
+        team.order("close", limit=60, members=range(workers))
+    return {
+        "workers": workers,
+        "keys": keys,
+        "seconds": seconds,
+        "seconds_per_key": statistics.median(seconds) / keys,
+        "packets": sum(totals[name] for name in PACKETS),
+        "data_packets": totals["data_packets_sent"],
+        "probes": totals["probes_sent"],
+        "tcp_fallbacks": totals["backstop_messages_sent"],
+        "failures": failures,
+    }
+
+
+def small_messages(transport: str, datapath: str, count: int) -> Figures:
+    """Two ranks; ``datapath`` is one of ``DATAPATHS``, and for gloo only a name."""
+    chosen = DATAPATHS.get(datapath)
+    with Team(2, _serve(transport, 2, datapath=chosen), f"{transport}, {datapath}, small messages") as team:
+        team.order("connect", limit=LIMIT_SECONDS + 30)
+        phase = team.order("small_messages", count, limit=LIMIT_SECONDS)
+        found = _counters(team, transport)
+        team.order("close", limit=60)
+    figures = {
+        "transport": transport,
+        "datapath": datapath,
+        "messages_per_second": count / max(phase.values),
+        "cpu_microseconds_per_message": phase.cpu_seconds / count * 1e6,
+    }
+    if found:
+        figures["probes_per_message"] = sum(found["probes_sent"]) / count
+        figures["system_calls_per_message"] = sum(found["udp_runs_sent"]) / count
+    return figures
+
+
+def _counters(team: Team, transport: str) -> dict[str, list[int]]:
+    """Of each rank, by name: those that all ranks have, since rank 0 and services have some of their own."""
+    if transport != "mlt":
+        return {}
+    of_ranks = team.order("counters", limit=30).values
+    common = set.intersection(*(set(one) for one in of_ranks))
+    return {name: [one[name] for one in of_ranks] for name in sorted(common)}
+
+
+def _median(phase: Phase, name: str) -> float:
+    return statistics.median(one[name] for one in phase.values)
