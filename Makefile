@@ -29,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets scale attacks chaos torch-suite recipes torch-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale attacks chaos torch-suite recipes torch-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -102,9 +102,11 @@ else
 	$(BIN)/python -m pytest tests/python $(addprefix --ignore=,$(PARALLEL_TESTS)) || failed=1; exit $$failed
 endif
 
-test-asan test-tsan: test-%: $(VENV)/.tools
+build-asan build-tsan: build-%: $(VENV)/.tools
 	$(BIN)/cmake --preset $*
 	$(BIN)/cmake --build --preset $*
+
+test-asan test-tsan: test-%: build-%
 	$(BIN)/ctest --preset $* --parallel 2
 
 # SEEDS from FIRST on, on all cores; continues where it was stopped. A failure prints the command that replays it.
@@ -125,9 +127,11 @@ micro: $(VENV)/.tools
 mutants: $(VENV)/.tools
 	$(BIN)/python tools/mutants.py $(MUTANTS_ARGS)
 
-fuzz: $(VENV)/.tools build/.clang
+build-fuzz: $(VENV)/.tools build/.clang
 	$(BIN)/cmake --preset fuzz
 	$(BIN)/cmake --build --preset fuzz
+
+fuzz: build-fuzz
 	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 # NIGHT_SEED: first seed, new every night: the date, as 20261123.
