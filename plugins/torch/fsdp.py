@@ -10,6 +10,7 @@ Nothing here imports ``torch.distributed.fsdp``, which takes a second: a program
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepLog, StepStatist
 import torch
 import torch.distributed as dist
 from torch.autograd import Variable
+
+_NONE = -1  # torch's number outside of a backward pass
 
 
 class LossyReduceScatter:
@@ -45,7 +48,7 @@ class LossyReduceScatter:
             check_bound(loss_bound)
         self.loss_bound = loss_bound
         self._log = StepLog(history)
-        self._step: OpenStep | None = None
+        self._backward = _NONE  # torch's number of the backward pass that began last
         self._count = 0  # of this step's calls
         self._layers = 0  # calls of the last step
 
@@ -62,7 +65,8 @@ class LossyReduceScatter:
     def set_on(self, model: torch.nn.Module) -> None:
         """Use this for every module of ``model`` that ``fully_shard`` has wrapped.
 
-        Raises TypeError if there is none, or if this torch has no way to set it.
+        Raises TypeError if there is none, if this torch has no way to set it, or if a parameter is sharded over another
+        backend's group; then it sets nothing.
         """
         wrapped = [module for module in model.modules() if hasattr(module, "set_reshard_after_backward")]
         if not wrapped:
@@ -71,6 +75,12 @@ class LossyReduceScatter:
             )
         if not hasattr(wrapped[0], "set_custom_reduce_scatter"):
             raise TypeError(f"torch {torch.__version__} cannot replace FSDP2's reduce-scatter: torch 2.8 or newer can")
+        for name, parameter in model.named_parameters():
+            # Of a DTensor, whose class takes a second to import. Where a mesh has several dimensions, the first call
+            # learns which of them is FSDP's.
+            mesh = getattr(parameter, "device_mesh", None)
+            if mesh is not None and mesh.ndim == 1:
+                mlt_group(mesh.get_group(), f"LossyReduceScatter on {name}")
         for module in wrapped:
             module.set_custom_reduce_scatter(self)  # type: ignore[operator]
 
@@ -125,15 +135,21 @@ class LossyReduceScatter:
             raise TypeError(f"LossyReduceScatter: {op} is neither a sum nor a mean")
 
     def _begin(self) -> OpenStep:
-        """The step of this backward pass, which ends with it; outside of one, every call is a step."""
-        is_first = self._step is None
+        """The step of this backward pass, which ends with it; outside of one, every call is a step.
+
+        A pass that fails has no end: the next one, which has another number, begins a step of its own.
+        """
+        backward = torch._C._current_graph_task_id()
+        is_alone = backward == _NONE
+        is_first = is_alone or backward != self._backward
+        self._backward = backward
+        step = self._log.push(first=is_first, last=is_alone)
+        if is_alone:
+            self._count = self._layers  # as the front layer
+            return step
         if is_first:
             self._count = 0
-            try:
-                Variable._execution_engine.queue_callback(self._end)
-            except RuntimeError:
-                return self._log.push(first=True, last=True)
-        self._step = step = self._log.push(first=is_first, last=False)
+            Variable._execution_engine.queue_callback(partial(self._end, step))
         self._count += 1
         return step
 
@@ -141,7 +157,6 @@ class LossyReduceScatter:
         """Layers are numbered from the front, where a backward pass ends: how many there are, the last pass showed."""
         return max(self._layers - self._count, 0)
 
-    def _end(self) -> None:
-        step, self._step, self._layers = self._step, None, self._count
-        if step is not None:
-            self._log.end(step)
+    def _end(self, step: OpenStep) -> None:
+        self._backward, self._layers = _NONE, self._count
+        self._log.end(step)

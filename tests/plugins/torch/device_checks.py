@@ -242,10 +242,28 @@ def hook(lab: Lab) -> None:
         assert step.bytes == sum(bucket.buffer().nbytes for bucket in buckets), step
 
 
+def shares(lab: Lab) -> None:
+    """FSDP2's reduce-scatter with bounded loss, waited for at once and later."""
+    import mlt.torch
+
+    rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+    assert group is not None
+    reduce_scatter = mlt.torch.LossyReduceScatter(loss_bound=0.0)
+    for dtype in (torch.float32, torch.bfloat16):
+        for is_async in (False, True):
+            whole, share = filled(lab, 30_000 * size, rank + 1, dtype), filled(lab, 30_000, 0, dtype)
+            work = reduce_scatter(share, whole, group, dist.ReduceOp.AVG, is_async)
+            if work is not None:
+                work.wait()
+            expect(lab, share, (size + 1) / 2, ("share", dtype, is_async))
+            expect(lab, whole, rank + 1, ("input", dtype, is_async))
+    assert [step.missing_bytes for step in reduce_scatter.steps] == [0] * 4
+
+
 def all_checks(lab: Lab) -> list[str]:
     """Runs all; the names of what passed."""
     done = []
-    for check in (sums, copies, mixed, futures, completion, layouts, hook):
+    for check in (sums, copies, mixed, futures, completion, layouts, hook, shares):
         check(lab)
         done.append(check.__name__)
     return done

@@ -412,6 +412,82 @@ def fsdp_run(
     }
 
 
+def fsdp_failure(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """FSDP2 that accumulates gradients, then a backward pass that fails, then one of a new model, with one object."""
+    import mlt.torch
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    def sharded() -> Any:
+        model = network(seed=0)
+        for module in (model[3], model):
+            fully_shard(module)
+        reduce_scatter.set_on(model)
+        return model
+
+    def fail(_: Any) -> None:
+        raise RuntimeError("the program failed")
+
+    asked: list[tuple[int, int]] = []
+    reduce_scatter = mlt.torch.LossyReduceScatter(loss_bound=lambda step, layer: asked.append((step, layer)) or 0.1)
+    model = sharded()
+    for is_last in (False, True):
+        model.set_requires_gradient_sync(is_last)
+        model(torch.randn(8, 64)).square().mean().backward()
+    # Once the layer behind has reduced its gradients.
+    model[1].register_forward_hook(lambda _, __, output: output.register_hook(fail) and None)
+    error = ""
+    try:
+        model(torch.randn(8, 64)).square().mean().backward()
+    except RuntimeError as failure:
+        error = str(failure)
+    model = sharded()
+    for _ in range(2):
+        model(torch.randn(8, 64)).square().mean().backward()
+    return {"asked": asked, "error": error, "steps": [[step.step, step.buckets] for step in reduce_scatter.steps]}
+
+
+def fsdp_victim(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """Rank 1 is killed between two steps of FSDP2; what the backward pass of the other raises."""
+    import mlt.torch
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    model = network(seed=0)
+    # The parameters stay gathered, so that the backward pass begins with a reduce-scatter.
+    fully_shard(model, reshard_after_forward=False)
+    mlt.torch.LossyReduceScatter(loss_bound=0.1).set_on(model)
+    model(torch.randn(16, 64)).square().mean().backward()
+    loss = model(torch.randn(16, 64)).square().mean()
+    torch.distributed.barrier()
+    if RANK == 1:
+        print("kill me", flush=True)
+        time.sleep(60)  # killed before that
+    return failing_backward(loss)
+
+
+def fsdp_over_gloo(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """``set_on`` a model of which one module is sharded over gloo; answers the error, and whether anything was set."""
+    import mlt.torch
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    group = dist.new_group(backend="gloo")
+    model = network(seed=0)
+    fully_shard(model[0])
+    fully_shard(model[3], mesh=DeviceMesh.from_group(group, "cpu"))
+    reduce_scatter = mlt.torch.LossyReduceScatter(loss_bound=0.1)
+    error = ""
+    try:
+        reduce_scatter.set_on(model)
+    except TypeError as refusal:
+        error = str(refusal)
+    model[0](torch.randn(8, 64)).square().mean().backward()
+    return {"error": error, "steps": len(reduce_scatter.steps)}
+
+
 def lossy_shares(context: mlt.Context, options: dict[str, Any]) -> Any:
     """Reduce-scatters of ones outside of a backward pass; answers the values of the shares, and what was lost."""
     import mlt.torch
@@ -542,9 +618,13 @@ def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
 def failing_step(replica: Any) -> Any:
     import torch
 
+    return failing_backward(replica(torch.randn(16, 64)).square().mean())
+
+
+def failing_backward(loss: Any) -> Any:
     started = time.monotonic()
     try:
-        replica(torch.randn(16, 64)).square().mean().backward()
+        loss.backward()
     except RuntimeError as error:
         print(json.dumps({"error": str(error), "seconds": time.monotonic() - started}), flush=True)
         os._exit(0)
@@ -579,6 +659,9 @@ PROGRAMS = {
     "collectives": collectives,
     "ddp": ddp,
     "fsdp": fsdp,
+    "fsdp_failure": fsdp_failure,
+    "fsdp_over_gloo": fsdp_over_gloo,
+    "fsdp_victim": fsdp_victim,
     "lossy": lossy,
     "lossy_shares": lossy_shares,
     "premultiplied": premultiplied,

@@ -78,6 +78,22 @@ def test_schedule__decides_the_bound_of_each_step(told: dict[str, list[Any]]) ->
     assert sum(missing[2:]) > 0
 
 
+def test_steps__are_the_backward_passes_that_reduce_and_one_that_fails_does_not_stop_them() -> None:
+    for answer in answers(run_job("fsdp_failure")):
+        assert_names(answer["error"], "the program failed")
+        # The pass without reduction is none. Step 1 failed after its first layer; steps 2 and 3 are whole.
+        assert answer["steps"] == [[0, 2], [2, 2], [3, 2]]
+        assert answer["asked"] == [[0, 0], [0, 0], [1, 1], [2, 1], [2, 0], [3, 1], [3, 0]]
+
+
+def test_backward_pass__names_the_rank_that_was_killed() -> None:
+    outcomes = run_job("fsdp_victim", kill=1)
+    told = outcomes[0].answer
+    assert told["error"] is not None, outcomes[0].output
+    assert_names(told["error"], "rank 1", "reduce_scatter")
+    assert told["seconds"] < 15
+
+
 def test_elements__are_not_smaller_for_what_is_lost() -> None:
     told = answers(run_job("lossy_shares", workers=3, drop=0.05, seed=4), workers=3)
     assert sum(sum(answer["missing"]) for answer in told) > 0
@@ -98,6 +114,12 @@ def test_arguments__outside_their_range_are_refused(given: dict[str, Any]) -> No
 def test_set_on__refuses_a_model_that_is_not_sharded() -> None:
     with pytest.raises(TypeError, match=names("Linear", "fully_shard")):
         LossyReduceScatter().set_on(torch.nn.Linear(1, 1))
+
+
+def test_set_on__refuses_shards_over_another_backend_and_sets_nothing() -> None:
+    for answer in answers(run_job("fsdp_over_gloo")):
+        assert_names(answer["error"], "LossyReduceScatter", "3.weight", "gloo", '"mlt"')
+        assert answer["steps"] == 0
 
 
 def test_group__of_another_backend_is_refused(tmp_path: Path) -> None:

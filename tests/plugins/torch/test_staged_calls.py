@@ -24,7 +24,7 @@ def ended(action: Any = lambda: None) -> MltWork:
 @pytest.mark.parametrize("workers", [2, 3])
 def test_collectives__of_a_device_wait_for_its_stream_and_make_it_wait(workers: int) -> None:
     told = answers(run_job("staged", workers=workers), workers=workers)
-    assert told == [["sums", "copies", "mixed", "futures", "completion", "layouts", "hook"]] * workers
+    assert told == [["sums", "copies", "mixed", "futures", "completion", "layouts", "hook", "shares"]] * workers
 
 
 def test_calls__wait_for_their_turn_and_an_inner_call_has_had_it() -> None:
