@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -91,41 +92,53 @@ def join(options: Any) -> Membership:
 def _make_context(options: Any, *, is_default: bool) -> Context:
     # Here: the native library is loaded when a job starts.
     from mlt import Context
-    from mlt.job.configuration import MAX_RANKS, JobConfig
-    from mlt.options import arguments, times
+    from mlt.job.configuration import MAX_RANKS
 
     rank, size, store = options.group_rank, options.group_size, options.store
     if store is None or (is_default and variables.integer(os.environ, "MLT_SERVICES", most=MAX_RANKS)):
         return Context(rank, size)
+    return over_store(store, rank, size, timeout=options.timeout, address=_address_of_rank_0)
+
+
+def over_store(store: Any, rank: int, size: int, *, timeout: timedelta, address: Callable[[Any], str]) -> Context:
+    """The context of a job of its own, whose ranks meet through ``store``.
+
+    ``address``: called at rank 0 with the store, for the address at which rank 0 listens.
+    """
+    from mlt import Context
+    from mlt.job.configuration import JobConfig
+    from mlt.options import arguments, times
+
     # A wrong variable is an error before this rank waits for rank 0.
     JobConfig.resolve(rank=rank, world_size=size, services=0, master_addr="localhost", rendezvous_port=1)
     arguments.resolve({}, os.environ)
-    limit = options.timeout.total_seconds()
+    limit = timeout.total_seconds()
     most = times.resolve({}, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
-    address, port = _meeting_point(store, rank, size, min(limit, most))
+    less: dict[str, Any] = {"connect_timeout": limit} if limit < most else {}
+    own = address(store) if rank == 0 else ""
+    address_of_0, port = _meeting_point(store, rank, size, min(limit, most), own)
     return Context(
         rank,
         size,
         services=0,
         secret=_secret_of(store, rank),
-        master_addr=address,
+        master_addr=address_of_0,
         rendezvous_port=port,
-        **({"connect_timeout": limit} if limit < most else {}),
+        **less,
     )
 
 
-def _meeting_point(store: Any, rank: int, size: int, seconds: float) -> tuple[str, int]:
-    """Where rank 0 listens for the others: it chooses the address, and the others wait for it in the store.
+def _meeting_point(store: Any, rank: int, size: int, seconds: float, own: str) -> tuple[str, int]:
+    """Where rank 0 listens for the others: at its ``own`` address, for which the others wait in the store.
 
     The n-th group of a rank over one store reads what rank 0 wrote for its n-th group.
     """
     turn = store.add(f"{_KEY}/groups/{rank}", 1)
     key = f"{_KEY}/rank 0/{turn}"
     if rank == 0:
-        address = _address_of_rank_0(store)
-        port = variables.port(os.environ, "MLT_RENDEZVOUS_PORT") or (free_port(address) if size > 1 else 1)
-        store.set(key, json.dumps([address, port]))
-        return address, port
+        port = variables.port(os.environ, "MLT_RENDEZVOUS_PORT") or (free_port(own) if size > 1 else 1)
+        store.set(key, json.dumps([own, port]))
+        return own, port
     try:
         store.wait([key], timedelta(seconds=seconds))
     except RuntimeError as error:
@@ -140,10 +153,15 @@ def _meeting_point(store: Any, rank: int, size: int, seconds: float) -> tuple[st
 
 def _address_of_rank_0(store: Any) -> str:
     """The host of torch's own store, which runs at rank 0; without one (a file), this host's address."""
+    return host_of(store) or interfaces.machine_address() or "127.0.0.1"
+
+
+def host_of(store: Any) -> str:
+    """Where ``store`` is, as its user named it; empty for one without a host."""
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
     host = getattr(store, "host", None)
-    return host if isinstance(host, str) and host else interfaces.machine_address() or "127.0.0.1"
+    return host if isinstance(host, str) else ""
 
 
 def _secret_of(store: Any, rank: int) -> str | None:

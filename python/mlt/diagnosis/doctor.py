@@ -48,7 +48,7 @@ _USES = {
     "perf": "mlt perf: plots, Open MPI",
     "switch": "mlt switch check --validators",
     "switch-push": "mlt switch apply to devices",
-    "recipes": "examples with Accelerate, DeepSpeed, Lightning, Transformers",
+    "recipes": "examples with Accelerate, DeepSpeed, Lightning, torchft, Transformers",
     "recipes-ray": "example with Ray Train",
 }
 # Extras of those who change mlt itself.
