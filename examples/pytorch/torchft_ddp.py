@@ -91,11 +91,13 @@ def train(replica: int, life: str) -> None:
 
 def main() -> None:
     lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=REPLICAS - 1)
+    # It says the host's name, which need not lead to 127.0.0.1.
+    address = f"http://127.0.0.1:{lighthouse.address().rpartition(':')[2]}"
 
     def start(replica: int, life: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, __file__, str(replica), life],
-            env={**os.environ, "TORCHFT_LIGHTHOUSE": lighthouse.address()},
+            env={**os.environ, "TORCHFT_LIGHTHOUSE": address},
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
 
 
 class ProcessGroupMlt(ProcessGroupWrapper):  # type: ignore[misc]
-    """The replicas of one rank. Every collective of ``MltProcessGroup``, exact.
+    """The replicas of one rank. The operations of torchft's groups, exact.
 
     A failed operation does not raise from ``wait``: torchft's DDP would end the surviving replica. It is the error of
     its future and of ``errored``, for which the manager looks before a step counts. The tensors of such a step are

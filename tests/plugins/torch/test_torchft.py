@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,9 @@ if importlib.util.find_spec("torchft") is None:
 import torch
 import torch.distributed as dist
 from mlt.torch.torchft import ProcessGroupMlt
+from torchft.coordination import LighthouseServer
+from torchft.local_sgd import DiLoCo
+from torchft.manager import Manager
 
 from mlt._shared.extras import how_to_install
 
@@ -41,6 +45,19 @@ def groups() -> Iterator[list[ProcessGroupMlt]]:
     yield made
     for group in made:
         group.shutdown()
+
+
+def own_name_resolves() -> bool:
+    try:
+        socket.getaddrinfo(socket.gethostname(), 1)
+    except OSError:
+        return False
+    return True
+
+
+needs_own_name = pytest.mark.skipif(
+    not own_name_resolves(), reason="this host's name does not resolve; torchft's replicas find each other by it"
+)
 
 
 def of_each(call: Callable[[ProcessGroupMlt], Any], groups: list[ProcessGroupMlt]) -> list[Any]:
@@ -142,6 +159,77 @@ def test_import__without_torchft_names_the_command() -> None:
     assert done.stderr.count("Traceback") == 1
 
 
+def local_steps(model: torch.nn.Linear, optimizer: torch.optim.Optimizer, replica: int, steps: range) -> None:
+    for step in steps:
+        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(100 * step + replica))
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def linear() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+    model = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight.fill_(0.5)
+        model.bias.fill_(1.0)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@needs_own_name
+@pytest.mark.slow
+def test_diloco__averages_what_the_replicas_learned_and_goes_on_without_one_that_left() -> None:
+    every, rounds, left_after = 4, 4, 2
+    lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1)
+    port = lighthouse.address().rpartition(":")[2]
+
+    def train(replica: int) -> torch.nn.Linear:
+        own_store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        group = ProcessGroupMlt(timeout=LIMIT)
+        model, inner = linear()
+        manager = Manager(
+            pg=group,
+            load_state_dict=model.load_state_dict,
+            state_dict=model.state_dict,
+            min_replica_size=1,
+            use_async_quorum=False,
+            init_sync=False,  # both start with the same parameters
+            replica_id=f"replica-{replica}",
+            hostname="localhost",
+            lighthouse_addr=f"http://127.0.0.1:{port}",
+            store_addr="127.0.0.1",
+            store_port=own_store.port,
+            rank=0,
+            world_size=1,
+        )
+        while manager.num_participants() < 2:
+            manager.start_quorum()
+        outer = torch.optim.SGD(model.parameters(), lr=1.0)  # the mean of the replicas' parameters
+        with DiLoCo(manager, [model], inner, outer, sync_every=every):
+            for number in range(left_after if replica == 1 else rounds):
+                local_steps(model, inner, replica, range(number * every, (number + 1) * every))
+        manager.shutdown(wait=False)
+        group.shutdown()
+        return model
+
+    with ThreadPoolExecutor(2) as threads:
+        trained = list(threads.map(train, range(2)))
+    lighthouse.shutdown()
+    expected, _ = linear()
+    for number in range(rounds):
+        alone = number >= left_after
+        models = [linear() for _ in range(1 if alone else 2)]
+        for replica, (model, inner) in enumerate(models):
+            model.load_state_dict(expected.state_dict())
+            local_steps(model, inner, replica, range(number * every, (number + 1) * every))
+        with torch.no_grad():
+            expected.weight.copy_(sum(model.weight for model, _ in models) / len(models))
+            expected.bias.copy_(sum(model.bias for model, _ in models) / len(models))
+        if number == left_after - 1:
+            torch.testing.assert_close(trained[1].weight, expected.weight)
+    torch.testing.assert_close(trained[0].weight, expected.weight)
+    torch.testing.assert_close(trained[0].bias, expected.bias)
+
+
 def expected_losses(recipe: Any, replicas: int) -> dict[int, list[float]]:
     """Step -> loss of each replica, computed in this process: the mean gradient of those that are alive."""
     model, optimizer = recipe.model_and_optimizer()
@@ -156,6 +244,7 @@ def expected_losses(recipe: Any, replicas: int) -> dict[int, list[float]]:
     return found
 
 
+@needs_own_name
 @pytest.mark.slow
 @pytest.mark.timeout(260)
 def test_recipe__survives_a_killed_replica_and_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
