@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/bytes.h"
+#include "collective/central_allreduce.h"
 #include "collective/direct_allreduce.h"
 #include "collective/exchange.h"
 #include "collective/ring_allreduce.h"
@@ -218,6 +219,9 @@ void Collective::on_received(const Stream&, std::uint32_t, const core::Completio
 std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group) {
   if (request.kind != CollectiveKind::kAllReduce) return std::make_unique<Exchange>(request, group);
   // PROTOCOL 22.2.6: A small all-reduce MUST be carried as 22.4 says instead of 22.2.2 to 22.2.4.
+  if (CentralAllReduce::fits(group.size(), request.output.size(), request.loss_bound)) {
+    return std::make_unique<CentralAllReduce>(group, request.output, request.element, request.reduction);
+  }
   if (DirectAllReduce::fits(group.size(), request.output.size(), request.loss_bound)) {
     return std::make_unique<DirectAllReduce>(group, request.output, request.element, request.reduction);
   }

@@ -1,6 +1,6 @@
 // One collective of a group of ranks, as streams of transfers: the transfers between this rank and each peer, their
-// order and their dependencies. The three are ring_allreduce, direct_allreduce and exchange; collective/collectives.h
-// runs them.
+// order and their dependencies. The four are ring_allreduce, direct_allreduce, central_allreduce and exchange;
+// collective/collectives.h runs them.
 //
 // Absent on purpose: posting, time and failure (the runner's), and agreement on a group (the caller's). Memory is the
 // caller's again only from the completion on. Sizes are in bytes unless they say elements.
@@ -142,6 +142,8 @@ class Collective {
   virtual bool is_lossy(std::uint32_t step) const = 0;
   // The stream whose sends a receive of `stream` may unblock; `stream` itself if none.
   virtual std::size_t unlocks(std::size_t stream) const { return stream; }
+  // Whether the last receive of `stream` may have unblocked the sends of every stream.
+  virtual bool unlocks_all(std::size_t) const { return false; }
   // Memory of a stream's first transfer, which starts with the shape. The runner writes the shape of a send.
   virtual std::span<std::byte> opening(Stream& stream) { return stream.shape; }
   // Local work before any transfer is posted.

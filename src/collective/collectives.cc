@@ -153,7 +153,11 @@ void Collectives::begin(TimeNs now, Active& active) {
     if (stream.is_send && active.request.loss_bound > 0) stream.tags.resize(kMaxWindow);
   }
   // Receives first, in all collectives: early data then needs no buffering.
-  for (std::size_t i = 0; i < streams.size() && !active.stopping; ++i) advance(now, active, i);
+  advance_all(now, active);
+}
+
+void Collectives::advance_all(TimeNs now, Active& active) {
+  for (std::size_t i = 0; i < active.collective->streams.size() && !active.stopping; ++i) advance(now, active, i);
 }
 
 // Posts the transfers that the stream's window and the dependencies allow.
@@ -272,6 +276,7 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   }
   advance(now, active, index);
   if (!stream.is_send) advance(now, active, active.collective->unlocks(index));
+  if (!stream.is_send && active.collective->unlocks_all(index)) advance_all(now, active);
   settle(now, *active.group);
 }
 
@@ -296,7 +301,7 @@ void Collectives::retry(TimeNs now) {
       Active& active = *slots_[group->open[k]];
       if (!active.stalled) continue;
       active.stalled = false;
-      for (std::size_t i = 0; i < active.collective->streams.size(); ++i) advance(now, active, i);
+      advance_all(now, active);
     }
   }
   settle(now);

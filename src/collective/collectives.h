@@ -132,6 +132,7 @@ class Collectives {
   void refuse(const CollectiveRequest& request, const std::string& text);
   void begin(TimeNs now, Active& active);
   void advance(TimeNs now, Active& active, std::size_t stream);
+  void advance_all(TimeNs now, Active& active);
   bool has_share(const Active& active, const Stream& stream) const;
   core::PostStatus post(TimeNs now, Active& active, std::size_t stream);
   core::PostStatus post_send(TimeNs now, Active& active, Stream& stream, OperationId operation);

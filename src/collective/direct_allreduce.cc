@@ -12,8 +12,8 @@ bool DirectAllReduce::fits(std::uint64_t ranks, std::uint64_t bytes, double loss
   return (ranks - 1) * bytes <= kDirectBytes && loss_bound * static_cast<double>(bytes) < kDirectLossBytes;
 }
 
-// PROTOCOL 22.4.2: Each member MUST send one transfer to every other: the shape with its whole tensor behind it, as
-//     uint8. It MUST be reliable (bound 0), whatever the loss bound.
+// PROTOCOL 22.4.2: In a group of at most 16 ranks each member MUST send one transfer to every other: the shape with its
+//     whole tensor behind it, as uint8. It MUST be reliable (bound 0), whatever the loss bound.
 DirectAllReduce::DirectAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element,
                                  Reduction reduction)
     : data_(data), element_(element), kernel_(*kernel_of(element, reduction)), ranks_(group.size()), own_(group.own) {

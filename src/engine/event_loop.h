@@ -121,7 +121,10 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void on_message(std::uint16_t from, std::uint8_t type, std::span<const std::byte> bytes) override;
   void on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) override;
   void on_refused(const io::SocketAddress& from, const std::string& text) override;
-  bool needs(std::uint16_t peer) const override { return endpoint_.operations_with(peer) > 0; }
+  // An idle rank answers from one number, not from the state of each of its peers.
+  bool needs(std::uint16_t peer) const override {
+    return endpoint_.operations() > 0 && endpoint_.operations_with(peer) > 0;
+  }
 
   // Each part refers to those above it. stop() destroys the datapath, local_peers_ and channel_: then no turn runs any
   // more, and the parts that refer to them are only asked for what they keep themselves.

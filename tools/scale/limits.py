@@ -71,8 +71,8 @@ LONG = Form(
     messages_per_second=300_000,
 )
 
-# Of a build of 2026-11-27 on two quiet cores: 1.2 s, 0.18 s, 0.3 s, 4 %, 5 MiB, 24 KiB, 3 ms a key. Where a storm of
-# probes kept a service from its work, 600 keys took 25 to 48 ms each.
+# Where a storm of probes kept a service from its work, 600 keys took 25 to 48 ms each; with a read chunk of 16 KiB for
+# each connection an idle peer took 24 KiB.
 SHORT = replace(
     LONG,
     sizes=(8, 64),
@@ -83,12 +83,12 @@ SHORT = replace(
     messages=20_000,
     judged_size=64,
     connect_seconds=15.0,
-    small_seconds=2.0,
+    small_seconds=1.0,
     large_seconds=4.0,
     idle_size=64,
-    idle_core_percent=12.0,
+    idle_core_percent=8.0,
     rank_kib=8 * 1024,
-    peer_kib=32.0,
+    peer_kib=16.0,
     seconds_per_key=0.020,
     key_growth=4.0,
     probe_share=0.4,

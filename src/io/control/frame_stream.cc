@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -11,6 +12,8 @@ namespace mlt::io {
 namespace {
 constexpr std::size_t kReadChunkBytes = 16'384;
 constexpr std::size_t kMinReadBytes = 1'024;
+// Larger buffers are freed once they are empty.
+constexpr std::size_t kKeptBytes = 2'048;
 }  // namespace
 
 bool FrameStream::queue(std::uint8_t type, std::span<const std::byte> payload) {
@@ -44,29 +47,26 @@ FrameStream::Status FrameStream::flush() {
       return Status::kFailed;
     }
   }
+  if (out_.capacity() > kKeptBytes) {
+    out_ = {};
+    out_begin_ = 0;
+  }
   if (ending_) ::shutdown(fd_.get(), SHUT_WR);  // fails only if the connection has ended, which the next read reports
   return Status::kOk;
 }
 
 FrameStream::Status FrameStream::fill() {
-  if (in_begin_ > 0) {
-    std::memmove(in_.data(), in_.data() + in_begin_, in_end_ - in_begin_);
-    in_end_ -= in_begin_;
-    in_begin_ = 0;
-  }
-  // Space for the rest of a frame whose length is known, else for a chunk. next() has rejected longer frames. Until a
-  // client is a peer, it gets the space of its largest frame, so that many clients cost little.
-  std::size_t room = std::clamp(kFrameHeaderBytes + max_payload_, kMinReadBytes, kReadChunkBytes);
-  if (in_end_ >= kFrameHeaderBytes) {
-    FrameHeader header;
-    decode_frame_header(in_.data(), header);
-    room = std::max(room, kFrameHeaderBytes + std::min<std::size_t>(header.payload_bytes, max_payload_));
-  }
-  if (in_.size() < in_end_ + room) in_.resize(in_end_ + room);
+  in_.erase(in_.begin(), in_.begin() + static_cast<std::ptrdiff_t>(in_begin_));
+  in_begin_ = 0;
+  if (in_.empty() && in_.capacity() > kKeptBytes) in_ = {};
+  // Read here first, so that a connection has memory for what it has received, not for what it might: an idle job has
+  // thousands of connections. Until a client is a peer, its largest frame is the limit.
+  std::array<std::byte, kReadChunkBytes> chunk;
+  const std::size_t limit = std::clamp(kFrameHeaderBytes + max_payload_, kMinReadBytes, chunk.size());
   for (;;) {
-    const ssize_t got = ::recv(fd_.get(), in_.data() + in_end_, in_.size() - in_end_, 0);
+    const ssize_t got = ::recv(fd_.get(), chunk.data(), limit, 0);
     if (got > 0) {
-      in_end_ += static_cast<std::size_t>(got);
+      in_.insert(in_.end(), chunk.begin(), chunk.begin() + got);
       return Status::kOk;
     }
     if (got == 0) return Status::kEnd;
@@ -78,7 +78,7 @@ FrameStream::Status FrameStream::fill() {
 }
 
 FrameStream::Next FrameStream::next(FrameHeader& header, std::span<const std::byte>& payload) {
-  const std::size_t available = in_end_ - in_begin_;
+  const std::size_t available = in_.size() - in_begin_;
   if (available < kFrameHeaderBytes) return Next::kIncomplete;
   const std::byte* at = in_.data() + in_begin_;
   // PROTOCOL 3.1.4: A receiver MUST treat a frame as malformed if its payload is longer than 512 bytes before the

@@ -38,15 +38,16 @@ class FrameStream {
   Status flush();
   std::size_t pending_bytes() const { return out_.size() - out_begin_; }
 
-  // Reads what the socket has, up to one large frame; invalidates earlier payloads.
+  // Reads what the socket has, up to a chunk; invalidates earlier payloads.
   Status fill();
   // The next whole frame; its payload is valid until fill().
   Next next(FrameHeader& header, std::span<const std::byte>& payload);
 
   // Discards what was read but not consumed; returns the number of bytes.
   std::size_t discard() {
-    const std::size_t bytes = in_end_ - in_begin_;
-    in_begin_ = in_end_ = 0;
+    const std::size_t bytes = in_.size() - in_begin_;
+    in_.clear();
+    in_begin_ = 0;
     return bytes;
   }
 
@@ -63,7 +64,6 @@ class FrameStream {
   std::size_t out_begin_ = 0;
   std::vector<std::byte> in_;
   std::size_t in_begin_ = 0;
-  std::size_t in_end_ = 0;
 };
 
 }  // namespace mlt::io

@@ -33,8 +33,8 @@ static_assert(kLongestRunBytes + kReservedBytes <= kMinShmRingBytes);
 // Calls that skip the network while no peer is known to be there: datagrams of unknown senders are still read and
 // counted.
 constexpr std::uint32_t kTurnsWithoutNetwork = 64;
-// So many active peers cost less to look at than their bells: no more are put to rest.
-constexpr std::size_t kAlwaysActive = 8;
+// The rings of so many peers cost less to look at than the bells: in such jobs no peer rests.
+constexpr std::size_t kFewPeers = 8;
 // Looks at an empty ring until its peer rests; a sleep of this side counts as half of them.
 constexpr std::uint32_t kLooksUntilRest = 64;
 constexpr std::uint64_t kNetworkEvent = ~std::uint64_t{0};
@@ -179,11 +179,10 @@ void ShmDatapath::activate(std::uint16_t rank) {
 
 // A peer that rests costs nothing until its bell rings.
 void ShmDatapath::rest_idle_peers() {
-  if (active_.size() <= kAlwaysActive) return;
-  std::size_t spare = active_.size() - kAlwaysActive;
+  if (ranks_.size() <= kFewPeers) return;
   std::erase_if(active_, [&](std::uint16_t rank) {
     Peer& peer = *peers_[rank];
-    if (spare == 0 || peer.full || peer.empty_looks < kLooksUntilRest) return false;
+    if (peer.full || peer.empty_looks < kLooksUntilRest) return false;
     // PROTOCOL 23.2.3: A side that is about to sleep MUST first set its word, and then look again.
     peer.segment.in().announce_sleep();
     if (peer.segment.in().has_more()) {
@@ -192,10 +191,9 @@ void ShmDatapath::rest_idle_peers() {
       return false;
     }
     peer.active = false;
-    --spare;
     return true;
   });
-  next_ = 0;
+  if (next_ >= active_.size()) next_ = 0;
 }
 
 // Clears the bells that rang, which would end every later sleep, and activates their peers.

@@ -27,9 +27,10 @@ constexpr base::DurationNs kTimeoutNs = 20 * kSecond;
 
 // A network and a group of all its hosts, from a seed.
 struct World {
-  explicit World(std::uint64_t seed)
+  // `more`: ranks in addition to 2, 4 or 6; an even number.
+  explicit World(std::uint64_t seed, std::uint16_t more = 0)
       : prng(seed * 0x9E3779B97F4A7C15ULL + 17),
-        ranks(static_cast<std::uint16_t>(2 * (1 + prng.below(3)))),
+        ranks(static_cast<std::uint16_t>(more + 2 * (1 + prng.below(3)))),
         simulator(config(seed, prng), topology(ranks, prng)),
         hosts(simulator) {
     simulator.connect_all();
@@ -159,6 +160,20 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
       CHECK(first[rank] == expected);
       CHECK(second[rank] == expected);
     }
+  }
+}
+
+TEST_CASE("collectives__a_small_all_reduce_of_a_large_group_is_the_reference_bit_for_bit") {
+  for (std::uint64_t seed = 9'001; seed <= 9'040; ++seed) {
+    CAPTURE(seed);
+    World world(seed, static_cast<std::uint16_t>(16 + 10 * (seed % 4)));
+    const std::size_t elements = world.prng.below(collective::kDirectBytes / 4 / (world.ranks - 1U) + 1);
+    auto tensors = tensors_of(world.prng, world.ranks, elements);
+    const std::vector<float> expected = reference(tensors);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) world.start(rank, all_reduce(1, tensors[rank]));
+    world.run(1);
+    world.check_all_ok();
+    for (const std::vector<float>& tensor : tensors) CHECK(tensor == expected);
   }
 }
 

@@ -1,0 +1,57 @@
+// All-reduce of a small tensor in a large group: every rank sends its whole tensor to the first of the group, which
+// combines all of them in group order, rounding once, and sends the result to every rank.
+//
+// The direct algorithm (collective/direct_allreduce.h) has n (n - 1) transfers, this one 3 (n - 1) and the shapes: a
+// large group takes as long as its first rank needs to receive and send n small tensors. The result has the same bits.
+// No data is missing here. The caller's memory is written only once the result has arrived: a failed collective leaves
+// the tensor unchanged.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "collective/collective.h"
+#include "collective/reduction.h"
+
+namespace mlt::collective {
+
+// Larger groups use it for small tensors.
+inline constexpr std::uint64_t kMaxDirectRanks = 16;
+
+class CentralAllReduce final : public Collective {
+ public:
+  CentralAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element, Reduction reduction);
+
+  // Whether an all-reduce uses this algorithm: every rank computes the same result.
+  static bool fits(std::uint64_t ranks, std::uint64_t bytes, double loss_bound);
+
+  // A send of the result waits for all tensors.
+  bool is_ready(const Stream& stream, std::uint32_t step) const override;
+  bool unlocks_all(std::size_t stream) const override;
+  void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) override;
+  void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) override;
+  bool is_lossy(std::uint32_t) const override { return false; }
+  std::span<std::byte> opening(Stream& stream) override;
+  void begin() override;
+  void finish() override;
+
+ private:
+  bool is_center() const { return own_ == 0; }
+  bool has_all() const;
+  void combine();
+  // Shape and tensor of the rank with this index: at the center of all ranks, else of this one.
+  std::span<std::byte> record(std::uint32_t index) const;
+  std::span<std::byte> tensor(std::uint32_t index) const { return record(index).subspan(kShapeBytes); }
+
+  std::span<std::byte> data_;
+  wire::ElementType element_;
+  const Kernel& kernel_;
+  std::uint32_t ranks_;
+  std::uint32_t own_;
+  std::uint16_t center_;  // a rank, the first of the group
+  bool combined_ = false;
+  std::unique_ptr<std::byte[]> records_;
+  std::unique_ptr<std::byte[]> result_;
+};
+
+}  // namespace mlt::collective

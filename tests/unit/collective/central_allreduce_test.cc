@@ -1,0 +1,159 @@
+// The all-reduce through the group's first rank, over a bus without endpoints: which ones it is, sums bit for bit, few
+// transfers, what it leaves alone.
+#include "collective/central_allreduce.h"
+
+#include <cstring>
+
+#include "fake_bus.h"
+
+using namespace mlt::test;
+using mlt::core::CompletionStatus;
+
+namespace {
+
+void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, bool average) {
+  for (std::uint16_t rank = 0; rank < tensors.size(); ++rank) {
+    bus.start(rank, all_reduce_request(rank + 1U, tensors[rank], average));
+  }
+  bus.run();
+}
+
+}  // namespace
+
+TEST_CASE("central_allreduce__small_tensors_of_large_groups") {
+  CHECK_FALSE(CentralAllReduce::fits(16, 4, 0));
+  CHECK(CentralAllReduce::fits(17, 4, 0));
+  CHECK(CentralAllReduce::fits(17, 4'096, 0));
+  CHECK_FALSE(CentralAllReduce::fits(17, 4'100, 0));  // carried by a ring
+  CHECK(CentralAllReduce::fits(17, 2'044, 0.5));
+  CHECK_FALSE(CentralAllReduce::fits(17, 2'048, 0.5));
+}
+
+TEST_CASE("central_allreduce__is_the_sum_in_the_group_s_order_bit_for_bit") {
+  for (const std::size_t ranks : {17U, 18U, 33U}) {
+    const std::size_t most = kDirectBytes / (ranks - 1) / sizeof(float);
+    for (const std::size_t elements : {std::size_t{0}, std::size_t{1}, std::size_t{5}, most}) {
+      for (const bool average : {false, true}) {
+        CAPTURE(ranks);
+        CAPTURE(elements);
+        FakeBus bus({.ranks = static_cast<std::uint16_t>(ranks), .seed = elements + ranks});
+        auto tensors = random_tensors(ranks, elements, elements + 7);
+        const auto expected = direct_sum(tensors, average);
+        all_reduce(bus, tensors, average);
+        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+          REQUIRE(bus.done(rank).size() == 1);
+          CHECK(bus.done(rank)[0].error == "");
+          CHECK(bus.done(rank)[0].status == CompletionStatus::kComplete);
+          CHECK(bus.done(rank)[0].total_bytes == 4 * elements);
+          CHECK(tensors[rank] == expected);
+          CHECK(bus.posted(rank) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("central_allreduce__takes_any_group_in_its_own_order") {
+  std::vector<std::uint16_t> group;
+  for (std::uint16_t i = 0; i < 17; ++i) group.push_back(static_cast<std::uint16_t>((5 * i + 3) % 17));
+  FakeBus bus({.ranks = 17, .seed = 4});
+  auto tensors = random_tensors(17, 20, 9);
+  std::vector<std::vector<float>> ordered;
+  for (const std::uint16_t rank : group) ordered.push_back(tensors[rank]);
+  const auto expected = direct_sum(ordered, true);
+  for (std::uint16_t rank = 0; rank < 17; ++rank) {
+    CollectiveRequest request = all_reduce_request(1, tensors[rank]);
+    request.ranks = group;
+    bus.start(rank, request);
+  }
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 17; ++rank) {
+    REQUIRE(bus.done(rank).size() == 1);
+    CHECK(bus.done(rank)[0].error == "");
+    CHECK(tensors[rank] == expected);
+  }
+}
+
+TEST_CASE("central_allreduce__a_member_has_transfers_with_the_first_and_its_neighbours_only") {
+  FakeBus bus({.ranks = 100, .seed = 1});
+  std::vector<float> data(10);
+  bus.start(50, all_reduce_request(1, data));
+  CHECK(bus.posted(50) == 5);  // to the first, from it shape and result; shapes of both neighbours
+  bus.start(1, all_reduce_request(1, data));
+  CHECK(bus.posted(1) == 4);  // the first is a neighbour
+  bus.start(99, all_reduce_request(1, data));
+  CHECK(bus.posted(99) == 4);
+  bus.start(0, all_reduce_request(1, data));
+  CHECK(bus.posted(0) == 2 * 99);  // the results follow
+}
+
+TEST_CASE("central_allreduce__the_tensor_stays_as_it_is_until_the_result_has_arrived_and_for_good_if_not") {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    CAPTURE(seed);
+    FakeBus bus({.ranks = 17, .seed = seed});
+    auto tensors = random_tensors(17, 100, seed);
+    const auto before = tensors;
+    const auto expected = direct_sum(tensors, true);
+    for (std::uint16_t rank = 0; rank < 17; ++rank) bus.start(rank, all_reduce_request(1, tensors[rank]));
+    for (std::uint64_t i = 0; i < 2 * seed; ++i) {
+      bus.run_steps(1);
+      for (std::uint16_t rank = 0; rank < 17; ++rank) {
+        CHECK(tensors[rank] == (bus.done(rank).empty() ? before[rank] : expected));
+      }
+    }
+    const auto at_fault = static_cast<std::uint16_t>(seed % 17);
+    const bool is_killed = seed % 2 == 0;
+    if (is_killed) {
+      bus.kill(at_fault);
+    } else {
+      bus.machine(at_fault).cancel(bus.now, 1);
+    }
+    bus.run();
+    std::size_t failed = 0;
+    for (std::uint16_t rank = 0; rank < 17; ++rank) {
+      if (is_killed && rank == at_fault) continue;
+      REQUIRE(bus.done(rank).size() == 1);
+      const CollectiveDone& done = bus.done(rank)[0];
+      CHECK(tensors[rank] == (done.error.empty() ? expected : before[rank]));
+      if (done.error.empty()) continue;
+      ++failed;
+      CHECK(done.failed_peer == at_fault);
+      CHECK(done.status == (is_killed ? CompletionStatus::kPeerFailed : CompletionStatus::kCancelled));
+    }
+    if (seed < 10) CHECK(failed > 0);
+  }
+}
+
+TEST_CASE("central_allreduce__another_call_of_any_member_is_named") {
+  for (std::uint16_t odd = 0; odd < 17; ++odd) {
+    CAPTURE(odd);
+    FakeBus bus({.ranks = 17, .seed = odd + 1U});
+    auto tensors = random_tensors(17, 100, 3);
+    tensors[odd].resize(50);
+    for (std::uint16_t rank = 0; rank < 17; ++rank) bus.start(rank, all_reduce_request(1, tensors[rank]));
+    bus.run();
+    for (std::uint16_t rank = 0; rank < 17; ++rank) {
+      REQUIRE(bus.done(rank).size() == 1);
+      CHECK(bus.done(rank)[0].status == CompletionStatus::kSizeMismatch);
+      CHECK(bus.done(rank)[0].error.find("200 bytes") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("central_allreduce__waits_for_room_where_there_is_none") {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    FakeBus bus({.ranks = 20, .seed = seed, .max_posted = 3, .shared_transfers = 2});
+    std::vector<std::vector<std::vector<float>>> tensors;
+    for (std::size_t i = 0; i < 6; ++i) {
+      tensors.push_back(random_tensors(20, 30 + i, i));
+      for (std::uint16_t rank = 0; rank < 20; ++rank) bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
+    }
+    bus.run();
+    CHECK(bus.most_posted() == 3);
+    for (std::size_t i = 0; i < 6; ++i) {
+      const auto expected = direct_sum(random_tensors(20, 30 + i, i), true);
+      for (const auto& tensor : tensors[i]) CHECK(tensor == expected);
+    }
+  }
+}
