@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from datetime import timedelta
 
 import torch
@@ -71,9 +72,11 @@ def train(replica: int, life: str) -> None:
     optimizer = OptimizerWrapper(manager, inner)
     while together < STEPS_TOGETHER:
         optimizer.zero_grad()  # torchft agrees on the replicas of this step
-        if manager.current_step() == 0 and manager.num_participants() < REPLICAS:
-            continue  # until all have started
         step = manager.current_step() + 1
+        if manager.num_participants() < REPLICAS and (step == 1 or step > BACK_AFTER_STEP):
+            time.sleep(0.05)  # steps this small leave a replica that starts no CPU time
+            if step == 1:
+                continue  # until all have started
         loss = loss_of(model, step, replica)
         if replica == REPLICAS - 1 and life == "first" and step == KILLED_IN_STEP:
             os.kill(os.getpid(), signal.SIGKILL)
