@@ -25,6 +25,9 @@ from torch.autograd import Variable
 
 _NONE = -1  # torch's number outside of a backward pass
 
+# Its name since torch 2.13, which warns of the old one.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
 
 class LossyReduceScatter:
     """The reduce-scatter of an FSDP2 model's gradients, of which each rank may miss a bounded part.
@@ -118,7 +121,7 @@ class LossyReduceScatter:
         if async_op and scale != 1.0:
             input_tensor, scale = input_tensor * scale, 1.0
         with allowing(Allowance(bound, layer, max(self._layers, layer + 1), observe)):
-            work: dist.Work | None = dist.reduce_scatter_tensor(
+            work: dist.Work | None = _reduce_scatter(
                 output_tensor, input_tensor, op=op, group=group, async_op=async_op
             )
         if scale != 1.0:

@@ -32,8 +32,8 @@ _allowance: Final[ContextVar[Allowance]] = ContextVar("mlt_loss", default=EXACT)
 
 def check_bound(bound: float) -> float:
     """``bound``, if it is in [0, 1); raises ValueError otherwise."""
-    if not 0.0 <= bound < 1.0:
-        raise ValueError(f"the loss bound is {bound}; it must lie in [0, 1), e.g. 0.1 for at most 10 %")
+    if not isinstance(bound, (int, float)) or not 0.0 <= bound < 1.0:
+        raise ValueError(f"the loss bound is {bound!r}; it must lie in [0, 1), e.g. 0.1 for at most 10 %")
     return bound
 
 

@@ -494,6 +494,7 @@ def lossy_shares(context: mlt.Context, options: dict[str, Any]) -> Any:
     import torch
     import torch.distributed as dist
 
+    warnings.simplefilter("error", FutureWarning)  # torch would tell every user so
     size = dist.get_world_size()
     reduce_scatter = mlt.torch.LossyReduceScatter(loss_bound=0.2)
     told = {}

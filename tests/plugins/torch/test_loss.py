@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from typing import Any
 
 import mlt.torch
 import pytest
@@ -32,8 +33,8 @@ def test_lossy__sums_inside_may_lack_terms_and_are_the_same_everywhere() -> None
     assert 0.0 < inside <= 0.2  # two hops
 
 
-@pytest.mark.parametrize("bound", [-0.1, 1.0, 7])
-def test_bounds__outside_their_range_are_refused(bound: float) -> None:
+@pytest.mark.parametrize("bound", [-0.1, 1.0, 7, "10%", None])
+def test_bounds__outside_their_range_are_refused(bound: Any) -> None:
     for make in (loss.check_bound, lambda bound: loss.warm_up(bound, 5), lambda bound: loss.phases((0, bound))):
         with pytest.raises(ValueError, match=names(str(bound), "[0, 1)")):
             make(bound)
