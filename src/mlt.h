@@ -165,10 +165,13 @@ struct ReceiveOptions {
   std::uint64_t tag = 0;
   std::span<std::byte> data;
   Element element = Element::kUint8;
-  double loss_bound = 0;      // [0, 1)
-  bool keep_missing = false;  // false: missing ranges become zero
-  bool eager = false;         // stop the moment 1 - loss_bound has arrived
-  std::int64_t deadline_ns = 0;
+  // false: exactly as many bytes as `data` has are sent. true: up to as many; they fill the front, and the completion's
+  // total_bytes, ranges and bound are of what was sent.
+  bool up_to = false;
+  double loss_bound = 0;         // [0, 1)
+  bool keep_missing = false;     // false: missing ranges become zero
+  bool eager = false;            // stop the moment 1 - loss_bound has arrived
+  std::int64_t deadline_ns = 0;  // complete then with what arrived; with `up_to`, fail if nothing named its size yet
   std::int64_t timeout_ns = 0;
   std::shared_ptr<void> lent = nullptr;
 };

@@ -162,16 +162,17 @@ typedef struct mlt_send_options {
 typedef struct mlt_receive_options {
   size_t size;
   void* data;
-  size_t bytes; /* exactly as many as are sent */
+  size_t bytes; /* exactly as many as are sent; with up_to, as many or more */
   uint64_t tag;
   int64_t timeout_ns;  /* 0: the context's operation_timeout_ns */
-  int64_t deadline_ns; /* the receive completes then with what arrived; 0: none */
+  int64_t deadline_ns; /* the receive completes then with what arrived; with up_to it fails if nothing did. 0: none */
   double loss_bound;   /* fraction that may be missing, [0, 1); above 0 for floating point only */
   uint32_t element;
   uint32_t keep_missing; /* 1: missing ranges keep what the buffer held; 0: they become zero */
   uint32_t eager;        /* 1: complete as soon as 1 - loss_bound has arrived */
   uint16_t from;
-  uint16_t reserved; /* 0 */
+  uint16_t
+      up_to; /* 1: takes up to `bytes` bytes, and the completion's total_bytes, ranges and bound are of what was sent */
 } mlt_receive_options;
 
 /* Of every collective. All members of a group call the same ones in the same order. Members that a collective does not

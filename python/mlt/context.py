@@ -252,6 +252,7 @@ class Context(GroupCollectives):
         deadline: float | None = None,
         timeout: float | None = None,
         dtype: str | None = None,
+        up_to: bool = False,
     ) -> Operation:
         """Start receiving into ``tensor`` the transfer that rank ``from_`` sends with ``tag``.
 
@@ -261,6 +262,16 @@ class Context(GroupCollectives):
         completes when all missing segments are declared lost, "eager" as soon as ``1 - loss_bound`` has arrived. The
         receive completes with what it has (status "deadline") ``deadline`` seconds after the post; it fails after
         ``timeout`` seconds. Raises as ``post_send`` does.
+
+        ``up_to``: the sent tensor may be shorter, or empty. It fills the front of ``tensor``; the completion's
+        ``bytes`` is its size, and its missing ranges and ``loss_bound`` are of that size. A longer one fails at both
+        ranks. With ``deadline`` such a receive fails if nothing of the tensor has arrived by then.
+
+        >>> buffer = bytearray(100)
+        >>> receive = rank_1.post_recv(buffer, from_=0, tag=9, up_to=True)
+        >>> send = rank_0.post_send(b"short", to=1, tag=9)
+        >>> bytes(buffer[: rank_1.wait(receive).bytes])
+        b'short'
 
         >>> gradient = np.empty(100_000, np.float32)
         >>> receive = rank_1.post_recv(gradient, loss_bound=0.1, from_=0, tag=7)
@@ -282,9 +293,10 @@ class Context(GroupCollectives):
                 times.limit_ns(deadline, "deadline"),
                 times.limit_ns(timeout),
                 dtype or "",
+                up_to,
             )
         except TypeError as error:
-            given = {"loss_bound": loss_bound, "from_": from_, "tag": tag, "dtype": dtype}
+            given = {"loss_bound": loss_bound, "from_": from_, "tag": tag, "dtype": dtype, "up_to": up_to}
             raise explained(error, "post_recv", Context.post_recv.__annotations__, given) from None
         return Operation(operation, "recv", from_, tag, self)
 

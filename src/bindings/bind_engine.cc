@@ -46,12 +46,13 @@ void register_transfers(py::class_<EngineHandle>& engine) {
       .def(
           "post_recv",
           [](EngineHandle& self, py::handle tensor, std::int64_t from, std::uint64_t tag, double loss_bound,
-             bool keep_missing, bool eager, std::int64_t deadline_ns, std::int64_t timeout_ns, std::string dtype) {
+             bool keep_missing, bool eager, std::int64_t deadline_ns, std::int64_t timeout_ns, std::string dtype,
+             bool up_to) {
             return self.post_recv(tensor, ReceiveArguments{from, tag, loss_bound, keep_missing, eager, deadline_ns,
-                                                           timeout_ns, std::move(dtype)});
+                                                           timeout_ns, std::move(dtype), up_to});
           },
           py::arg("tensor"), py::arg("from_"), py::arg("tag"), py::arg("loss_bound"), py::arg("keep_missing"),
-          py::arg("eager"), py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("eager"), py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("up_to") = false)
       .def("cancel", &EngineHandle::cancel, py::arg("operation"))
       .def("poll", &EngineHandle::poll, py::arg("max_completions"))
       .def("wait", &EngineHandle::wait, py::arg("operation"), py::arg("timeout_ns"), py::arg("on_quiet") = py::none())

@@ -197,6 +197,7 @@ OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& a
                           .tag = arguments.tag,
                           .data = {view.data(), view.bytes()},
                           .element = view.element(),
+                          .up_to = arguments.up_to,
                           .loss_bound = arguments.loss_bound,
                           .keep_missing = arguments.keep_missing,
                           .eager = arguments.eager,

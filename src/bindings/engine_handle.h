@@ -42,6 +42,7 @@ struct ReceiveArguments {
   std::int64_t deadline_ns;
   std::int64_t timeout_ns;
   std::string dtype;
+  bool up_to;
 };
 
 struct PushPullArguments {

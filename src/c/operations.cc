@@ -55,7 +55,7 @@ constexpr bool ends_at(std::size_t offset) {
 static_assert(ends_at<mlt_options, std::uint16_t>(offsetof(mlt_options, control_port)));
 static_assert(ends_at<mlt_peer, std::uint32_t>(offsetof(mlt_peer, reserved)));
 static_assert(ends_at<mlt_send_options, std::uint16_t[3]>(offsetof(mlt_send_options, reserved)));
-static_assert(ends_at<mlt_receive_options, std::uint16_t>(offsetof(mlt_receive_options, reserved)));
+static_assert(ends_at<mlt_receive_options, std::uint16_t>(offsetof(mlt_receive_options, up_to)));
 static_assert(ends_at<mlt_collective_options, std::uint16_t>(offsetof(mlt_collective_options, reserved)));
 static_assert(ends_at<mlt_completion, std::uint32_t>(offsetof(mlt_completion, reserved)));
 static_assert(sizeof(Range) == sizeof(mlt_range) && offsetof(Range, length_bytes) == offsetof(mlt_range, length_bytes));
@@ -246,12 +246,12 @@ int mlt_post_send(mlt_context* context, const mlt_send_options* options, uint64_
 int mlt_post_receive(mlt_context* context, const mlt_receive_options* options, uint64_t* operation) {
   return c::post(context, operation, __func__, [&, name = __func__](Engine& engine) {
     const mlt_receive_options given = c::read(options, name, "options");
-    c::check(given.reserved == 0, name, "reserved must be 0");
     ReceiveOptions receive;
     receive.from = given.from;
     receive.tag = given.tag;
     receive.data = c::bytes_of<std::byte>(given.data, given.bytes, name, "data");
     receive.element = c::element_of(given.element, name);
+    receive.up_to = c::flag(given.up_to, name, "up_to");
     receive.loss_bound = given.loss_bound;
     receive.keep_missing = c::flag(given.keep_missing, name, "keep_missing");
     receive.eager = c::flag(given.eager, name, "eager");

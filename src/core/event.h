@@ -74,6 +74,9 @@ struct ReceiveRequest {
   std::uint64_t tag = 0;
   std::span<std::byte> data;
   wire::ElementType element = wire::ElementType::kUint8;
+  // The sender's tensor may be shorter than `data`: it fills the front of it, and the bound and all of the completion
+  // refer to its size.
+  bool up_to = false;
   double loss_bound = 0.0;  // [0, 1): this fraction of the elements may be missing (loss_bound.h)
   // If set, receives that name the same one may together miss what it allows; each its own bound, or one segment if
   // that is more and it is patient. It must live until the completion is polled. Requires a floating-point type.
@@ -82,8 +85,9 @@ struct ReceiveRequest {
   Fill fill = Fill::kZero;
   PlaceFunction place = nullptr;  // if set, the endpoint does not write the buffer and ignores `fill`
   void* place_context = nullptr;
-  DurationNs deadline_ns = 0;  // after the post; then the receive completes with the data it has. 0: none
-  DurationNs timeout_ns = 0;   // after the post; then the receive fails. 0: the endpoint's default
+  // After the post; then the receive completes with the data it has, or fails if it has not learned its size. 0: none
+  DurationNs deadline_ns = 0;
+  DurationNs timeout_ns = 0;  // after the post; then the receive fails. 0: the endpoint's default
 };
 
 enum class PostStatus : std::uint8_t {
@@ -121,7 +125,7 @@ struct Completion {
   CompletionStatus status = CompletionStatus::kComplete;
   std::uint16_t peer = 0;
   std::uint64_t tag = 0;
-  std::uint64_t total_bytes = 0;
+  std::uint64_t total_bytes = 0;            // of an `up_to` receive that failed before it learned it: of `data`
   std::uint64_t missing_bytes = 0;          // for a send: as the receiver reported it
   std::uint64_t allowed_missing_bytes = 0;  // receive only: the max that the bound, and a shared budget, allowed
   std::uint64_t repaired_segments = 0;      // sent again (send), or arrived after a request (receive)

@@ -21,6 +21,12 @@ class LossBudget {
       //     double precision, is not above p may be missing at completion, and not one more.
       : bytes_(allowed_missing(elements, bound) * element_bytes) {}
 
+  // The tensor turns out to be as long as this one is for, and not longer than before; what was noted remains.
+  void shrink(const LossBudget& to) {
+    bytes_ = to.bytes_;
+    shared_ = to.shared_;
+  }
+
   // PROTOCOL 7.5.12: Receives that share a budget MUST together miss at most its elements at completion, as 7.5.2
   //     counts them.
   void share(SharedLossBudget& shared, std::uint64_t min_bytes) {

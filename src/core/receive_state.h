@@ -17,6 +17,7 @@ struct ReceiveState {
   ReceiveRequest request;
   std::uint32_t generation = 0;
   Placement placement;
+  bool size_known = true;  // false: `request.data` is as long as the tensor may be at most
   std::uint64_t repaired_segments = 0;
   LossBudget budget;
   LossDetection loss;

@@ -16,6 +16,18 @@ constexpr DurationNs kRecentNs = 2 * base::kSecond;
 // A sender all of whose packets were dropped here probes by then.
 constexpr DurationNs kDroppedHereNs = base::kSecond;
 
+LossBudget budget_of(const ReceiveRequest& request, const SegmentGrid& grid) {
+  const std::uint32_t element = wire::element_bytes(request.element);
+  LossBudget budget(grid.total_bytes() / element, element, request.loss_bound);
+  if (request.shared_budget != nullptr) {
+    // PROTOCOL 7.5.12: Of each, its own bound may be missing, or with the policy patient one segment if that is more.
+    // An eager receive of one segment would complete before anything has come.
+    const bool is_patient = request.stop == StopPolicy::kPatient;
+    budget.share(*request.shared_budget, is_patient ? grid.length(0) : 0);
+  }
+  return budget;
+}
+
 wire::StopStatus stop_status(CompletionStatus status) {
   switch (status) {
     case CompletionStatus::kComplete:
@@ -87,13 +99,8 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   // PROTOCOL 5.2.1: The k-th send of a tag to a peer MUST match the k-th receive of that tag from it.
   state.generation = ReceiveTags::take_generation(*entry);
   state.placement = Placement(grid, words);
-  state.budget = LossBudget(request.data.size() / element, element, request.loss_bound);
-  if (request.shared_budget != nullptr) {
-    // PROTOCOL 7.5.12: Of each, its own bound may be missing, or with the policy patient one segment if that is more.
-    // An eager receive of one segment would complete before anything has come.
-    const bool is_patient = request.stop == StopPolicy::kPatient;
-    state.budget.share(*request.shared_budget, is_patient ? grid.length(0) : 0);
-  }
+  state.size_known = !request.up_to;
+  state.budget = budget_of(request, grid);
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
   // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s).
@@ -105,6 +112,17 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
 
   take_early(now, state);
   return PostStatus::kPosted;
+}
+
+void Receiver::take_size(ReceiveState& state, std::uint32_t total_bytes) {
+  // PROTOCOL 7.1.5: A receiver that was told a maximum instead of a size MUST take the size that the transfer's first
+  //     packet or probe names, if it is not above the maximum, as that of the receive: the grid, the bound and the
+  //     completion follow from it.
+  const SegmentGrid grid(total_bytes, state.placement.grid().segment_bytes());
+  state.size_known = true;
+  state.request.data = state.request.data.first(total_bytes);
+  state.placement = Placement(grid, state.placement.words());
+  state.budget.shrink(budget_of(state.request, grid));
 }
 
 void Receiver::take_early(TimeNs now, ReceiveState& state) {

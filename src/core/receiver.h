@@ -66,6 +66,8 @@ class Receiver {
   // False if the state ended (mismatch).
   bool take_data(TimeNs now, ReceiveState& state, const wire::DataHeader& header, std::span<const std::byte> payload);
   bool matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element);
+  // The sender named the size of a receive that was posted for up to a size.
+  static void take_size(ReceiveState& state, std::uint32_t total_bytes);
   void take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control);
 
   DurationNs reorder_ns(const ReceiveState& state) const { return shared_.peers[state.request.peer].reorder_window_ns; }

@@ -95,7 +95,11 @@ void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHea
 }
 
 bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element) {
-  if (total_bytes == state.placement.grid().total_bytes() && element == state.request.element) return true;
+  const std::uint64_t own_bytes = state.placement.grid().total_bytes();
+  if (element == state.request.element && (state.size_known ? total_bytes == own_bytes : total_bytes <= own_bytes)) {
+    if (!state.size_known) take_size(state, static_cast<std::uint32_t>(total_bytes));
+    return true;
+  }
   // PROTOCOL 7.1.1: A receiver MUST NOT place a packet or probe that names another size or element type than the posted
   //     receive. The receive fails with what the sender named (drop_mismatch), and STOP reports it to the sender.
   shared_.counters.add(Counter::k_drop_mismatch);
@@ -338,11 +342,14 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
 void Receiver::on_receive_timer(TimeNs now, std::uint32_t slot) {
   ReceiveState& state = receives_[slot];
   // PROTOCOL 7.5.8: A deadline, if the receive has one, MUST complete it with what it has, even if critical segments
-  //     are missing; a timeout MUST fail it.
-  if (now >= state.deadline_ns) {
+  //     are missing (but see 7.1.6); a timeout MUST fail it.
+  if (now >= state.deadline_ns && state.size_known) {
     return finish(now, state, ReceiveEvent::k_deadline, CompletionStatus::kDeadline, true);
   }
-  if (now >= state.expires_ns) return finish(now, state, ReceiveEvent::k_expiry, CompletionStatus::kTimedOut, true);
+  // PROTOCOL 7.1.6: A receive that is to end at its deadline before it knows its size MUST fail as timed out.
+  // It can't tell the sender how much is missing.
+  if (now >= state.expires_ns || now >= state.deadline_ns)
+    return finish(now, state, ReceiveEvent::k_expiry, CompletionStatus::kTimedOut, true);
   if (!state.machine.on(ReceiveEvent::k_grace_timer, shared_.counters)) return;
   check_completion(now, state);
 }

@@ -172,6 +172,7 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   if (options.deadline_ns < 0 || options.timeout_ns < 0) {
     impl.submitter.reject(operation, ErrorCode::kConfig, "a deadline or timeout must not be negative");
   }
+  operation.up_to = options.up_to;
   operation.lent = options.lent;
   core::ReceiveRequest request;
   request.operation = impl.submitter.begin(std::move(operation)).id;
@@ -179,6 +180,7 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   request.tag = options.tag;
   request.data = options.data;
   request.element = engine::wire_element(options.element);
+  request.up_to = options.up_to;
   request.loss_bound = options.loss_bound;
   request.stop = options.eager ? core::StopPolicy::kEager : core::StopPolicy::kPatient;
   request.fill = options.keep_missing ? core::Fill::kKeep : core::Fill::kZero;

@@ -13,7 +13,7 @@ std::string failure_text(std::uint16_t rank, const std::string& what, const core
   switch (completion.status) {
     case core::CompletionStatus::kSizeMismatch:
       return text + other + (is_send ? " receives " : " sends ") + std::to_string(completion.remote_total_bytes) +
-             " bytes; both sides must name the same size";
+             " bytes; both sides must name the same size, or the receive a maximum that is not smaller (up_to)";
     case core::CompletionStatus::kTypeMismatch:
       return text + other + (is_send ? " receives " : " sends ") + wire::element_name(completion.remote_element) +
              "; both sides must name the same element type";

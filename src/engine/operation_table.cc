@@ -50,7 +50,8 @@ std::string Operation::name() const {
     case Verb::kSend:
       return "send of tag " + std::to_string(tag) + " (" + size + ") to rank " + std::to_string(peer);
     case Verb::kReceive:
-      return "receive of tag " + std::to_string(tag) + " (" + size + ") from rank " + std::to_string(peer);
+      return "receive of tag " + std::to_string(tag) + " (" + (up_to ? "up to " : "") + size + ") from rank " +
+             std::to_string(peer);
     case Verb::kPushPull:
       return "push-pull of key " + std::to_string(tag) + " (" + size + ")";
     default:

@@ -37,6 +37,7 @@ struct Operation {
   std::uint64_t tag = 0;    // the key of a push-pull
   std::size_t members = 0;  // of a collective's group
   std::uint64_t total_bytes = 0;
+  bool up_to = false;                  // of a receive: its size is a maximum
   std::vector<core::SegmentTag> tags;  // per segment; the endpoint reads them until the operation ends
   core::MagnitudeTagger tagger;  // computes `tags` while the tensor is sent, if the caller left them to the values
   std::shared_ptr<void> lent;    // see SendOptions

@@ -17,7 +17,11 @@ Finding check_duration(const Side& side, const Duration& duration) {
     return Violation{14, "ended " + std::to_string(beyond) + " ns after its timeout"};
   }
   if (!side.ended) return std::nullopt;
-  if (side.status == CompletionStatus::kTimedOut && beyond < 0) return Violation{3, "timed out before its time"};
+  // Clause 7.1.6
+  const bool without_size = side.plan->up_to && deadline > 0 && late >= 0;
+  if (side.status == CompletionStatus::kTimedOut && beyond < 0 && !without_size) {
+    return Violation{3, "timed out before its time"};
+  }
   if (side.status == CompletionStatus::kDeadline && side.kind == CompletionKind::kReceive &&
       (deadline == 0 || late < 0)) {
     return Violation{3, "ended by a deadline that has not passed"};
@@ -33,7 +37,7 @@ Finding check_reason(const Side& side, const Side* other, bool outcome_forgotten
       }
       return std::nullopt;
     case CompletionStatus::kSizeMismatch:
-      if (other == nullptr || other->plan->bytes == side.plan->bytes) return Violation{3, "sizes do not differ"};
+      if (other == nullptr || sizes_agree(*other->plan, *side.plan)) return Violation{3, "sizes do not differ"};
       return std::nullopt;
     case CompletionStatus::kTypeMismatch:
       if (other == nullptr || other->plan->element == side.plan->element) return Violation{3, "types do not differ"};

@@ -28,6 +28,7 @@ struct Plan {
   std::uint32_t fed_parts = 0;
   std::uint32_t fed_run = 1;
   // Receives.
+  bool up_to = false;  // `bytes` is a maximum
   double loss_bound = 0;
   std::uint32_t shared_budget = 0;  // number of the one that it shares with other receives of its host; 0: none
   core::StopPolicy stop = core::StopPolicy::kPatient;
@@ -35,6 +36,12 @@ struct Plan {
   base::DurationNs deadline_ns = 0;
   bool by_place_function = false;
 };
+
+// Whether the sizes of a transfer's two sides agree.
+inline bool sizes_agree(const Plan& one, const Plan& other) {
+  if (one.up_to) return other.bytes <= one.bytes;
+  return other.up_to ? one.bytes <= other.bytes : one.bytes == other.bytes;
+}
 
 // State of one side of a transfer.
 struct Side {

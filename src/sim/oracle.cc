@@ -104,12 +104,22 @@ void Oracle::on_completion(std::uint16_t rank, const Completion& completion) {
 
 void Oracle::check_common(Operation& operation, const Completion& completion) {
   const Plan& plan = operation.plan;
-  if (completion.tag != plan.tag || completion.peer != plan.peer || completion.total_bytes != plan.bytes) {
+  if (completion.tag != plan.tag || completion.peer != plan.peer || !names_size(operation, completion)) {
     violate(3, operation, "the completion names another transfer");
   }
   if (completion.missing_bytes > plan.bytes && !core::is_failure(completion.status)) {
     violate(1, operation, "more is missing than there is");
   }
+}
+
+// Clause 7.1.5: of a receive up to a size it is the sender's, but where it failed before one was named.
+bool Oracle::names_size(const Operation& operation, const Completion& completion) const {
+  const Plan& plan = operation.plan;
+  if (!plan.up_to) return completion.total_bytes == plan.bytes;
+  if (completion.total_bytes == plan.bytes && core::is_failure(completion.status)) return true;
+  const core::OperationId send = matches_.at(operation.key).send;
+  return send != 0 && completion.total_bytes == operations_[send - 1]->plan.bytes &&
+         completion.total_bytes <= plan.bytes;
 }
 
 // Failures need a reason, and a deadline or timeout must have passed.
@@ -129,7 +139,8 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
   hold(operation, check_reason(side_of(operation), other == nullptr ? nullptr : &other_side,
                                other != nullptr && outcome_forgotten(*other)));
   const bool connected = simulator_.connection(plan.host, plan.peer) == operation.key.connection;
-  if (completion.status == CompletionStatus::kTimedOut && plan.timeout_ns == 0 && other != nullptr) {
+  const bool may_lack_size = plan.up_to && plan.deadline_ns > 0;  // 7.1.6
+  if (completion.status == CompletionStatus::kTimedOut && plan.timeout_ns == 0 && other != nullptr && !may_lack_size) {
     // Both sides are posted, and the faults end long before a default timeout: nothing excuses it.
     if (!gave_reason(other_side)) violate(3, operation, "timed out, although its other side was posted");
     // A side that fails notifies the other over a connection that loses nothing.
@@ -180,7 +191,8 @@ void Oracle::check_receive(Operation& operation, const Completion& completion) {
 
 // Rules 1 and 8, and that a success was sent.
 void Oracle::check_status(const Operation& receive, const Completion& completion) {
-  const Plan& plan = receive.plan;
+  Plan plan = receive.plan;
+  plan.bytes = static_cast<std::uint32_t>(completion.total_bytes);  // of a receive up to a size
   hold(receive, check_bound(plan, completion));
   check_shared_budget(receive, completion);
   if (completion.status == CompletionStatus::kWithinBound && faultless_ && plan.stop == core::StopPolicy::kPatient &&
@@ -210,10 +222,15 @@ void Oracle::check_shared_budget(const Operation& receive, const Completion& com
 
 // Rule 2: what arrived equals what was sent, at its offset; missing parts are filled, or unchanged.
 void Oracle::check_contents(const Operation& receive, const Completion& completion) {
-  const Plan& plan = receive.plan;
+  Plan plan = receive.plan;
   const std::span<const std::byte> data = std::span(receive.memory).subspan(kCanaryBytes, plan.bytes);
+  plan.bytes = static_cast<std::uint32_t>(completion.total_bytes);  // of a receive up to a size
   const Match& match = matches_.at(receive.key);
   Finding wrong;
+  const std::size_t beyond = std::min<std::size_t>((plan.bytes + 7U) & ~std::size_t{7}, data.size());
+  if (first_difference(receive.id, 0, beyond, data.subspan(beyond)) != data.size()) {
+    wrong = Violation{2, "written beyond the tensor that was sent"};
+  }
   for_each_part(plan, completion, [&](const Part& part) {
     const std::span<const std::byte> got = data.subspan(part.begin, part.end - part.begin);
     if (part.source == Source::kSent) {

@@ -163,6 +163,7 @@ class Oracle final : private Observer {
   void check_not_fed(Operation& operation);
   void on_completion(std::uint16_t rank, const core::Completion& completion);
   void check_common(Operation& operation, const core::Completion& completion);
+  bool names_size(const Operation& operation, const core::Completion& completion) const;
   void check_send(Operation& operation, const core::Completion& completion);
   void check_receive(Operation& operation, const core::Completion& completion);
   void check_contents(const Operation& receive, const core::Completion& completion);

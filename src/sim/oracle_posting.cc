@@ -80,6 +80,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     request.tag = plan.tag;
     request.data = data;
     request.element = plan.element;
+    request.up_to = plan.up_to;
     request.loss_bound = plan.loss_bound;
     if (plan.shared_budget != 0) request.shared_budget = &budgets_[plan.shared_budget - 1].shared;
     request.stop = plan.stop;

@@ -120,8 +120,8 @@ void Oracle::watch(const Operation& operation) {
   const Plan& plan = operation.plan;
   const auto generation = static_cast<std::uint32_t>(operation.key.generation);
   if (operation.kind == CompletionKind::kReceive) {
-    const ReceiveWatch::Early early =
-        watches_->receives.posted(plan.host, plan.peer, {operation.id, plan.tag, generation, plan.bytes, plan.element});
+    const ReceiveWatch::Early early = watches_->receives.posted(
+        plan.host, plan.peer, {operation.id, plan.tag, generation, plan.bytes, plan.element, plan.up_to});
     check_early(operation, early.kept);
     if (early.must_end) must_end(operation.id, "what came before its post settles it");
     return;
@@ -162,11 +162,11 @@ void Oracle::unwatch_host(std::uint16_t rank) {
 // Rule 13: data that arrived before the post, and fitted, is in the buffer now.
 void Oracle::check_early(const Operation& receive, const std::vector<std::uint32_t>& offsets) {
   const Match& match = matches_.at(receive.key);
-  if (match.send == 0 || receive.plan.bytes == 0) return;
+  if (match.send == 0) return;
   const Plan& sent = operations_[match.send - 1]->plan;
-  if (sent.bytes != receive.plan.bytes || sent.element != receive.plan.element) return;
+  if (sent.bytes == 0 || !sizes_agree(sent, receive.plan) || sent.element != receive.plan.element) return;
   const Contents contents(match.send, 0);
-  const std::span<const std::byte> data = std::span(receive.memory).subspan(kCanaryBytes, receive.plan.bytes);
+  const std::span<const std::byte> data = std::span(receive.memory).subspan(kCanaryBytes, sent.bytes);
   const std::size_t segment = simulator_.host(receive.plan.host).config().endpoint.max_segment_bytes;
   for (const std::uint32_t offset : offsets) {
     if (contents.hold(offset, data.subspan(offset, std::min(segment, data.size() - offset)))) continue;

@@ -32,16 +32,16 @@ ReceiveWatch::Early ReceiveWatch::posted(std::uint16_t rank, std::uint16_t peer,
   const Name name{receive.tag, receive.generation};
   of.next[receive.tag] = receive.generation + 1;
   Early early;
+  Receiving& receiving = of.open[name];
+  receiving.receive = receive;
+  set_size(of, receiving, receive.bytes);
   if (const auto waiting = of.waiting.find(name); waiting != of.waiting.end()) {
     early.kept = waiting->second.offsets;
     early.must_end = waiting->second.aborted;
+    if (waiting->second.has_data) (void)matches(of, receiving, waiting->second.bytes, receive.element);
     of.kept -= static_cast<std::uint32_t>(waiting->second.offsets.size());
     of.waiting.erase(waiting);
   }
-  Receiving& receiving = of.open[name];
-  receiving.receive = receive;
-  receiving.left = std::max(1U, (receive.bytes + of.peer.segment_bytes - 1) / of.peer.segment_bytes);
-  receiving.arrived.assign(receiving.left, 0);
   for (const std::uint32_t offset : early.kept) {
     const std::uint32_t segment = offset / of.peer.segment_bytes;
     if (segment >= receiving.arrived.size() || receiving.arrived[segment] != 0) continue;
@@ -55,6 +55,20 @@ ReceiveWatch::Early ReceiveWatch::posted(std::uint16_t rank, std::uint16_t peer,
 void ReceiveWatch::ended(std::uint16_t rank, std::uint16_t peer, core::OperationId operation) {
   Flow& of = flow(rank, peer);
   std::erase_if(of.open, [&](const auto& entry) { return entry.second.receive.operation == operation; });
+}
+
+void ReceiveWatch::set_size(const Flow& of, Receiving& receiving, std::uint32_t bytes) {
+  receiving.receive.bytes = bytes;
+  receiving.left = std::max(1U, (bytes + of.peer.segment_bytes - 1) / of.peer.segment_bytes);
+  receiving.arrived.assign(receiving.left, 0);
+}
+
+bool ReceiveWatch::matches(const Flow& of, Receiving& receiving, std::uint32_t bytes, wire::ElementType element) {
+  WatchedReceive& receive = receiving.receive;
+  if (element != receive.element || (receive.up_to ? bytes > receive.bytes : bytes != receive.bytes)) return false;
+  if (receive.up_to) set_size(of, receiving, bytes);
+  receive.up_to = false;
+  return true;
 }
 
 // Clause 5.2.3
@@ -108,7 +122,7 @@ core::OperationId ReceiveWatch::take_data(std::uint16_t rank, base::TimeNs local
   Receiving& receiving = open->second;
   const WatchedReceive& receive = receiving.receive;
   // Clause 7.1.1: another size or type fails it.
-  if (header.total_bytes != receive.bytes || prefix.element != receive.element) return receive.operation;
+  if (!matches(of, receiving, header.total_bytes, prefix.element)) return receive.operation;
   const std::uint32_t segment = header.offset_bytes / of.peer.segment_bytes;
   if (segment >= receiving.arrived.size() || header.offset_bytes % of.peer.segment_bytes != 0) return 0;
   if (receiving.arrived[segment] == 0) {
@@ -128,6 +142,7 @@ void ReceiveWatch::take_early(std::uint16_t rank, Flow& of, const wire::DataHead
   if (waiting.aborted) return;
   if (!waiting.has_data && with_data >= endpoint.early_transfers_per_peer()) return;
   waiting.has_data = true;
+  waiting.bytes = header.total_bytes;
   if (std::ranges::count(waiting.offsets, header.offset_bytes) > 0) return;  // 7.3.7: buffered already
   if (of.kept >= endpoint.early_segments_per_peer()) return;
   ++of.kept;
@@ -144,8 +159,7 @@ core::OperationId ReceiveWatch::take_probe(base::TimeNs local, Flow& of, const w
   }
   const auto open = of.open.find({probe.transfer.tag, probe.transfer.generation});
   if (open == of.open.end()) return 0;
-  const WatchedReceive& receive = open->second.receive;
-  return probe.total_bytes != receive.bytes || prefix.element != receive.element ? receive.operation : 0;
+  return matches(of, open->second, probe.total_bytes, prefix.element) ? 0 : open->second.receive.operation;
 }
 
 core::OperationId ReceiveWatch::take_abort(std::uint16_t rank, Flow& of, const wire::Prefix& prefix,

@@ -23,6 +23,7 @@ struct WatchedReceive {
   std::uint32_t generation = 0;
   std::uint32_t bytes = 0;
   wire::ElementType element = wire::ElementType::kUint8;
+  bool up_to = false;  // `bytes` is a maximum, until the sender names the size
 };
 
 class ReceiveWatch {
@@ -60,6 +61,7 @@ class ReceiveWatch {
   };
   struct Waiting {
     std::vector<std::uint32_t> offsets;  // of buffered early segments, in order of arrival
+    std::uint32_t bytes = 0;             // as they name it
     bool has_data = false;
     bool aborted = false;
   };
@@ -88,6 +90,9 @@ class ReceiveWatch {
   core::OperationId take_abort(std::uint16_t rank, Flow& of, const wire::Prefix& prefix,
                                std::span<const std::byte> bytes);
   void take_early(std::uint16_t rank, Flow& of, const wire::DataHeader& header);
+  static void set_size(const Flow& of, Receiving& receiving, std::uint32_t bytes);
+  // Clauses 7.1.1 and 7.1.5: whether the receive is of this size and type.
+  static bool matches(const Flow& of, Receiving& receiving, std::uint32_t bytes, wire::ElementType element);
   static bool is_over(const Flow& of, const Name& name);
   static void count(base::TimeNs local, Flow& of, const wire::Prefix& prefix, std::uint32_t timestamp_ns);
   void check_block(std::uint16_t rank, base::TimeNs local, std::uint16_t to, std::uint8_t path,

@@ -9,6 +9,7 @@
 #include "sim/scenario_long.h"
 #include "sim/scenario_retirement.h"
 #include "sim/scenario_short.h"
+#include "sim/scenario_up_to.h"
 #include "sim/scenario_window.h"
 
 namespace mlt::sim {
@@ -422,6 +423,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kSixth) draw_fed(scenario);
   if (draw >= Draw::kSeventh) draw_long_paths(scenario);
   if (draw >= Draw::kSeventh) draw_shared_budgets(scenario);
+  if (draw >= Draw::kEighth) draw_up_to(scenario);
   if (draw >= Draw::kFifth) widen_window(scenario);
   if (draw >= Draw::kFifth) widen_ports(scenario);
   scenario.limit_ns = scenario.quiet_ns + scenario.simulator.host.endpoint.operation_timeout_ns * 3 / 2;

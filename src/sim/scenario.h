@@ -81,8 +81,9 @@ struct Scenario {
 // orderly ends, path limits, wrapping sequence numbers, peers that exceed their share, and round bounds. kThird: before
 // late networks without loss. kFourth: before links that carry only short datagrams, and before tags were forgotten.
 // kFifth: before sends whose segments become ready one after another. kSixth: before long paths, windows that grow, and
-// sockets that drop though the network does not. kSeventh also has receives that share a loss budget.
-enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth, kSixth, kSeventh };
-Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kSeventh);
+// sockets that drop though the network does not. kSeventh also has receives that share a loss budget, and is
+// before receives that are posted for up to a size.
+enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth, kSixth, kSeventh, kEighth };
+Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kEighth);
 
 }  // namespace mlt::sim

@@ -273,6 +273,94 @@ static void completion__of_a_failure_names_rank_tensor_and_cause(void) {
   mlt_completion_release(&done);
 }
 
+/* An eager receive with a bound of one half ends with half of the tensor missing. */
+static void completion__of_a_lossy_receive_has_its_missing_ranges(void) {
+  static float data[COUNT], got[COUNT];
+  uint64_t sent, received, missing = 0, end = 0;
+  mlt_completion done;
+  size_t i, at;
+  mlt_send_options send = send_of(data, sizeof data, 13);
+  mlt_receive_options receive = receive_of(got, sizeof got, 13);
+  for (i = 0; i < COUNT; ++i) data[i] = got[i] = (float)(i + 1);
+  send.element = receive.element = MLT_FLOAT32;
+  receive.loss_bound = 0.5;
+  receive.eager = 1;
+  OK(mlt_post_receive(contexts[1], &receive, &received));
+  OK(mlt_post_send(contexts[0], &send, &sent));
+  OK(mlt_wait(contexts[1], received, LONG_WAIT, &done, sizeof done));
+  CHECK(done.error == MLT_OK && done.status == MLT_STATUS_WITHIN_BOUND && done.text[0] == '\0');
+  CHECK(done.missing_count > 0 && done.missing != NULL && done.owned != NULL);
+  CHECK(done.missing_bytes > 0 && done.missing_bytes <= done.allowed_missing_bytes);
+  CHECK(done.allowed_missing_bytes == sizeof data / 2);
+  for (i = 0; i < done.missing_count; ++i) {
+    const mlt_range range = done.missing[i];
+    CHECK(i == 0 || range.offset_bytes > end); /* ascending, and neighbours are one range */
+    end = range.offset_bytes + range.length_bytes;
+    CHECK(range.length_bytes > 0 && end <= sizeof data);
+    for (at = range.offset_bytes / sizeof got[0]; at < end / sizeof got[0]; ++at) CHECK(got[at] == 0);
+    missing += range.length_bytes;
+  }
+  CHECK(missing == done.missing_bytes);
+  for (i = 0, at = 0; at < COUNT; ++at) {
+    if (got[at] == 0) ++i;
+  }
+  CHECK(i * sizeof got[0] == missing); /* all others have arrived */
+  mlt_completion_release(&done);
+  CHECK(done.missing == NULL && done.missing_count == 0);
+  OK(mlt_wait(contexts[0], sent, LONG_WAIT, &done, sizeof done));
+  CHECK(done.missing_bytes == missing && done.missing_count == 0);
+  mlt_completion_release(&done);
+
+  /* Nothing is sent: at its deadline all of it is missing, and kept as it was. */
+  for (i = 0; i < COUNT; ++i) got[i] = 7;
+  receive.tag = 14;
+  receive.eager = 0;
+  receive.keep_missing = 1;
+  receive.deadline_ns = SECOND / 100;
+  OK(mlt_post_receive(contexts[1], &receive, &received));
+  OK(mlt_wait(contexts[1], received, LONG_WAIT, &done, sizeof done));
+  CHECK(done.error == MLT_OK && done.status == MLT_STATUS_DEADLINE && done.missing_bytes == sizeof data);
+  CHECK(done.missing_count == 1 && done.missing[0].offset_bytes == 0 && done.missing[0].length_bytes == sizeof data);
+  CHECK(got[0] == 7 && got[COUNT - 1] == 7);
+  mlt_completion_release(&done);
+}
+
+static void receive__of_up_to_a_size_tells_the_true_one(void) {
+  static const size_t sizes[] = {0, 1, 1000, 5000};
+  char data[5001], got[5000];
+  uint64_t sent, received;
+  mlt_completion done;
+  size_t i;
+  mlt_send_options send;
+  mlt_receive_options receive = receive_of(got, sizeof got, 15);
+  memset(data, 'a', sizeof data);
+  receive.up_to = 2;
+  FAILS(mlt_post_receive(contexts[1], &receive, &received), MLT_ERROR_CONFIG, "up_to");
+  receive.up_to = 1;
+  for (i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+    memset(got, 'z', sizeof got);
+    send = send_of(data, sizes[i], 15);
+    OK(mlt_post_receive(contexts[1], &receive, &received));
+    OK(mlt_post_send(contexts[0], &send, &sent));
+    OK(mlt_wait(contexts[1], received, LONG_WAIT, &done, sizeof done));
+    CHECK(done.error == MLT_OK && done.status == MLT_STATUS_COMPLETE && done.total_bytes == sizes[i]);
+    CHECK(memcmp(got, data, sizes[i]) == 0 && (sizes[i] == sizeof got || got[sizes[i]] == 'z'));
+    mlt_completion_release(&done);
+    finish(contexts[0], sent);
+  }
+  send = send_of(data, sizeof data, 15);
+  OK(mlt_post_receive(contexts[1], &receive, &received));
+  OK(mlt_post_send(contexts[0], &send, &sent));
+  OK(mlt_wait(contexts[1], received, LONG_WAIT, &done, sizeof done));
+  CHECK(done.error == MLT_ERROR_SIZE_MISMATCH);
+  CHECK(strstr(done.text, "up to 5000 bytes") != NULL && strstr(done.text, "sends 5001 bytes") != NULL);
+  mlt_completion_release(&done);
+  OK(mlt_wait(contexts[0], sent, LONG_WAIT, &done, sizeof done));
+  CHECK(done.error == MLT_ERROR_SIZE_MISMATCH);
+  CHECK(strstr(done.text, "receives 5000 bytes") != NULL && strstr(done.text, "(5001 bytes") != NULL);
+  mlt_completion_release(&done);
+}
+
 static void structures__of_other_versions(void) {
   struct {
     mlt_send_options known;
@@ -539,6 +627,8 @@ int main(int argc, char** argv) {
   send_and_receive__by_test_poll_and_wait();
   collectives__have_the_right_results();
   completion__of_a_failure_names_rank_tensor_and_cause();
+  completion__of_a_lossy_receive_has_its_missing_ranges();
+  receive__of_up_to_a_size_tells_the_true_one();
   structures__of_other_versions();
   bad_posts__are_rejected_before_anything_starts();
   close__ends_what_is_in_progress_and_is_known_to_the_peer();

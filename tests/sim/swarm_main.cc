@@ -51,6 +51,7 @@ const char* option_of(sim::Draw draw) {
   if (draw == sim::Draw::kFourth) return " --fourth-draw";
   if (draw == sim::Draw::kFifth) return " --fifth-draw";
   if (draw == sim::Draw::kSixth) return " --sixth-draw";
+  if (draw == sim::Draw::kSeventh) return " --seventh-draw";
   return draw == sim::Draw::kSecond ? " --second-draw" : "";
 }
 
@@ -103,7 +104,7 @@ int main(int argc, char** argv) {
   program = argv[0];
   std::uint64_t first = 1, count = 100;
   bool trace = false, quiet = true, keep_going = false;
-  sim::Draw draw = sim::Draw::kSeventh;
+  sim::Draw draw = sim::Draw::kEighth;
   unsigned limit_s = 300;  // a seed takes milliseconds
   std::vector<std::uint64_t> seeds;
   for (int i = 1; i < argc; ++i) {
@@ -137,6 +138,8 @@ int main(int argc, char** argv) {
       draw = sim::Draw::kFifth;
     } else if (option == "--sixth-draw") {
       draw = sim::Draw::kSixth;
+    } else if (option == "--seventh-draw") {
+      draw = sim::Draw::kSeventh;
     } else if (option == "--trace") {
       trace = true;
     } else if (option == "--verbose") {

@@ -217,6 +217,7 @@ class Engine:
         deadline_ns: int,
         timeout_ns: int,
         dtype: str,
+        up_to: bool = ...,
     ) -> int: ...
     def post_all_reduce(
         self,

@@ -27,6 +27,7 @@ def _are_integers(value: object) -> bool:
 _KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "int": (_is_integer, "an integer"),
     "float": (lambda value: isinstance(value, Real) or hasattr(value, "__float__"), "a number"),
+    "bool": (lambda value: hasattr(value, "__bool__"), "True or False"),
     "str": (lambda value: isinstance(value, str), "text"),
     "Sequence[int]": (_are_integers, "a list of integers"),
     "Reduction": (lambda value: type(value).__name__ == "Reduction", "a mlt.Reduction"),

@@ -216,6 +216,21 @@ def test_transfer__size_mismatch_fails_both_sides(job: list[mlt.Context], elemen
     landing.extend(b"ours again")
 
 
+def test_up_to__a_longer_tensor_fails_both_sides_and_the_next_works(job: list[mlt.Context]) -> None:
+    landing = np.zeros(10, np.float32)
+    with takes(at_most=MISMATCH_SECONDS):
+        receive = job[1].post_recv(landing, from_=0, tag=63, up_to=True)
+        send = job[0].post_send(np.ones(11, np.float32), to=1, tag=63)
+        with refused(mlt.SizeMismatchError, r"receive of tag 63 \(up to 40 bytes.*rank 0 sends 44 bytes"):
+            receive.wait(5)
+        with refused(mlt.SizeMismatchError, r"send of tag 63.*rank 1 receives 40 bytes"):
+            send.wait(5)
+    assert not landing.any()
+    assert exchange(job[0], job[1], np.ones(9, np.float32), landing, tag=63, up_to=True).bytes == 36
+    with pytest.raises(TypeError, match="up_to is 'yes'; it is True or False"):
+        job[1].post_recv(landing, from_=0, tag=63, up_to="yes")  # type: ignore[arg-type]
+
+
 def test_transfer__type_mismatch_fails_both_sides(job: list[mlt.Context]) -> None:
     landing = bytearray(40)
     with takes(at_most=MISMATCH_SECONDS):

@@ -96,6 +96,20 @@ def test_transfer__loses_at_most_the_bound_and_says_what(lossy: list[mlt.Context
     assert set(into[~arrived]) == {0.0 if fill == "zero" else -7.0}
 
 
+def test_up_to__what_was_sent_is_complete_and_bounded_by_its_own_size(lossy: list[mlt.Context]) -> None:
+    for count in ELEMENT_COUNTS:
+        sent = values("float32", count) + 1
+        into = np.full(ELEMENT_COUNTS[-1] + 100, -1, np.float32)
+        done = exchange(lossy[0], lossy[1], sent, into, loss_bound=0.3, up_to=True)
+        assert done.bytes == 4 * count
+        missing = np.zeros(count, bool)
+        for offset, length in done.missing:
+            missing[offset // 4 : (offset + length) // 4] = True
+        assert missing.sum() * 4 == done.missing_bytes <= 0.3 * done.bytes
+        assert np.array_equal(into[:count], np.where(missing, 0, sent))
+        assert (into[count:] == -1).all()
+
+
 def test_transfer__without_a_bound_repairs_every_loss(lossy: list[mlt.Context]) -> None:
     sent = floats(MEGABYTES)
     into = np.zeros_like(sent)

@@ -17,6 +17,21 @@ TEST_CASE("covers__as_many_bytes_as_the_bound_allows") {
   CHECK_FALSE(LossBudget().covers(1));
 }
 
+TEST_CASE("shrink__changes_the_bound_and_keeps_what_was_noted") {
+  LossBudget budget(100, 4, 0.29);
+  budget.note_dropped();
+  budget.shrink(LossBudget(10, 4, 0.29));
+  CHECK(budget.bytes() == 8);
+  CHECK(budget.covers(8));
+  CHECK_FALSE(budget.covers_loss(8, 0));
+  CHECK(budget.covers_loss(8, 1));
+  SharedLossBudget shared(100, 4, 0.01);
+  LossBudget own(10, 4, 0.5);
+  own.share(shared, 0);
+  budget.shrink(own);
+  CHECK(budget.bytes() == 4);
+}
+
 TEST_CASE("covers__nothing_before_all_critical_segments_arrived") {
   LossBudget budget(100, 4, 0.5);
   budget.expect_critical();

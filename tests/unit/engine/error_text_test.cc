@@ -41,7 +41,9 @@ TEST_CASE("failure_text__names_ranks_operation_and_cause") {
   using core::CompletionStatus;
   const std::string what = "send of tag 7 (16 bytes of float32) to rank 1";
   CHECK(engine::failure_text(0, what, failed(CompletionStatus::kSizeMismatch, CompletionKind::kSend), "") ==
-        "rank 0: " + what + " failed: rank 1 receives 8 bytes; both sides must name the same size");
+        "rank 0: " + what +
+            " failed: rank 1 receives 8 bytes; both sides must name the same size, or the receive "
+            "a maximum that is not smaller (up_to)");
   CHECK(engine::failure_text(0, what, failed(CompletionStatus::kPeerFailed, CompletionKind::kSend), "it died") ==
         "rank 0: " + what + " failed: it died");
   CHECK(engine::failure_text(0, what, failed(CompletionStatus::kPeerFailed, CompletionKind::kSend), "") ==
