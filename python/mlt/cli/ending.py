@@ -1,7 +1,8 @@
 """How every command ends: its exit status, and standard streams that the caller closed or nobody reads.
 
 Exit statuses: 0, success; 1, the command failed or found a problem; 2, the command line, a variable or an input file is
-wrong; 130, interrupted; 141, nobody reads the output any more; 128 and the number of another signal that ended it.
+wrong; 127, the program to run was not found; 130, interrupted; 141, nobody reads the output any more; 128 and the
+number of another signal that ended it.
 Imports nothing but the standard library, so that the entry point stays light.
 """
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
+FAILED, USAGE, NOT_FOUND, INTERRUPTED, UNREAD = 1, 2, 127, 130, 141
 
 
 class OutputError(Exception):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlt._shared import processes as supervisor
-from mlt.cli.ending import interrupted
+from mlt.cli.ending import NOT_FOUND, interrupted
 from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.demo.problem import DemoError
@@ -75,7 +75,7 @@ def launch(
 
     if shutil.which(command[0]) is None:
         _say(f"program not found: {command[0]!r}")
-        raise typer.Exit(127)
+        raise typer.Exit(NOT_FOUND)
     try:
         with supervisor.interruptible():
             outcome = supervisor.run(names, start, grace=grace, services=services)

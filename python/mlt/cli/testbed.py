@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import click
 
 from mlt._shared.output_files import WriteFailedError
 from mlt.cli.click_style import Group
-from mlt.cli.ending import interrupted
+from mlt.cli.ending import NOT_FOUND, interrupted
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
@@ -111,6 +112,9 @@ def _topology(file: Path | None, options: dict[str, Any]) -> Topology:
 def _check_command(command: tuple[str, ...]) -> None:
     if not command:
         raise BadTopologyError("no command; write it after --, for example: -- python train.py")
+    if shutil.which(command[0]) is None:  # before a network is made for it
+        click.echo(f"testbed: program not found: {command[0]!r}", err=True)
+        raise SystemExit(NOT_FOUND)
 
 
 @app.command()

@@ -68,6 +68,10 @@ EXAMPLES: dict[str, tuple[int, Callable[[Path], int]]] = {
 }
 
 
+def test_testbed__looks_for_the_program_before_it_makes_a_network() -> None:
+    assert status("testbed", "run", "--hosts", "1", "--", "no-such-program-of-anybody") == EXAMPLES["127"][0]
+
+
 def test_documentation__has_a_row_for_each() -> None:
     text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
     table = text.partition("## Exit statuses")[2]

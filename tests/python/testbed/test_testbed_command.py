@@ -64,7 +64,7 @@ def test_run__names_the_package_of_a_missing_program(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     # A PATH without tc: everything else is reached through it.
-    for program in ("nsenter", "unshare", "setpriv"):
+    for program in ("nsenter", "unshare", "setpriv", "true"):
         (tmp_path / program).symlink_to(f"/usr/bin/{program}")
     env = {**os.environ, "PATH": str(tmp_path)}
     done = subprocess.run(
