@@ -121,9 +121,7 @@ class LossyReduceScatter:
         if async_op and scale != 1.0:
             input_tensor, scale = input_tensor * scale, 1.0
         with allowing(Allowance(bound, layer, max(self._layers, layer + 1), observe)):
-            work: dist.Work | None = _reduce_scatter(
-                output_tensor, input_tensor, op=op, group=group, async_op=async_op
-            )
+            work: dist.Work | None = _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
         if scale != 1.0:
             output_tensor.mul_(scale)
         return work
