@@ -17,7 +17,7 @@ from typing import Any
 from mlt.torch.loss import Allowance, LossSchedule, allowing, check_bound
 from mlt.torch.process_group import mlt_group
 from mlt.torch.reductions import factor_of
-from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepLog, StepStatistics
+from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 
 import torch
 import torch.distributed as dist
@@ -29,7 +29,7 @@ _NONE = -1  # torch's number outside of a backward pass
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
-class LossyReduceScatter:
+class LossyReduceScatter(StepRecorder):
     """The reduce-scatter of an FSDP2 model's gradients, of which each rank may miss a bounded part.
 
     ``loss_bound`` in [0, 1): max fraction of the elements that a rank may miss of each other rank's part; 0 is as exact
@@ -49,21 +49,11 @@ class LossyReduceScatter:
     def __init__(self, *, loss_bound: float | LossSchedule = 0.1, history: int = DEFAULT_HISTORY) -> None:
         if not callable(loss_bound):
             check_bound(loss_bound)
+        super().__init__(history)
         self.loss_bound = loss_bound
-        self._log = StepLog(history)
         self._backward = _NONE  # torch's number of the backward pass that began last
         self._count = 0  # of this step's calls
         self._layers = 0  # calls of the last step
-
-    @property
-    def steps(self) -> tuple[StepStatistics, ...]:
-        """Statistics of the finished steps, oldest first."""
-        return self._log.finished()
-
-    @property
-    def latest(self) -> StepStatistics | None:
-        """Statistics of the last finished step; None before the first."""
-        return self._log.latest()
 
     def set_on(self, model: torch.nn.Module) -> None:
         """Use this for every module of ``model`` that ``fully_shard`` has wrapped.

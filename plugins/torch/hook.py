@@ -17,7 +17,7 @@ from mlt.torch.contexts import current_context
 from mlt.torch.loss import LossSchedule, check_bound
 from mlt.torch.process_group import mlt_group
 from mlt.torch.staging import Staged, device_of
-from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepLog, StepStatistics
+from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 from mlt.torch.work import CallQueue
 
 import torch
@@ -33,7 +33,7 @@ _BY_SERVICES = (torch.float32,)
 _AMONG_WORKERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-class BoundedLossState:
+class BoundedLossState(StepRecorder):
     """State of the hook between steps: how buckets are averaged, their keys, the statistics.
 
     ``transport``: whose workers average. A process group "mlt" (that of the model's DDP, if it has one of its own) or
@@ -64,24 +64,14 @@ class BoundedLossState:
     ) -> None:
         if not callable(loss_bound):
             check_bound(loss_bound)
+        super().__init__(history)
         self.loss_bound = loss_bound
-        self._log = StepLog(history)
         self._post: partial[Any] = _averaging(transport if transport is not None else current_context())
         self._types = _AMONG_WORKERS if self._post.func is _all_reduce else _BY_SERVICES
         self._next_key = first_key
         self._keys: dict[Hashable, int] = {}
         self._bucket_count = 0
         self._staging = CallQueue("mlt-hook")  # its threads start with the first bucket on a GPU
-
-    @property
-    def steps(self) -> tuple[StepStatistics, ...]:
-        """Statistics of the finished steps, oldest first."""
-        return self._log.finished()
-
-    @property
-    def latest(self) -> StepStatistics | None:
-        """Statistics of the last finished step; None before the first."""
-        return self._log.latest()
 
     def synchronise(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start averaging one bucket; returns a future of its average over the workers (in the bucket's own buffer).

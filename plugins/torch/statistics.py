@@ -118,3 +118,20 @@ class StepLog:
         """The last finished step; None before the first."""
         with self._lock:
             return self._finished[-1] if self._finished else None
+
+
+class StepRecorder:
+    """Whatever keeps the statistics of its last ``history`` steps."""
+
+    def __init__(self, history: int) -> None:
+        self._log = StepLog(history)
+
+    @property
+    def steps(self) -> tuple[StepStatistics, ...]:
+        """Statistics of the finished steps, oldest first."""
+        return self._log.finished()
+
+    @property
+    def latest(self) -> StepStatistics | None:
+        """Statistics of the last finished step; None before the first."""
+        return self._log.latest()
