@@ -365,6 +365,13 @@ class Engine {
   // Starts the I/O thread and connects to every peer; returns when all are up, or throws what went wrong with which and
   // closes the engine. For once; timeout_ns < 0: waits without end.
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
+  // The same without waiting: starts the I/O thread, unless it runs, and connects to these peers, which no call has
+  // named before. The others may follow in later calls; until then they may come up by connecting to this rank. A peer
+  // that is not up when timeout_ns has passed has failed. Host names, unlike numeric addresses, are looked up here.
+  void start_connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
+  // Whether all peers that were named are up. Throws as connect() does if one of them failed, but the engine stays
+  // open: operations with the others work. Never blocks.
+  bool test_connected();
 
   // Segments of a tensor of `total_bytes` to `peer`, and the payload of a full one.
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;

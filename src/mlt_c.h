@@ -245,6 +245,14 @@ MLT_API uint16_t mlt_control_port(const mlt_context* context);
 /* Connects to every other rank of the job, and returns when all are up. For once: after an error the context is closed,
  * unless peers was rejected (MLT_ERROR_CONFIG). timeout_ns < 0: waits without end. */
 MLT_API int mlt_connect(mlt_context* context, const mlt_peer* peers, size_t peer_count, int64_t timeout_ns);
+/* The same without waiting: starts to connect to these peers, which no call has named before, and returns. Ranks whose
+ * addresses are not known yet may follow in later calls; they may also come up before, by connecting to this rank,
+ * which mlt_peer_is_up() shows. So with peer_count 0 this rank only accepts. A peer that is not up when timeout_ns has
+ * passed has failed (< 0: waits without end). Host names, unlike numeric addresses, are looked up before it returns. */
+MLT_API int mlt_connect_start(mlt_context* context, const mlt_peer* peers, size_t peer_count, int64_t timeout_ns);
+/* MLT_OK: all peers that were named are up. MLT_IN_PROGRESS: not yet. Any other result is the error of one that failed,
+ * as of mlt_connect; the context stays open, and operations with the others work. Never blocks. */
+MLT_API int mlt_connect_test(mlt_context* context);
 /* Says goodbye to the peers and cancels what is in progress; its completions can still be taken. `failure`: why this
  * rank ends before its work is done, which its peers report; NULL or "": it is done. */
 MLT_API int mlt_close(mlt_context* context, const char* failure);

@@ -60,12 +60,13 @@ mlt_options defaults() {
   return given;
 }
 
-// Every other rank once. An array of structures whose size is the caller's: the first one's `size` is the stride.
-std::vector<PeerAddress> peers_of(const mlt_context& context, const mlt_peer* given, std::size_t count) {
+// Other ranks, each once. An array of structures whose size is the caller's: each one's `size` is the way to the next.
+std::vector<PeerAddress> peers_of(const mlt_context& context, const mlt_peer* given, std::size_t count, bool all,
+                                  const std::string& function) {
   const auto wrong = [&](const std::string& text) {
-    reject("mlt_connect: rank " + std::to_string(context.rank) + ": " + text);
+    reject(function + ": rank " + std::to_string(context.rank) + ": " + text);
   };
-  if (count != std::size_t{context.ranks} - 1) {
+  if (all && count != std::size_t{context.ranks} - 1) {
     wrong(std::to_string(count) + " peers for a job of " + std::to_string(context.ranks) +
           " ranks: give every other rank once");
   }
@@ -74,7 +75,7 @@ std::vector<PeerAddress> peers_of(const mlt_context& context, const mlt_peer* gi
   const auto* next = reinterpret_cast<const unsigned char*>(given);
   for (std::size_t i = 0; i < count; ++i) {
     const auto* one = reinterpret_cast<const mlt_peer*>(next);
-    const mlt_peer peer = read(one, "mlt_connect", "a peer");
+    const mlt_peer peer = read(one, function.c_str(), "a peer");
     next += peer.size;
     const std::string name = "peer " + std::to_string(i) + " is rank " + std::to_string(peer.rank);
     if (peer.rank >= context.ranks || peer.rank == context.rank) {
@@ -173,8 +174,21 @@ uint16_t mlt_control_port(const mlt_context* context) {
 int mlt_connect(mlt_context* context, const mlt_peer* peers, size_t peer_count, int64_t timeout_ns) {
   return c::call([&] {
     mlt_context& own = c::checked(context, "mlt_connect");
-    own.engine.connect(c::peers_of(own, peers, peer_count), timeout_ns);
+    own.engine.connect(c::peers_of(own, peers, peer_count, true, "mlt_connect"), timeout_ns);
   });
+}
+
+int mlt_connect_start(mlt_context* context, const mlt_peer* peers, size_t peer_count, int64_t timeout_ns) {
+  return c::call([&] {
+    mlt_context& own = c::checked(context, "mlt_connect_start");
+    own.engine.start_connect(c::peers_of(own, peers, peer_count, false, "mlt_connect_start"), timeout_ns);
+  });
+}
+
+int mlt_connect_test(mlt_context* context) {
+  bool up = false;
+  const int code = c::call([&] { up = c::checked(context, "mlt_connect_test").engine.test_connected(); });
+  return code != MLT_OK || up ? code : MLT_IN_PROGRESS;
 }
 
 int mlt_close(mlt_context* context, const char* failure) {

@@ -58,6 +58,13 @@ void Engine::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns
   }
 }
 
+void Engine::start_connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
+  impl_->loop.start_connect(peers, timeout_ns);
+  impl_->was_connected = true;
+}
+
+bool Engine::test_connected() { return impl_->loop.test_connected(); }
+
 void Engine::close(const std::string& failure) {
   impl_->submitter.close();
   impl_->loop.stop(failure);

@@ -58,27 +58,53 @@ EventLoop::~EventLoop() { stop(); }
 void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
   // The channel stops at the deadline and reports the cause; this thread waits slightly longer to receive it.
   const auto until = deadline_after(timeout_ns < 0 ? timeout_ns : base::after(timeout_ns, kConnectGraceNs));
+  start_connect(peers, timeout_ns);
+  peers_.wait_connected(peers, until, timeout_ns);
+}
+
+void EventLoop::start_connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
   const TimeNs now = io::monotonic_now();
+  const TimeNs deadline = timeout_ns < 0 ? base::kNever : base::after(now, timeout_ns);
   std::vector<io::SocketAddress> addresses;
   for (const PeerAddress& peer : peers) addresses.push_back(resolve_peer(options_, peer));
-  {
-    const std::lock_guard lock(thread_mutex_);
-    if (stopping_) {
-      throw Error(ErrorCode::kClosed, "rank " + std::to_string(options_.rank) + ": the context was closed");
+  const std::lock_guard lock(thread_mutex_);
+  if (stopping_) {
+    throw Error(ErrorCode::kClosed, "rank " + std::to_string(options_.rank) + ": the context was closed");
+  }
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    const auto same = [&](const PeerAddress& other) { return other.rank == peers[i].rank; };
+    if (std::ranges::any_of(named_, same) || std::ranges::any_of(peers.first(i), same)) {
+      throw Error(ErrorCode::kConfig, "connect: rank " + std::to_string(options_.rank) + " was given rank " +
+                                          std::to_string(peers[i].rank) + " before: give each peer once");
     }
+  }
+  named_.insert(named_.end(), peers.begin(), peers.end());
+  std::optional<io::OsError> failed;
+  const auto name_all = [&] {
     for (std::size_t i = 0; i < peers.size(); ++i) {
       const std::uint16_t rank = peers[i].rank;
-      // The higher rank connects to the lower, which listens. The channel names ranks that are not up by the deadline.
-      const TimeNs deadline = timeout_ns < 0 ? base::kNever : base::after(now, timeout_ns);
       io::OsError error;
+      // The higher rank connects to the lower, which listens. The channel names ranks that are not up by the deadline.
       const bool known = rank < options_.rank ? channel_->connect_to(now, rank, addresses[i], deadline, error)
                                               : channel_->expect(now, rank, deadline, error);
-      if (!known) throw_os_error(error, options_.rank);
+      // One that came up before it was named may be down already: test_connected() reports why.
+      if (!known && peers_.state(rank) == PeerState::kConnecting) failed = error;
     }
-    thread_ = std::thread([this] { run(); });
-    started_ = true;
+  };
+  if (started_) {
+    run_and_wait(name_all);
+  } else {
+    name_all();
   }
-  peers_.wait_connected(peers, until, timeout_ns);
+  if (failed) throw_os_error(*failed, options_.rank);
+  if (started_) return;
+  thread_ = std::thread([this] { run(); });
+  started_ = true;
+}
+
+bool EventLoop::test_connected() {
+  const std::lock_guard lock(thread_mutex_);
+  return peers_.test_connected(named_);
 }
 
 void EventLoop::run() {

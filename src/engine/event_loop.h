@@ -51,6 +51,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
 
   // Any thread.
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
+  void start_connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
+  bool test_connected();
   // `failure`: why this rank leaves, if it failed; else empty.
   void stop(const std::string& failure = {});
   // Runs `command(now)` with the loop's lock: here if the lock is free, else its holder does. False if the queue
@@ -157,6 +159,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::atomic<bool> started_{false};
   std::mutex thread_mutex_;
   std::thread thread_;                        // guarded by thread_mutex_
+  std::vector<PeerAddress> named_;            // those of start_connect(); guarded by thread_mutex_
   std::string failure_;                       // guarded by thread_mutex_, until the thread is told to end
   std::vector<std::string> failure_reasons_;  // [r]: why rank r failed, as it reported; else empty
 };

@@ -67,25 +67,38 @@ void PeerTable::close() {
 void PeerTable::wait_connected(std::span<const PeerAddress> peers, std::optional<SteadyTime> until,
                                std::int64_t timeout_ns) {
   std::unique_lock lock(mutex_);
-  const auto settled = [&] {
-    if (closed_) return true;
-    bool all = true;
-    for (const PeerAddress& peer : peers) {
-      const PeerState state = peers_[peer.rank].state.load();
-      if (state == PeerState::kFailed) return true;
-      all = all && (state == PeerState::kUp || state == PeerState::kLeft);
-    }
-    return all;
-  };
+  const auto settled = [&] { return is_settled(peers); };
   if (until) {
     changed_.wait_until(lock, *until, settled);
   } else {
     changed_.wait(lock, settled);
   }
-  if (closed_) {
-    throw Error(ErrorCode::kClosed, "rank " + std::to_string(rank_) + ": the context was closed while it connected");
-  }
+  throw_if_closed();
   throw_first_error(peers, timeout_ns);
+}
+
+bool PeerTable::test_connected(std::span<const PeerAddress> peers) {
+  const std::lock_guard lock(mutex_);
+  throw_if_closed();
+  if (!is_settled(peers)) return false;
+  throw_first_error(peers, -1);
+  return true;
+}
+
+bool PeerTable::is_settled(std::span<const PeerAddress> peers) const {
+  if (closed_) return true;
+  bool all = true;
+  for (const PeerAddress& peer : peers) {
+    const PeerState state = peers_[peer.rank].state.load();
+    if (state == PeerState::kFailed) return true;
+    all = all && (state == PeerState::kUp || state == PeerState::kLeft);
+  }
+  return all;
+}
+
+void PeerTable::throw_if_closed() const {
+  if (!closed_) return;
+  throw Error(ErrorCode::kClosed, "rank " + std::to_string(rank_) + ": the context was closed while it connected");
 }
 
 // With mutex_. Returns if all of `peers` are up or have left.

@@ -55,6 +55,8 @@ class PeerTable {
   // Waits until all of `peers` are up or have left. Throws mlt::Error if one failed, if close() was called, or at
   // `until`; its text names `timeout_ns`.
   void wait_connected(std::span<const PeerAddress> peers, std::optional<SteadyTime> until, std::int64_t timeout_ns);
+  // Whether all of them are up or have left; throws as wait_connected() does. Never blocks.
+  bool test_connected(std::span<const PeerAddress> peers);
   // Waits until no rank of first, first + 1, ... is connecting or up, or until close(). False on timeout.
   bool wait_gone(std::uint16_t first, std::uint16_t count, std::int64_t timeout_ns);
 
@@ -68,6 +70,9 @@ class PeerTable {
     ErrorCode error_code = ErrorCode::kPeerFailed;  // guarded by mutex_
   };
 
+  // With mutex_: whether a wait for these peers is over.
+  bool is_settled(std::span<const PeerAddress> peers) const;
+  void throw_if_closed() const;
   void throw_first_error(std::span<const PeerAddress> peers, std::int64_t timeout_ns) const;
 
   const std::uint16_t rank_;

@@ -557,6 +557,96 @@ static void bad_contexts__are_rejected(void) {
   mlt_destroy(context);
 }
 
+/* Polls until the result is not MLT_IN_PROGRESS. */
+static int until_connected(mlt_context* context) {
+  struct timespec now, start;
+  int result;
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  while ((result = mlt_connect_test(context)) == MLT_IN_PROGRESS) {
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    CHECK(now.tv_sec - start.tv_sec < 30);
+  }
+  return result;
+}
+
+static void until_up(mlt_context* context, uint16_t rank) {
+  struct timespec now, start;
+  int up = 0;
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  while (up == 0) {
+    OK(mlt_peer_is_up(context, rank, &up));
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    CHECK(now.tv_sec - start.tv_sec < 30);
+  }
+}
+
+/* One thread connects three ranks, whose addresses become known one after another. */
+static void connect_start__lets_peers_follow(void) {
+  mlt_context* all[3];
+  mlt_peer peers[3], unreachable;
+  char data[4] = "abc", got[4];
+  uint64_t sent, received;
+  int i, up;
+  mlt_send_options send = send_of(data, sizeof data, 1);
+  mlt_receive_options receive = receive_of(got, sizeof got, 1);
+  for (i = 0; i < 3; ++i) {
+    all[i] = create((uint16_t)i, 4);
+    memset(&peers[i], 0, sizeof peers[i]);
+    peers[i].size = sizeof peers[i];
+    peers[i].rank = (uint16_t)i;
+    peers[i].host = "127.0.0.1";
+    peers[i].control_port = mlt_control_port(all[i]);
+  }
+  CHECK(mlt_post_send(all[0], &send, &sent) == MLT_ERROR_PEER_FAILED);
+  OK(mlt_connect_start(all[0], NULL, 0, LONG_WAIT));
+  OK(mlt_connect_test(all[0])); /* of none */
+  OK(mlt_peer_is_up(all[0], 1, &up));
+  CHECK(up == 0);
+  OK(mlt_connect_start(all[1], &peers[0], 1, LONG_WAIT));
+  OK(until_connected(all[1]));
+  until_up(all[0], 1); /* without having been named */
+  OK(mlt_connect_start(all[0], &peers[1], 1, LONG_WAIT));
+  OK(until_connected(all[0]));
+  OK(mlt_post_receive(all[1], &receive, &received));
+  OK(mlt_post_send(all[0], &send, &sent));
+  finish(all[1], received);
+  finish(all[0], sent);
+
+  OK(mlt_connect_start(all[0], &peers[2], 1, LONG_WAIT));
+  CHECK(mlt_connect_test(all[0]) == MLT_IN_PROGRESS); /* rank 2 has no address to connect to yet */
+  OK(mlt_connect_start(all[2], peers, 2, LONG_WAIT));
+  OK(until_connected(all[2]));
+  OK(until_connected(all[0]));
+  until_up(all[1], 2);
+  send.to = 2;
+  OK(mlt_post_receive(all[2], &receive, &received));
+  OK(mlt_post_send(all[0], &send, &sent));
+  finish(all[2], received);
+  finish(all[0], sent);
+
+  FAILS(mlt_connect_start(all[2], peers, 1, LONG_WAIT), MLT_ERROR_CONFIG, "rank 0 before");
+  FAILS(mlt_connect_start(all[2], &peers[2], 1, LONG_WAIT), MLT_ERROR_CONFIG, "another rank of the job");
+  FAILS(mlt_connect_start(all[2], NULL, 1, LONG_WAIT), MLT_ERROR_CONFIG, "NULL");
+  FAILS(mlt_connect_start(NULL, NULL, 0, 0), MLT_ERROR_CONFIG, "context is NULL");
+  FAILS(mlt_connect_test(NULL), MLT_ERROR_CONFIG, "context is NULL");
+  CHECK(mlt_connect(all[2], peers, 3, LONG_WAIT) == MLT_ERROR_CONFIG);
+
+  /* Rank 3 never comes: the error names it, and the others go on. */
+  unreachable = peers[0];
+  unreachable.rank = 3;
+  OK(mlt_connect_start(all[0], &unreachable, 1, SECOND / 100));
+  CHECK(until_connected(all[0]) == MLT_ERROR_RENDEZVOUS);
+  CHECK(mlt_error_peer() == 3 && strstr(mlt_error_text(), "rank 3") != NULL);
+  OK(mlt_post_receive(all[2], &receive, &received));
+  OK(mlt_post_send(all[0], &send, &sent));
+  finish(all[2], received);
+  finish(all[0], sent);
+  OK(mlt_close(all[2], NULL));
+  FAILS(mlt_connect_test(all[2]), MLT_ERROR_CLOSED, "closed");
+  FAILS(mlt_connect_start(all[2], &unreachable, 1, 0), MLT_ERROR_CLOSED, "closed");
+  for (i = 0; i < 3; ++i) mlt_destroy(all[i]);
+}
+
 static void close__ends_what_is_in_progress_and_is_known_to_the_peer(void) {
   char data[4];
   uint64_t receives[20], operation;
@@ -623,6 +713,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && strcmp(argv[1], "--speed") == 0) return speed();
   names__of_codes();
   bad_contexts__are_rejected();
+  connect_start__lets_peers_follow();
   open_pair();
   send_and_receive__by_test_poll_and_wait();
   collectives__have_the_right_results();

@@ -37,6 +37,31 @@ std::optional<Error> error_of_wait(PeerTable& table, const std::vector<std::uint
 
 }  // namespace
 
+TEST_CASE("test_connected__is_true_when_all_are_up_and_throws_what_failed") {
+  PeerTable table(0, 4);
+  const std::vector<PeerAddress> peers = addresses_of({1, 2});
+  CHECK(table.test_connected({}));
+  CHECK_FALSE(table.test_connected(peers));
+  table.on_up(1, {kAddress}, 1'432, 1'432);
+  CHECK_FALSE(table.test_connected(peers));
+  table.on_up(2, {kAddress}, 1'432, 1'432);
+  CHECK(table.test_connected(peers));
+  table.on_down(1, PeerDownCause::kGoodbye, "rank 1 closed its context");
+  CHECK(table.test_connected(peers));
+  table.on_down(3, PeerDownCause::kUnreachable, "rank 3 did not come up");
+  CHECK(table.test_connected(peers));
+  try {
+    table.test_connected(addresses_of({1, 3}));
+    FAIL("a peer that failed counts as connected");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kRendezvous);
+    CHECK(error.peer() == 3);
+    CHECK(std::string(error.what()) == "rank 0: rank 3 did not come up");
+  }
+  table.close();
+  CHECK_THROWS_AS(table.test_connected(peers), Error);
+}
+
 TEST_CASE("on_up__sets_sizes_and_addresses_of_one_peer") {
   PeerTable table(0, 3);
   CHECK(table.state(1) == PeerState::kConnecting);
