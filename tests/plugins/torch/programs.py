@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -463,7 +464,7 @@ def fsdp_victim(context: mlt.Context, options: dict[str, Any]) -> Any:
     if RANK == 1:
         print("kill me", flush=True)
         time.sleep(60)  # killed before that
-    return failing_backward(loss)
+    return failing(loss.backward)
 
 
 def fsdp_over_gloo(context: mlt.Context, options: dict[str, Any]) -> Any:
@@ -619,13 +620,14 @@ def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
 def failing_step(replica: Any) -> Any:
     import torch
 
-    return failing_backward(replica(torch.randn(16, 64)).square().mean())
+    return failing(lambda: replica(torch.randn(16, 64)).square().mean().backward())
 
 
-def failing_backward(loss: Any) -> Any:
+def failing(step: Callable[[], Any]) -> Any:
+    """The error that ``step`` raises, and after how long."""
     started = time.monotonic()
     try:
-        loss.backward()
+        step()
     except RuntimeError as error:
         print(json.dumps({"error": str(error), "seconds": time.monotonic() - started}), flush=True)
         os._exit(0)
