@@ -97,7 +97,7 @@ def test_run__kills_processes_that_ignore_sigterm(name: str) -> None:
 def test_run__reports_a_command_that_does_not_exist(name: str) -> None:
     done = command("run", "--hosts", "2", "--name", name, "--grace", "0", "--", "no-such-program")
     assert done.returncode == 127
-    assert "no-such-program" in done.stdout
+    assert "no-such-program" in done.stderr
     assert leftovers(name) == []
 
 
