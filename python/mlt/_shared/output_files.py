@@ -38,7 +38,7 @@ def check_file(path: Path, *, suffixes: Sequence[str] = (), makes_folders: bool 
         found = f"the format {path.suffix} is unknown" if path.suffix else "its name has no suffix"
         raise UnwritableError(path, f"{found}; use {formats}")
     try:
-        target = path.resolve()
+        target = _resolved(path)
         if target.is_dir():
             raise UnwritableError(path, "it is a folder; name a file")
         if target.exists() and not os.access(target, os.W_OK):
@@ -51,6 +51,13 @@ def check_file(path: Path, *, suffixes: Sequence[str] = (), makes_folders: bool 
         raise UnwritableError(path, str(error)) from None
 
 
+def _resolved(path: Path) -> Path:
+    target = path.resolve()
+    if target.is_symlink():  # a loop, at which Python 3.13 raises no error
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target
+
+
 def check_folder(path: Path) -> None:
     """Reject a folder in which files could not be written. Makes no folder.
 
@@ -60,7 +67,7 @@ def check_folder(path: Path) -> None:
     try:
         if path.exists() and not path.is_dir():
             raise UnwritableError(path, "it is a file; name a folder")
-        _probe(_existing(path.resolve()))
+        _probe(_existing(_resolved(path)))
     except OSError as error:
         raise UnwritableError(path, error.strerror or str(error)) from None
 
@@ -74,7 +81,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         WriteFailedError: the disk is full, or the folder is not writable any more.
     """
     try:
-        target = path.resolve()
+        target = _resolved(path)
         if _is_special(target):
             with target.open("wb", buffering=0) as file:
                 _write_all(file.fileno(), content)
