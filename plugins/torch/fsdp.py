@@ -16,7 +16,7 @@ from typing import Any
 
 from mlt.torch.loss import Allowance, LossSchedule, allowing, check_bound
 from mlt.torch.process_group import mlt_group
-from mlt.torch.reductions import factor_of
+from mlt.torch.reductions import factor_of, multiplied
 from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 
 import torch
@@ -106,8 +106,8 @@ class LossyReduceScatter(StepRecorder):
         scale = 1.0
         if bound > 0 and op != dist.ReduceOp.AVG:
             # A sum over what arrived would be too small: it is the mean times the number of ranks.
-            factor = factor_of(SimpleNamespace(reduceOp=op), "reduce_scatter")
-            scale, op = group.size() * factor, dist.ReduceOp.AVG
+            input_tensor = multiplied(input_tensor, factor_of(SimpleNamespace(reduceOp=op), "reduce_scatter"))
+            scale, op = float(group.size()), dist.ReduceOp.AVG
         if async_op and scale != 1.0:
             input_tensor, scale = input_tensor * scale, 1.0
         with allowing(Allowance(bound, layer, max(self._layers, layer + 1), observe)):
