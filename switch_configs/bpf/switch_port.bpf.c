@@ -83,6 +83,8 @@ static __always_inline int traffic_class(struct __sk_buff* skb) {
 }
 
 static __always_inline void drain(struct port* port, __u64 now) {
+  // Read before the lock was taken: by now another CPU may have drained the port to a later time.
+  if (now <= port->drained_at_ns) return;
   __u64 elapsed = now - port->drained_at_ns;
   if (elapsed > NS_PER_SECOND) elapsed = NS_PER_SECOND;  // keeps the product below 64 bits
   __u64 credit = port->rate_bytes_per_second * elapsed / NS_PER_SECOND;

@@ -35,7 +35,9 @@ from testbed_lab import (
 )  # fmt: skip
 
 from mlt.testbed import Testbed, tc
+from mlt.testbed.counters import key_of
 from mlt.testbed.impairments import expected_losses, seed_of
+from mlt.testbed.switch_port import decode_port
 
 pytestmark = needs_testbed
 
@@ -78,6 +80,25 @@ def test_switch_port__above_l_drops_everything(slow_ports: Testbed) -> None:
     expected = expected_burst(150)
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=TOLERANCE), (name, found, expected)
+
+
+def test_switch_port__drains_nothing_for_a_packet_whose_time_another_cpu_has_passed() -> None:
+    """A packet reads the clock, then waits for the port: another CPU's packet may have drained it to a later time."""
+    with Testbed(**slow_ports_of("ebpf")) as bed:
+        burst(bed, "host1", 60)
+        table = bed._tables["port_of_ifindex"]
+        key = key_of(next(end for end in bed.layout.ports("switch") if end.interface == "host1"))
+        value = bytearray((table.lookup(key, locked=True) or [b""])[0])
+        later = time.monotonic_ns() + 10**10
+        struct.pack_into("=Q", value, 16, later)  # struct port: lock and pad, rate, drained_at_ns
+        before = decode_port(bytes(value))
+        table.update(key, bytes(value))
+        with sink(bed, "host1"), udp(bed, "host0", FRONT << 2 | ECT) as sock:
+            sock.sendto(bytes(PAYLOAD), (bed.address("host1"), PORT))
+            until(lambda: bed.port_state("switch", "host1").backlog_bytes != before.backlog_bytes)
+        after = bed.port_state("switch", "host1")
+    assert before.drained_at_ns == after.drained_at_ns == later
+    assert after.backlog_bytes[FRONT_QUEUE] == before.backlog_bytes[FRONT_QUEUE] + WIRE
 
 
 RATE, SHARE, SECONDS = 4_000_000, 0.7, 2.5
