@@ -164,7 +164,7 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
 }
 
 TEST_CASE("collectives__a_small_all_reduce_of_a_large_group_is_the_reference_bit_for_bit") {
-  for (std::uint64_t seed = 9'001; seed <= 9'040; ++seed) {
+  for (std::uint64_t seed = 9'001; seed <= 9'012; ++seed) {
     CAPTURE(seed);
     World world(seed, static_cast<std::uint16_t>(16 + 10 * (seed % 4)));
     const std::size_t elements = world.prng.below(collective::kDirectBytes / 4 / (world.ranks - 1U) + 1);
