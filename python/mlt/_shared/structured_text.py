@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import re
 from collections.abc import Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import yaml
 
 _JSON = {
     "Expecting property name enclosed in double quotes": "expected a name in double quotes",
@@ -13,7 +18,12 @@ _JSON = {
     "Illegal trailing comma before end of object": "a comma before the closing brace",
     "Illegal trailing comma before end of array": "a comma before the closing bracket",
 }
-_TOO_DEEP = "nested too deeply"
+# libyaml's composer recurses in C for each level, and some releases of it and of PyYAML overflow the stack.
+MAX_LEVELS = 100
+# Aliases of aliases multiply: a line of 50 bytes repeated ten times can stand for a billion values.
+MAX_VALUES_WITH_ALIASES = 1_000_000
+_TOO_DEEP = f"nested more than {MAX_LEVELS} levels deep"
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 
 
 class SyntaxProblem(ValueError):
@@ -33,28 +43,54 @@ def parse_json(text: str) -> Any:
         SyntaxProblem: it is none.
     """
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         known = _JSON.get(error.msg)
         reason = known or re.sub(r"^Expecting", "expected", error.msg).removesuffix(" at").removesuffix(" starting")
         reason = reason.replace("expected value", "expected a value").replace(" delimiter", "")
         raise SyntaxProblem("JSON", reason[0].lower() + reason[1:], error.lineno) from None
     except RecursionError:
-        raise SyntaxProblem("JSON", _TOO_DEEP, None) from None
+        raise SyntaxProblem("JSON", _TOO_DEEP, _line_too_deep(text)) from None
     except ValueError:  # the interpreter's limit
         raise SyntaxProblem("JSON", "a number with too many digits", None) from None
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_LEVELS):
+        parts = itertools.chain.from_iterable(one.values() if isinstance(one, dict) else one for one in level)
+        level = [part for part in parts if isinstance(part, dict | list)]
+    if level:
+        raise SyntaxProblem("JSON", _TOO_DEEP, _line_too_deep(text))
+    return value
 
 
-def parse_yaml(text: str, constructors: dict[str, Any] | None = None) -> Any:
-    """The value of a YAML text, in which no mapping has a key twice. ``constructors``: of further tags.
+def _line_too_deep(json_text: str) -> int | None:
+    """Line of the first bracket past ``MAX_LEVELS``."""
+    level = 0
+    for found in _STRING_OR_BRACKET.finditer(json_text):
+        if found[0] in "[{":
+            level += 1
+            if level > MAX_LEVELS:
+                return json_text.count("\n", 0, found.start()) + 1
+        elif found[0] in "]}":
+            level -= 1
+    return None
 
-    Raises:
-        SyntaxProblem: it is none.
-    """
+
+@functools.cache
+def _yaml_loader() -> type[Any]:
+    """The safe loader, except that deep nesting and a repeated key are errors (by default the last key wins)."""
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        """The safe loader, except that a repeated key is an error (by default the last one wins silently)."""
+        level = -1
+
+        # The composer, in C or Python, calls these two around each node before it recurses.
+        def descend_resolver(self, parent: yaml.Node | None, index: object) -> None:
+            self.level += 1
+            if parent is not None and self.level > MAX_LEVELS:
+                raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=parent.start_mark)
+
+        def ascend_resolver(self) -> None:
+            self.level -= 1
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
             seen: set[Hashable] = set()
@@ -70,15 +106,77 @@ def parse_yaml(text: str, constructors: dict[str, Any] | None = None) -> Any:
                 seen.add(key)
             return dict(super().construct_mapping(node, deep=deep))
 
+    return Loader
+
+
+def _check_aliases(root: yaml.Node) -> None:
+    """Raise MarkedYAMLError for aliases by which a document contains itself, or is deeper or larger than its text."""
+    import yaml
+
+    measured: dict[yaml.Node, tuple[int, int]] = {}  # levels and values, aliases written out
+    entered: set[yaml.Node] = set()
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in parts for part in pair]
+        missing = [part for part in parts if part not in measured]
+        problem = "an alias inside its own anchor" if any(part in entered for part in missing) else None
+        if not missing:
+            stack.pop()
+            levels = 1 + max((measured[part][0] for part in parts), default=-1)
+            values = 1 + sum(measured[part][1] for part in parts)
+            measured[node] = levels, values
+            if levels > MAX_LEVELS:
+                problem = _TOO_DEEP
+            elif values > MAX_VALUES_WITH_ALIASES:
+                problem = f"more than {MAX_VALUES_WITH_ALIASES} values once its aliases are written out"
+        if problem is not None:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        entered.add(node)
+        stack += missing
+
+
+def compose_yaml(text: str) -> yaml.Node | None:
+    """The nodes of a YAML text, which know their lines; None if it is none."""
+    import yaml
+
+    try:
+        return yaml.compose(text, Loader=_yaml_loader())
+    except yaml.YAMLError:
+        return None
+
+
+def parse_yaml(text: str, constructors: dict[str, Any] | None = None) -> Any:
+    """The value of a YAML text, in which no mapping has a key twice. ``constructors``: of further tags.
+
+    Raises:
+        SyntaxProblem: it is none.
+    """
+    import yaml
+
+    class Loader(_yaml_loader()):  # type: ignore[misc]
+        """With the constructors of this call."""
+
     for tag, construct in (constructors or {}).items():
         Loader.add_constructor(tag, construct)
     try:
-        return yaml.load(text, Loader=Loader)
+        loader = Loader(text)
+        try:
+            root = loader.get_single_node()
+            if root is not None and "*" in text:
+                _check_aliases(root)
+            return None if root is None else loader.construct_document(root)
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         detail = " ".join(part for part in (error.context, error.problem) if part)
         unknown = re.search(r"could not determine a constructor for the tag '(?:tag:yaml.org,2002:)?(.*)'", detail)
         reason = f"unknown tag {unknown[1]!r}" if unknown else " ".join(detail.split())
+        if "maximum nesting depth" in reason:  # of libyaml, some releases of which read far ahead of the composer
+            reason = _TOO_DEEP
         raise SyntaxProblem("YAML", reason, mark.line + 1 if mark else None) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -86,8 +184,6 @@ def parse_yaml(text: str, constructors: dict[str, Any] | None = None) -> Any:
         raise SyntaxProblem("YAML", f"control character U+{code:04X}", line) from None
     except yaml.YAMLError as error:
         raise SyntaxProblem("YAML", " ".join(str(error).split()), None) from None
-    except RecursionError:
-        raise SyntaxProblem("YAML", _TOO_DEEP, None) from None
     except ValueError as error:  # of a date, or the interpreter's limit of digits
         is_number = "digits" in str(error)
         reason = "a number with too many digits" if is_number else f"an impossible date ({error})"

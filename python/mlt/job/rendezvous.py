@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import math
 import socket
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mlt._shared.json_lines import quoted
+from mlt._shared.json_lines import object_of, quoted
 from mlt._shared.link import GoneError, Link, SilenceError, StrangerError
 from mlt.errors import ConfigError, MltError, PeerMismatchError, RendezvousError, from_code
 from mlt.job import handshake_client, interfaces
@@ -238,7 +237,7 @@ def _content(message: dict[str, Any], prover: secret_module.Prover) -> str:
 
 def _table(config: JobConfig, answer: str) -> list[Endpoint]:
     try:
-        message = json.loads(answer)
+        message = object_of(answer)
         if "error" in message:
             text = f"rank {config.rank}: refused by rank 0 at {where(config)}: {message['text']}"
             raise from_code(str(message["error"]), text, 0)

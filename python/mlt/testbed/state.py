@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mlt._shared import variables
+from mlt._shared.json_lines import object_of
 from mlt.testbed.errors import TestbedError
 
 VERSION = 1
@@ -143,7 +144,7 @@ def all_states() -> list[State]:
     found = []
     for path in sorted(directory().glob("*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            raw = json.loads(path.read_text(encoding="utf-8"))
+            raw = object_of(path.read_text(encoding="utf-8"))
             if raw.get("version") == VERSION:
                 found.append(State(**raw))
     return found

@@ -278,7 +278,7 @@ def test_meet__a_silent_caller_delays_no_other() -> None:
         assert zero.join() == [table]
 
 
-def proving(content: dict[str, Any]) -> tuple[int, Callable[[], None]]:
+def proving(content: dict[str, Any] | str) -> tuple[int, Callable[[], None]]:
     """A server that proves itself to one caller, and says ``content``; its port, and a function that ends it."""
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -291,7 +291,7 @@ def proving(content: dict[str, Any]) -> tuple[int, Callable[[], None]]:
             stream.write(json.dumps(opening).encode() + b"\n")
             stream.flush()
             stream.readline()
-            text = json.dumps(content)
+            text = content if isinstance(content, str) else json.dumps(content)
             stream.write(json.dumps({"content": text, "proof": prover.prove(text)}).encode() + b"\n")
 
     thread = threading.Thread(target=serve)
@@ -334,6 +334,16 @@ def test_meet__whatever_else_listens_there_is_reported_in_time(reply: bytes) -> 
     port, end = answering(reply)
     try:
         with takes(at_most=TIMEOUT + 1), pytest.raises(mlt.RendezvousError, match=names("rank 1", port)):
+            meet(config(1, 2, port), Endpoint(1, "127.0.0.1", 1), TIMEOUT)
+    finally:
+        end()
+
+
+@pytest.mark.parametrize("table", ["[" * 5_000, "[]", "7", '{"ranks": 7}'])
+def test_meet__what_is_no_table_is_rejected(table: str) -> None:
+    port, end = proving(table)
+    try:
+        with pytest.raises(mlt.RendezvousError, match=names("rank 1", port)):
             meet(config(1, 2, port), Endpoint(1, "127.0.0.1", 1), TIMEOUT)
     finally:
         end()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from mlt._shared.structured_text import SyntaxProblem, parse_json, parse_yaml
+from mlt._shared.structured_text import MAX_LEVELS, SyntaxProblem, _yaml_loader, compose_yaml, parse_json, parse_yaml
+
+TOO_DEEP = "nested more than 100 levels deep"
 
 
 @pytest.mark.parametrize(
@@ -17,7 +20,8 @@ from mlt._shared.structured_text import SyntaxProblem, parse_json, parse_yaml
         ("{a: 1}", 1, "expected a name in double quotes"),
         ("{}\n}", 2, "text after the end"),
         ('"a', 1, "unterminated string"),
-        ("[" * 100_000, None, "nested too deeply"),
+        ("[" * 100_000, 1, TOO_DEEP),
+        ('{"a": [\n"]]",\n' + '{"]}": ' * 99 + "1" + "}" * 99 + "]}", 3, TOO_DEEP),
         ("9" * 5_000, None, "a number with too many digits"),
     ],
 )
@@ -46,16 +50,58 @@ def test_parse_json__names_the_problem_and_its_line(text: str, line: int | None,
         ("a: 1\nb: !secret x\n", 2, "unknown tag '!secret'"),
         ("a: 1\nb: \x07\n", 2, "control character U+0007"),
         ("a: 2020-13-45\n", None, "an impossible date (month must be in 1..12)"),
-        ("[" * 100_000, None, "nested too deeply"),
+        ("a: 1\nb: " + "[" * 100_000, 2, TOO_DEEP),
+        ("a: 1\nb: " + "{a: " * 100_000, 2, TOO_DEEP),
+        ("a: 1\nb:\n  " + "- " * 100_000, 3, TOO_DEEP),
+        ("? " * 100_000, 1, TOO_DEEP),
+        ("\n".join(" " * level + "a:" for level in range(1_000)), 101, TOO_DEEP),
+        ("a: 1\nb: &b\n- *b\n", 2, "an alias inside its own anchor"),
+        ("- &a0 [1]\n" + "".join(f"- &a{n} [*a{n - 1}]\n" for n in range(1, 2_000)), 101, TOO_DEEP),
+        (
+            "- &a0 1\n" + "".join(f"- &a{n} [{f'*a{n - 1},' * 10}]\n" for n in range(1, 12)),
+            7,
+            "more than 1000000 values",
+        ),
+        ("- &a0 {b: 1}\n" + "".join(f"- &a{n} {{<<: [{f'*a{n - 1},' * 10}]}}\n" for n in range(1, 30)), 7, "more than"),
     ],
 )
 def test_parse_yaml__names_the_problem_and_its_line(text: str, line: int | None, reason: str) -> None:
     with pytest.raises(SyntaxProblem) as error:
         parse_yaml(text)
-    assert error.value.kind == "YAML"
-    if "nested" not in reason:  # libyaml has a limit of its own
-        assert (error.value.reason, error.value.line) == (reason, line)
+    assert (error.value.kind, error.value.line) == ("YAML", line)
+    assert error.value.reason.startswith(reason) if reason.startswith("more") else error.value.reason == reason
     assert "\n" not in str(error.value)
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "1" + "]" * levels
+
+
+def test_parse__accepts_levels_up_to_the_limit() -> None:
+    for parse in (parse_json, parse_yaml, compose_yaml):
+        assert parse(nested(MAX_LEVELS)) is not None
+    for parse in (parse_json, parse_yaml):
+        with pytest.raises(SyntaxProblem):
+            parse(nested(MAX_LEVELS + 1))
+        assert parse(f"[{','.join(['[]'] * 1_000)}]") == [[]] * 1_000  # a sibling is no level
+    assert compose_yaml(nested(100_000)) is None
+
+
+def test_parse_yaml__python_loader_has_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(yaml, "CSafeLoader", raising=False)  # PyYAML built without libyaml
+    _yaml_loader.cache_clear()
+    try:
+        assert issubclass(_yaml_loader(), yaml.SafeLoader)
+        with pytest.raises(SyntaxProblem, match=TOO_DEEP):
+            parse_yaml(nested(MAX_LEVELS + 1))
+        assert parse_yaml(nested(MAX_LEVELS)) is not None
+    finally:
+        _yaml_loader.cache_clear()
+
+
+def test_parse_yaml__aliases_within_the_limits() -> None:
+    assert parse_yaml("a: &a [1, 2]\nb: [*a, *a]\nc: [*a]\n") == {"a": [1, 2], "b": [[1, 2]] * 2, "c": [[1, 2]]}
+    assert parse_yaml("# *\n") is None
 
 
 def test_parse__values() -> None:

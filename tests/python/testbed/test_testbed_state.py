@@ -54,3 +54,10 @@ def test_folder__of_another_user_is_neither_read_nor_written(runtime: Path, tmp_
             act()
     assert (tmp_path / "precious").read_text() == "of the user"
     assert sorted(path.name for path in place.iterdir()) == ["bed.json", "lock"]
+
+
+@pytest.mark.parametrize("content", ["[" * 5_000, "[]", '"bed"', "{", '{"version": 1, "foreign": 2}', "9" * 5_000])
+def test_all_states__skips_a_file_of_anything_else(runtime: Path, content: str) -> None:
+    state.create(one())
+    (runtime / "other.json").write_text(content)
+    assert [found.name for found in state.all_states()] == [one().name]

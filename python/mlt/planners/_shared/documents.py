@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mlt._shared.field_errors import expectation
-from mlt._shared.structured_text import SyntaxProblem, parse_json, parse_yaml
+from mlt._shared.structured_text import SyntaxProblem, compose_yaml, parse_json, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
 
 Location = tuple[str | int, ...]
@@ -147,11 +147,9 @@ def parse_document(model: type[M], text: str, *, source: str, as_json: bool = Fa
         problems = [_explain(dict(item), model) for item in error.errors()]
     except InputError as error:
         problems = list(error.problems)
-    # JSON is YAML, so one walk over YAML nodes finds the line in both; only invalid files need it.
-    try:
-        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, RecursionError):  # JSON may be indented by tabs, which YAML forbids: report without a line
-        root = None
+    # JSON is YAML, so one walk over YAML nodes finds the line in both; only invalid files need it. JSON may be indented
+    # by tabs, which YAML forbids: then the problem is reported without a line.
+    root = compose_yaml(text)
     located = [Problem(where=p.where, message=p.message, line=_line_of(root, p.where)) for p in problems]
     raise InputError(located, source=source)
 
