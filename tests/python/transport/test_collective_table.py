@@ -1,0 +1,200 @@
+"""Every collective with every type, reduction, group and failure. What these tests record, with those of
+``testbed/test_testbed_collectives.py``, is the table in docs/results/collectives.md (``make collective-table``)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checks import assert_names, names
+from collective_calls import ELEMENTS, REDUCING, ROOTED, VERBS, Call, all_calls, encoded, is_defined, outcome, posted
+from transport_jobs import local_job
+
+import mlt
+from mlt import Reduction
+
+ROOT = Path(__file__).resolve().parents[3]
+# Name, and ranks of a job of four; the second part is the stream.
+GROUPS: dict[str, tuple[list[int] | None, int]] = {
+    "all ranks": (None, 0),
+    "two of four": ([0, 2], 0),
+    "another order": ([3, 1, 0], 0),
+    "one rank": ([1], 0),
+    "a second stream": (None, 7),
+}
+RING_BYTES = 66_000  # of an all-reduce that takes no single round, of any number of ranks (docs/collectives.md)
+FAILURES = ["calls that differ", "one member cancels", "one member never calls", "a member leaves"]
+FAILURES_ON_A_TESTBED = ["SIGKILL of a member", "SIGSTOP for 10 s", "partition for 1 s", "partition for good"]
+
+Record = Callable[[str, object], None]
+
+
+@pytest.fixture(scope="module")
+def job() -> Iterator[list[mlt.Context]]:
+    with local_job(4) as contexts:
+        yield contexts
+
+
+def run(job: list[mlt.Context], call: Call, group: str) -> None:
+    ranks, stream = GROUPS[group]
+    members = ranks if ranks is not None else list(range(len(job)))
+    buffers = [call.buffers(index) for index in range(len(members))]
+    operations = [
+        call.post(job[rank], own, ranks, stream=stream, timeout=60)
+        for rank, own in zip(members, buffers, strict=True)
+    ]  # fmt: skip
+    for index, operation in enumerate(operations):
+        assert operation.wait(60).status == "complete"
+        call.check(index, buffers[index])
+
+
+def reductions(verb: str, element: str) -> list[Reduction | None]:
+    return [op for op in Reduction if is_defined(op, element)] if verb in REDUCING else [None]
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "barrier"])
+def test_type__is_carried_by_every_verb_in_every_group(
+    job: list[mlt.Context], verb: str, element: str, record_property: Record
+) -> None:
+    calls = 0
+    for group, (ranks, _) in GROUPS.items():
+        members = len(job) if ranks is None else len(ranks)
+        for part in (0, 7, RING_BYTES // encoded(np.ones(1), element).itemsize + 1):
+            for op in reductions(verb, element):
+                run(job, Call(verb, members, part, element, op, root=members - 1), group)
+                calls += 1
+    record_property("cell", ("verbs and element types", verb, element, str(calls)))
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("op", list(Reduction))
+def test_reduction__is_computed_or_rejected_by_every_verb_that_reduces(
+    job: list[mlt.Context], op: Reduction, element: str, record_property: Record
+) -> None:
+    for verb in REDUCING:
+        call = Call(verb, len(job), 7, element, op)
+        if is_defined(op, element):
+            run(job, call, "all ranks")
+            continue
+        with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", element)):
+            call.post(job[0], call.buffers(0))
+    cell = "yes" if is_defined(op, element) else "rejected"
+    record_property("cell", ("reductions and element types", op.name, element, cell))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_group__calls_every_verb(job: list[mlt.Context], verb: str, group: str, record_property: Record) -> None:
+    ranks, _ = GROUPS[group]
+    members = len(job) if ranks is None else len(ranks)
+    for root in range(members) if verb in ROOTED else [0]:
+        run(job, Call(verb, members, op=Reduction.SUM if verb in REDUCING else None, root=root), group)
+    roots = ", each rank as root" if verb in ROOTED else ""
+    record_property("cell", ("verbs and groups", verb, group, f"yes{roots}"))
+
+
+# ---- failures, of a job of three of which rank 2 is at fault ---------------------------------------------------------
+
+
+def check_next_call(contexts: list[mlt.Context], ranks: list[int], first_stream: int) -> None:
+    calls = {rank: posted(contexts[rank], ranks, first_stream, timeout=30) for rank in ranks}
+    for index, rank in enumerate(ranks):
+        for call, buffers, operation in calls[rank].values():
+            assert operation.wait(30).status == "complete"
+            call.check(index, buffers)
+
+
+def check_failed(calls: dict[str, tuple[Call, object, mlt.Operation]], error: str, *facts: str) -> None:
+    for _, _, operation in calls.values():
+        name, text = outcome(operation, 30)
+        assert name == error, text
+        assert_names(text, *facts)
+
+
+def record_failure(record_property: Record, column: str, cell: str) -> None:
+    for verb in VERBS:
+        record_property("cell", ("verbs and failures", verb, column, cell))
+
+
+def test_failure__of_calls_that_differ_is_named_at_every_rank_and_the_next_call_works(record_property: Record) -> None:
+    ranks = [0, 1, 2]
+    with local_job(3) as contexts:
+        calls = {rank: posted(contexts[rank], ranks) for rank in (0, 1)}
+        others = {}
+        for stream, verb in enumerate(all_calls(3)):
+            other = Call("barrier" if verb != "barrier" else "all_gather", 3, 5)
+            others[verb] = other.post(contexts[2], other.buffers(2), ranks, stream=stream)
+        for verb in VERBS:
+            ends = [outcome(calls[rank][verb][2], 30) for rank in (0, 1)] + [outcome(others[verb], 30)]
+            failed = [text for name, text in ends if name == "SizeMismatchError"]
+            # A rank that has all it needs from the root may be done before.
+            assert len(failed) == 3 or (verb in ROOTED and len(failed) == 2), (verb, ends)
+            for text in failed:
+                assert_names(text, "rank 2 called ", verb.replace("_", "-") + " number 0")
+        check_next_call(contexts, ranks, 0)
+    record_failure(record_property, "calls that differ", "SizeMismatchError, then works")
+
+
+def test_failure__of_a_call_that_one_member_cancels_ends_at_all_and_the_next_call_works(
+    record_property: Record,
+) -> None:
+    ranks = [0, 1, 2]
+    with local_job(3) as contexts:
+        calls = [posted(contexts[rank], ranks) for rank in (0, 2)]
+        for _, _, operation in calls[1].values():
+            operation.cancel()
+        calls.append(posted(contexts[1], ranks))
+        for each in calls:
+            check_failed(each, "CancelledError", "rank 2 cancelled")
+        check_next_call(contexts, ranks, 0)
+    record_failure(record_property, "one member cancels", "CancelledError, then works")
+
+
+def test_failure__of_a_call_that_one_member_never_makes_names_it_and_the_next_call_works(
+    record_property: Record,
+) -> None:
+    ranks = [0, 1, 2]
+    with local_job(3) as contexts:
+        calls = [posted(contexts[rank], ranks, timeout=1.0) for rank in (0, 1)]
+        for each in calls:
+            check_failed(each, "OperationTimeoutError", "rank 2")
+        check_failed(posted(contexts[2], ranks), "OperationTimeoutError", "timed out")
+        check_next_call(contexts, ranks, 0)
+    record_failure(record_property, "one member never calls", "OperationTimeoutError, then works")
+
+
+def test_failure__of_a_member_that_leaves_is_named_and_the_survivors_form_a_group(record_property: Record) -> None:
+    with local_job(3) as contexts:
+        calls = [posted(contexts[rank], [0, 1, 2]) for rank in (0, 1)]
+        contexts[2].close()
+        for each in calls:
+            check_failed(each, "PeerFailedError", "rank 2")
+        check_next_call(contexts, [0, 1], 0)
+    record_failure(record_property, "a member leaves", "PeerFailedError, survivors work")
+
+
+# ---- the document ----------------------------------------------------------------------------------------------------
+
+
+def test_document__has_every_cell() -> None:
+    spec = importlib.util.spec_from_file_location("collective_table", ROOT / "tools" / "collective_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    found = tool.tables_of(tool.DOCUMENT.read_text())
+    wanted = {
+        "verbs and element types": ([verb for verb in VERBS if verb != "barrier"], ELEMENTS),
+        "reductions and element types": ([op.name for op in Reduction], ELEMENTS),
+        "verbs and groups": (VERBS, list(GROUPS)),
+        "verbs and failures": (VERBS, [*FAILURES, *FAILURES_ON_A_TESTBED]),
+    }
+    assert set(found) == set(wanted)
+    for title, (rows, columns) in wanted.items():
+        cells = {(row, column) for row in rows for column in columns}
+        assert set(found[title]) == cells, title
+        assert all(found[title].values()), title
