@@ -6,30 +6,31 @@ torch's store serves only the rendezvous of ``init_process_group`` and the distr
 hook (``mlt.torch.hook``), which may allow loss.
 
 ``all_reduce``, ``reduce``, ``reduce_scatter``, ``broadcast`` and ``barrier`` are the transport's own collectives; they,
-sends and receives need no thread: whoever waits for one drives the transport. The others run one after another, in call
-order, on a thread of the group (``CallQueue``), as rounds of sends and receives (``mlt.torch.collectives``). Calls on a
-GPU's tensors run in call order on another thread, on mirrors in host memory (``mlt.torch.staged_calls``).
+sends and receives need no thread: whoever waits for one drives the transport. The others are rounds of sends and
+receives (``mlt.torch.collectives``). ``mlt.torch.group_calls`` has the order in which calls start.
 """
 
 from __future__ import annotations
 
 import atexit
-import hashlib
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import collectives, contexts
+from mlt.torch.checks import check_configured, check_count, check_dense, check_transfer, parts_by_splits
 from mlt.torch.exchange import Exchange, as_bytes
+from mlt.torch.group_calls import GroupCalls
 from mlt.torch.loss import EXACT, current_allowance
 from mlt.torch.monitored_barrier import MonitoredBarrier
 from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, multiplied, reduction_of
-from mlt.torch.staged_calls import StagedCalls, in_host_memory, receive_staged
+from mlt.torch.staged_calls import in_host_memory, receive_staged
 from mlt.torch.staging import Device, device_of, leaves, pieces_of
-from mlt.torch.transfers import USER_TAGS, InProgress, Transfers, TransferWork
-from mlt.torch.work import CallQueue, MltWork
+from mlt.torch.tags import GroupTags
+from mlt.torch.transfers import Transfers
+from mlt.torch.work import CallQueue
 
 import torch
 import torch.distributed as dist
@@ -40,20 +41,6 @@ if TYPE_CHECKING:
     from mlt import Context, Operation
 
 BACKEND: Final = "mlt"
-
-# Tags of this plugin. Bit 62 separates them from the small tags of programs; bit 61 separates point-to-point from
-# collectives; 29 bits are the group. The rest is the user's tag, or a position in the ring that the rounds reuse: the
-# transport keeps the state of every tag, so a call cannot have a tag of its own.
-_TAG_SPACE: Final = 1 << 62
-_TAG_POINT_TO_POINT: Final = 1 << 61
-_TAG_BARRIER: Final = 1 << 31  # of monitored barriers, which may fail without the others
-_GROUP_SHIFT: Final = 32
-_HASHED_GROUP: Final = 1 << 28
-_GROUP_STREAMS: Final = 1 << 30  # of native collectives; the program's own streams are small numbers
-_ROUNDS_PER_CALL: Final = 4
-_RING: Final = 64 * _ROUNDS_PER_CALL
-
-_group_names: dict[int, str] = {}
 
 
 def register_backend() -> None:
@@ -114,18 +101,15 @@ class MltProcessGroup(dist.ProcessGroup):
         self._group_description = "undefined"
         self._timeout = timeout
         self._owns_context = owns_context
-        self._group_tag = _group_number(group_id) << _GROUP_SHIFT
-        self._calls = 0
-        self._failure: Exception | None = None
-        self._closed = False
-        self._queue = CallQueue(f"mlt-group-{group_id}")
+        self._tags = GroupTags(group_id)
         self._publisher = CallQueue(f"mlt-futures-{group_id}")
-        self._staged = StagedCalls(f"mlt-staging-{group_id}")
-        self._native = InProgress()  # collectives of the transport
-        tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag
-        self._transfers = Transfers(context, ranks, own=rank, tag=tag, name=group_id, publisher=self._publisher)
-        barriers = _TAG_SPACE | _TAG_BARRIER | self._group_tag
-        self._monitored_barrier = MonitoredBarrier(context, ranks, own=rank, tag=barriers)
+        self._calls = GroupCalls(
+            context, ranks, own=rank, name=group_id, tag=self._tags.collectives, publisher=self._publisher
+        )
+        self._transfers = Transfers(
+            context, ranks, own=rank, tag=self._tags.point_to_point, name=group_id, publisher=self._publisher
+        )
+        self._monitored_barrier = MonitoredBarrier(context, ranks, own=rank, tag=self._tags.barriers)
         # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.
         atexit.register(_end_at_exit, weakref.ref(self))
 
@@ -142,7 +126,7 @@ class MltProcessGroup(dist.ProcessGroup):
     @property
     def stream(self) -> int:
         """Number of this group among the context's groups: a stream of its native collectives, above 0."""
-        return _GROUP_STREAMS | self._group_tag >> _GROUP_SHIFT
+        return self._tags.stream
 
     # -- identity, queried by torch ----------------------------------------------------------------------------------
 
@@ -190,7 +174,7 @@ class MltProcessGroup(dist.ProcessGroup):
     @_in_order
     def broadcast(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Copy each tensor from ``opts.rootRank`` (a group rank) to the others."""
-        _check(tensors, "broadcast")
+        check_dense(tensors, "broadcast")
         root, seconds = self._ranks[_root(opts)], self._seconds(opts)
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
@@ -202,14 +186,14 @@ class MltProcessGroup(dist.ProcessGroup):
                 if landing.data.numel()
             ]
 
-        return self._start("broadcast", post, tensors)
+        return self._calls.start("broadcast", post, tensors)
 
     @_in_order
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Combine each tensor over the group, in place; exact, the same bits on every rank. Sparse: the sum only."""
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
             return self._sparse_all_reduce(tensors, opts)
-        _check(tensors, "allreduce")
+        check_dense(tensors, "allreduce")
         options = self._options(opts, reduction_of(opts, tensors, "allreduce"))
         factor = factor_of(opts, "allreduce")
 
@@ -223,7 +207,7 @@ class MltProcessGroup(dist.ProcessGroup):
                 if landing.data.numel()
             ]
 
-        return self._start("allreduce", post, tensors, divisor=divisor_of(opts, tensors, self.size()))
+        return self._calls.start("allreduce", post, tensors, divisor=divisor_of(opts, tensors, self.size()))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
@@ -231,7 +215,7 @@ class MltProcessGroup(dist.ProcessGroup):
     @_in_order
     def reduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Combine each tensor over the group, into that of ``opts.rootRank``; the others' are unchanged."""
-        _check(tensors, "reduce")
+        check_dense(tensors, "reduce")
         root = _root(opts)
         options = self._options(opts, reduction_of(opts, tensors, "reduce"))
         factor = factor_of(opts, "reduce")
@@ -249,24 +233,24 @@ class MltProcessGroup(dist.ProcessGroup):
             ]
 
         divisor = divisor_of(opts, tensors, self.size()) if root == self._rank else 1
-        return self._start("reduce", post, tensors, divisor=divisor)
+        return self._calls.start("reduce", post, tensors, divisor=divisor)
 
     @_from_inputs
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[k]`` into ``output_lists[k][i]``."""
         for outputs, tensor in zip(output_lists, inputs, strict=True):
-            _check([*outputs, tensor], "allgather")
-            self._check_count(outputs, "allgather", "output")
+            check_dense([*outputs, tensor], "allgather")
+            check_count(outputs, self.size(), "allgather", "output")
 
         def program(exchange: Exchange) -> None:
             for outputs, tensor in zip(output_lists, inputs, strict=True):
                 collectives.all_gather(exchange, outputs, tensor, rank=self._rank)
 
-        return self._submit("allgather", program, output_lists, opts, calls=len(inputs))
+        return self._calls.submit("allgather", program, output_lists, self._seconds(opts), calls=len(inputs))
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         """Copy group rank i's ``inputs[k]`` into ``output_lists[i][k]``."""
-        self._check_count(output_lists, "allgather", "output")
+        check_count(output_lists, self.size(), "allgather", "output")
         return self.allgather([list(outputs) for outputs in zip(*output_lists, strict=True)], inputs, opts)
 
     def _allgather_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
@@ -290,8 +274,8 @@ class MltProcessGroup(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
         """Set ``outputs[k]`` to the combination of every rank's ``input_lists[k][own rank]``."""
         for output, inputs in zip(outputs, input_lists, strict=True):
-            _check([output, *inputs], "reduce_scatter")
-            self._check_count(inputs, "reduce_scatter", "input")
+            check_dense([output, *inputs], "reduce_scatter")
+            check_count(inputs, self.size(), "reduce_scatter", "input")
         if any(len({part.numel() for part in inputs}) > 1 for inputs in input_lists):
             return self._reduce_to_each(outputs, input_lists, opts)
         joined = [torch.cat([part.detach().reshape(-1) for part in inputs]) for inputs in input_lists]
@@ -315,7 +299,7 @@ class MltProcessGroup(dist.ProcessGroup):
                 if part.numel()
             ]
 
-        return self._start("reduce_scatter", post, outputs, divisor=divisor_of(opts, outputs, self.size()))
+        return self._calls.start("reduce_scatter", post, outputs, divisor=divisor_of(opts, outputs, self.size()))
 
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Set ``output`` to the combination of every rank's own share of ``tensor``."""
@@ -329,7 +313,7 @@ class MltProcessGroup(dist.ProcessGroup):
                     f"mlt reduce_scatter: the input must hold {output.numel()} x {self.size()} elements; "
                     f"it holds {tensor.numel()}"
                 )
-        _check([*outputs, *inputs], "reduce_scatter")
+        check_dense([*outputs, *inputs], "reduce_scatter")
         options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"))
         factor = factor_of(opts, "reduce_scatter")
 
@@ -343,7 +327,7 @@ class MltProcessGroup(dist.ProcessGroup):
             ]
 
         divisor = divisor_of(opts, outputs, self.size())
-        return self._start("reduce_scatter", post, outputs, also_uses=inputs, divisor=divisor)
+        return self._calls.start("reduce_scatter", post, outputs, also_uses=inputs, divisor=divisor)
 
     @_from_inputs
     def gather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
@@ -351,14 +335,14 @@ class MltProcessGroup(dist.ProcessGroup):
         (tensor,) = inputs
         root = _root(opts)
         outputs = output_lists[0] if root == self._rank else []
-        _check([*outputs, tensor], "gather")
+        check_dense([*outputs, tensor], "gather")
         if root == self._rank:
-            self._check_count(outputs, "gather", "output")
+            check_count(outputs, self.size(), "gather", "output")
 
         def program(exchange: Exchange) -> None:
             collectives.gather(exchange, outputs, tensor, rank=self._rank, root=root)
 
-        return self._submit("gather", program, output_lists, opts)
+        return self._calls.submit("gather", program, output_lists, self._seconds(opts))
 
     @_from_inputs
     def scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
@@ -366,33 +350,33 @@ class MltProcessGroup(dist.ProcessGroup):
         (output,) = outputs
         root = _root(opts)
         inputs = input_lists[0] if root == self._rank else []
-        _check([*inputs, output], "scatter")
+        check_dense([*inputs, output], "scatter")
         if root == self._rank:
-            self._check_count(inputs, "scatter", "input")
+            check_count(inputs, self.size(), "scatter", "input")
 
         def program(exchange: Exchange) -> None:
             collectives.scatter(exchange, output, inputs, rank=self._rank, root=root)
 
-        return self._submit("scatter", program, outputs, opts)
+        return self._calls.submit("scatter", program, outputs, self._seconds(opts))
 
     @_from_inputs
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy ``inputs[i]`` into this rank's output tensor of group rank i; sizes may differ from pair to pair."""
-        _check([*outputs, *inputs], "alltoall")
-        self._check_count(outputs, "alltoall", "output")
-        self._check_count(inputs, "alltoall", "input")
+        check_dense([*outputs, *inputs], "alltoall")
+        check_count(outputs, self.size(), "alltoall", "output")
+        check_count(inputs, self.size(), "alltoall", "input")
 
         def program(exchange: Exchange) -> None:
             collectives.all_to_all(exchange, outputs, inputs, rank=self._rank)
 
-        return self._submit("alltoall", program, outputs, opts)
+        return self._calls.submit("alltoall", program, outputs, self._seconds(opts))
 
     def alltoall_base(
         self, output: Any, tensor: Any, output_splits: Any, input_splits: Any, opts: Any = None, *_: Any
     ) -> Any:
         """Exchange the parts of ``tensor``, cut along dimension 0 by the splits (empty: equal parts)."""
-        outputs = self._parts(output, output_splits, "output")
-        return self.alltoall(outputs, self._parts(tensor, input_splits, "input"), opts)
+        outputs = parts_by_splits(output, output_splits, self.size(), "output")
+        return self.alltoall(outputs, parts_by_splits(tensor, input_splits, self.size(), "input"), opts)
 
     all_gather_single = _allgather_base  # type: ignore[assignment]
     all_gather_single_coalesced = allgather_into_tensor_coalesced  # type: ignore[assignment]
@@ -410,7 +394,7 @@ class MltProcessGroup(dist.ProcessGroup):
         def post(_: Sequence[Landing]) -> list[Operation]:
             return [self._context.post_barrier(ranks=self._ranks, stream=self.stream, timeout=seconds)]
 
-        return self._start("barrier", post, [])
+        return self._calls.start("barrier", post, [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose failure names who did not come: group rank 0 waits for each, the others for its answer.
@@ -419,7 +403,7 @@ class MltProcessGroup(dist.ProcessGroup):
         them (``wait_all_ranks``). Collectives may follow, another monitored barrier may not: the ranks no longer agree
         on their number. (``dist.monitored_barrier`` itself accepts gloo only.)
         """
-        self._refuse_closed("monitored_barrier")
+        self._calls.refuse_closed("monitored_barrier")
         limit = timeout if timeout is not None else self._timeout
         self._monitored_barrier.wait(limit, name_all=wait_all_ranks)
 
@@ -457,12 +441,9 @@ class MltProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Complete the posted calls, end the helper threads, close the context that this group made."""
-        if self._closed:
+        if self._calls.is_closed:
             return
-        self._closed = True
-        self._staged.close()
-        self._queue.close()
-        self._native.finish()
+        self._calls.close()
         self._transfers.finish()
         self._publisher.close()
         if self._owns_context:
@@ -474,7 +455,7 @@ class MltProcessGroup(dist.ProcessGroup):
 
         ``failure``: as of ``Context.close``.
         """
-        if not self._closed:
+        if not self._calls.is_closed:
             self._context.close(failure=failure)
             self.shutdown()
 
@@ -499,37 +480,6 @@ class MltProcessGroup(dist.ProcessGroup):
 
         return options
 
-    def _submit(self, name: str, program: Callable[[Exchange], None], result: Any, opts: Any, *, calls: int = 1) -> Any:
-        """Queue a collective's program; returns the Work that completes with it."""
-        self._refuse_closed(name)
-        number = self._calls
-        self._calls += max(calls, 1)
-        first = number % _RING * _ROUNDS_PER_CALL
-        seconds = self._seconds(opts)
-
-        def run() -> None:
-            # After a failed call, ranks may be at different rounds: a later call would receive the wrong data.
-            if self._failure is not None:
-                raise RuntimeError(
-                    f"an earlier collective of this group failed ({self._failure}); destroy the process group and "
-                    "make a new one under another context"
-                )
-            # This call may use what a collective of the transport has not written yet.
-            self._native.finish()
-            tag = _TAG_SPACE | self._group_tag
-            exchange = Exchange(self._context, self._ranks, tag=tag, timeout=seconds, first=first, ring=_RING)
-            try:
-                program(exchange)
-            except Exception as error:
-                self._failure = error
-                # If a post fails, the earlier posts of its round are still in progress.
-                exchange.abandon()
-                raise
-
-        work = MltWork(f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})")
-        self._queue.submit(work, run, result)
-        return work
-
     def _sparse_all_reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
         if any(tensor.layout != torch.sparse_coo or tensor.device.type != "cpu" for tensor in tensors):
             raise TypeError("mlt allreduce: sparse tensors need layout sparse_coo, in host memory, all of one call")
@@ -540,47 +490,7 @@ class MltProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 collectives.sparse_all_reduce(exchange, tensor, rank=self._rank, size=self.size())
 
-        return self._submit("allreduce", program, tensors, opts, calls=len(tensors))
-
-    def _start(
-        self,
-        name: str,
-        post: Callable[[Sequence[Landing]], list[Operation]],
-        tensors: Sequence[torch.Tensor],
-        *,
-        also_uses: Sequence[torch.Tensor] = (),
-        divisor: int = 1,
-    ) -> Any:
-        """Post collectives of the transport on these tensors, and divide the results by ``divisor``.
-
-        Now, unless calls in the queue, or others in progress, may use the same memory: then after them.
-        """
-        self._refuse_closed(name)
-        number = self._calls
-        self._calls += max(len(tensors), 1)
-        description = f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})"
-        result, observe = list(tensors), current_allowance().observe
-
-        def start() -> TransferWork:
-            landings = [Landing(tensor) for tensor in result]
-
-            def landed() -> None:
-                for landing in landings:
-                    landing.land(divisor)
-
-            work = TransferWork(post(landings), description, result, self._publisher, landed, observe)
-            return self._native.add(work)
-
-        if self._queue.is_idle and not self._native.uses([*result, *also_uses]):
-            return start()
-
-        def follow() -> None:
-            self._native.finish()
-            start().wait()
-
-        queued = MltWork(description)
-        self._queue.submit(queued, follow, result)
-        return queued
+        return self._calls.submit("allreduce", program, tensors, self._seconds(opts), calls=len(tensors))
 
     def _stage(
         self,
@@ -591,58 +501,24 @@ class MltProcessGroup(dist.ProcessGroup):
         rest: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
-        """Make calls of ``method``, each with arguments, the tensors that it reads, and those that it writes.
-
-        One call, and at once, if the tensors are in host memory and no earlier call waits for its turn.
-        """
+        """Make calls of ``method``, each with arguments, the tensors that it reads, and those that it writes."""
+        name = method.__name__.strip("_")
 
         def start(arguments: Sequence[Any]) -> Any:
             return method(self, *arguments, *rest, **named)
 
-        if device is None and self._staged.is_free():
-            return start(calls[0][0])
-        name = method.__name__.strip("_")
-        self._refuse_closed(name)
-        description = f"mlt {name} (group {self._group_id!r}, rank {self._rank})"
-        if device is None:
-            return self._staged.submit(partial(start, calls[0][0]), result, description)
-        for tensor in leaves([calls[0][1], calls[0][2]]):
-            _check_configured(_world.pg_backend_config.get(self, ""), tensor.device, name)
+        def check() -> None:
+            backends = _world.pg_backend_config.get(self, "")
+            for tensor in leaves([calls[0][1], calls[0][2]]):
+                check_configured(backends, BACKEND, tensor.device, name)
+
         # torch says in the options whether its caller waits for the end.
         is_awaited = not all(getattr(opts, "asyncOp", True) for opts in (*rest, *named.values()))
-        return self._staged.make(device, start, calls, result, description, is_awaited=is_awaited)
-
-    def _parts(self, tensor: torch.Tensor, splits: Sequence[int], which: str) -> list[torch.Tensor]:
-        tensor = tensor.detach()
-        rows = tensor.shape[0] if tensor.dim() else tensor.numel()
-        if not splits:
-            if rows % self.size():
-                raise ValueError(
-                    f"mlt alltoall: {rows} rows of the {which} do not divide by {self.size()}; give split sizes"
-                )
-            splits = [rows // self.size()] * self.size()
-        if len(splits) != self.size() or sum(splits) != rows:
-            raise ValueError(
-                f"mlt alltoall: the {which} split sizes {list(splits)} must be {self.size()} numbers with the sum "
-                f"{rows}, the rows of the {which}"
-            )
-        return list(torch.split(tensor.reshape(rows, -1), list(splits)))
-
-    def _check_count(self, tensors: Sequence[object], name: str, which: str) -> None:
-        if len(tensors) != self.size():
-            raise ValueError(f"mlt {name}: {len(tensors)} {which} tensors for a group of {self.size()}")
+        return self._calls.stage(name, device, start, calls, result, check=check, is_awaited=is_awaited)
 
     def _check_transfer(self, kind: str, tensor: torch.Tensor, tag: int, peer: int | None) -> None:
-        self._refuse_closed(kind)
-        if peer is not None and (not 0 <= peer < self.size() or peer == self._rank):
-            raise ValueError(f"mlt {kind}: rank {peer} must be another rank of this group of {self.size()}")
-        if not 0 <= tag < USER_TAGS:
-            raise ValueError(f"mlt {kind}: tag {tag} is outside [0, {USER_TAGS})")
-        _check([tensor], kind)
-
-    def _refuse_closed(self, name: str) -> None:
-        if self._closed:
-            raise RuntimeError(f"mlt {name}: process group {self._group_id!r} was shut down on rank {self._rank}")
+        self._calls.refuse_closed(kind)
+        check_transfer(kind, tensor, tag, peer, own=self._rank, size=self.size())
 
 
 def mlt_group(group: dist.ProcessGroup, user: str) -> MltProcessGroup:
@@ -656,43 +532,8 @@ def mlt_group(group: dist.ProcessGroup, user: str) -> MltProcessGroup:
     return found
 
 
-def _check_configured(backends: str, device: torch.device, name: str) -> None:
-    """``backends``: as ``init_process_group`` was told, such as "cpu:mlt,cuda:nccl"; empty for a group of no such call.
-
-    torch makes no second backend beside one whose process group is in Python, so this group would get nccl's tensors.
-    """
-    if backends and f"{device.type}:{BACKEND}" not in backends.split(","):
-        raise TypeError(
-            f"mlt {name}: a tensor on {device} in a process group of {backends}, of which torch made mlt only: "
-            f'make a group for it with torch.distributed.new_group(backend="nccl"), or start all with "{BACKEND}"'
-        )
-
-
 def _root(opts: Any) -> int:
     return int(opts.rootRank) if opts is not None else 0
-
-
-def _check(tensors: Sequence[torch.Tensor], name: str) -> None:
-    for tensor in tensors:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-            raise TypeError(
-                f"mlt {name}: a {tensor.layout} tensor on {tensor.device} cannot be sent; "
-                "the backend moves dense tensors in the memory of the host or of a CUDA device"
-            )
-
-
-def _group_number(name: str) -> int:
-    """The group's number in tags: torch's own where it numbers groups, else 28 bits of a hash; a collision is rejected.
-
-    Ranks must agree on it without communication. Each rank knows only its own groups, so counting them is not possible.
-    """
-    if name.isascii() and name.isdigit() and int(name) < _HASHED_GROUP:
-        return int(name)
-    number = _HASHED_GROUP | int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _HASHED_GROUP
-    other = _group_names.setdefault(number, name)
-    if other != name:
-        raise ValueError(f"mlt: process groups {other!r} and {name!r} would share their tags; rename one")
-    return number
 
 
 def _end_at_exit(reference: weakref.ref[MltProcessGroup]) -> None:

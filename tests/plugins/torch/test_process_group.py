@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import mlt.torch
 import pytest
-import torch
 import torch.distributed as dist
 from checks import assert_names
 from job import answers, run_job
-from mlt.torch import process_group
 from mlt.torch.process_group import BACKEND
 
 
@@ -57,15 +55,6 @@ def test_barrier__waits_for_the_last_rank() -> None:
     seconds = answers(run_job("straggler", seconds=1.0))
     # Rank 0 came at once and stayed for (nearly) as long as rank 1 slept.
     assert seconds[0] > 0.8
-
-
-def test_device__of_another_backend_in_the_configuration_is_refused() -> None:
-    cuda = torch.device("cuda:0")
-    for backends in ("", "cpu:mlt,cuda:mlt", "cuda:mlt"):
-        process_group._check_configured(backends, cuda, "allreduce")
-    for backends in ("cpu:mlt", "cpu:mlt,cuda:nccl"):
-        with pytest.raises(TypeError, match=r"allreduce: a tensor on cuda:0 .*new_group"):
-            process_group._check_configured(backends, cuda, "allreduce")
 
 
 def test_current_context__says_what_to_call_first() -> None:

@@ -1,0 +1,60 @@
+"""Checks of the arguments of a process group's calls: each raises an error that names the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlt.torch.transfers import USER_TAGS
+
+import torch
+
+
+def check_dense(tensors: Sequence[torch.Tensor], name: str) -> None:
+    for tensor in tensors:
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            raise TypeError(
+                f"mlt {name}: a {tensor.layout} tensor on {tensor.device} cannot be sent; "
+                "the backend moves dense tensors in the memory of the host or of a CUDA device"
+            )
+
+
+def check_count(tensors: Sequence[object], size: int, name: str, which: str) -> None:
+    if len(tensors) != size:
+        raise ValueError(f"mlt {name}: {len(tensors)} {which} tensors for a group of {size}")
+
+
+def check_transfer(kind: str, tensor: torch.Tensor, tag: int, peer: int | None, *, own: int, size: int) -> None:
+    """``peer``: a group rank; None: any. ``own``: this group rank."""
+    if peer is not None and (not 0 <= peer < size or peer == own):
+        raise ValueError(f"mlt {kind}: rank {peer} must be another rank of this group of {size}")
+    if not 0 <= tag < USER_TAGS:
+        raise ValueError(f"mlt {kind}: tag {tag} is outside [0, {USER_TAGS})")
+    check_dense([tensor], kind)
+
+
+def check_configured(backends: str, backend: str, device: torch.device, name: str) -> None:
+    """``backends``: as ``init_process_group`` was told, such as "cpu:mlt,cuda:nccl"; empty for a group of no such call.
+
+    torch makes no second backend beside one whose process group is in Python, so this group would get nccl's tensors.
+    """
+    if backends and f"{device.type}:{backend}" not in backends.split(","):
+        raise TypeError(
+            f"mlt {name}: a tensor on {device} in a process group of {backends}, of which torch made {backend} only: "
+            f'make a group for it with torch.distributed.new_group(backend="nccl"), or start all with "{backend}"'
+        )
+
+
+def parts_by_splits(tensor: torch.Tensor, splits: Sequence[int], size: int, which: str) -> list[torch.Tensor]:
+    """The parts of an all-to-all's tensor, cut along dimension 0; no splits: ``size`` equal parts."""
+    tensor = tensor.detach()
+    rows = tensor.shape[0] if tensor.dim() else tensor.numel()
+    if not splits:
+        if rows % size:
+            raise ValueError(f"mlt alltoall: {rows} rows of the {which} do not divide by {size}; give split sizes")
+        splits = [rows // size] * size
+    if len(splits) != size or sum(splits) != rows:
+        raise ValueError(
+            f"mlt alltoall: the {which} split sizes {list(splits)} must be {size} numbers with the sum "
+            f"{rows}, the rows of the {which}"
+        )
+    return list(torch.split(tensor.reshape(rows, -1), list(splits)))

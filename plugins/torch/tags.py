@@ -1,0 +1,51 @@
+"""Tags of one process group's transfers.
+
+Bit 62 separates this plugin's from the small tags of programs, bit 61 point-to-point from collectives; 29 bits are the
+group. The rest is the user's tag, or a position in the ring that the rounds of collectives reuse: the transport keeps
+the state of every tag, so a call cannot have a tag of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+_SPACE: Final = 1 << 62
+_POINT_TO_POINT: Final = 1 << 61
+_BARRIERS: Final = 1 << 31  # monitored ones, which may fail without the others
+_GROUP_SHIFT: Final = 32
+_HASHED_GROUP: Final = 1 << 28
+_STREAMS: Final = 1 << 30  # of native collectives; the program's own streams are small numbers
+ROUNDS_PER_CALL: Final = 4
+RING: Final = 64 * ROUNDS_PER_CALL
+
+_names: dict[int, str] = {}
+
+
+class GroupTags:
+    """The first tag of each kind, and the stream of a group's native collectives, for the group ``name``.
+
+    Raises ValueError if another group of this process has the same number.
+    """
+
+    def __init__(self, name: str) -> None:
+        number = _number(name)
+        group = _SPACE | number << _GROUP_SHIFT
+        self.collectives: Final = group  # the first of RING
+        self.point_to_point: Final = group | _POINT_TO_POINT
+        self.barriers: Final = group | _BARRIERS
+        self.stream: Final = _STREAMS | number
+
+
+def _number(name: str) -> int:
+    """The group's number in tags: torch's own where it numbers groups, else 28 bits of a hash; a collision is rejected.
+
+    Ranks must agree on it without communication. Each rank knows only its own groups, so counting them is not possible.
+    """
+    if name.isascii() and name.isdigit() and int(name) < _HASHED_GROUP:
+        return int(name)
+    number = _HASHED_GROUP | int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _HASHED_GROUP
+    other = _names.setdefault(number, name)
+    if other != name:
+        raise ValueError(f"mlt: process groups {other!r} and {name!r} would share their tags; rename one")
+    return number
