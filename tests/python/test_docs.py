@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loading import load
 from test_import_layers import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,11 +170,7 @@ def test_documents__are_all_reached_from_the_readme() -> None:
 
 
 def test_site__every_page_has_a_place() -> None:
-    specification = importlib.util.spec_from_file_location("site_of_docs", ROOT / "tools" / "site.py")
-    assert specification is not None
-    assert specification.loader is not None
-    site = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(site)
+    site = load(ROOT / "tools" / "site.py", "site_of_docs")
     placed = {page for _, pages in site.NAVIGATION for page in pages}
     assert {path.name for path in ROOT.glob("docs/*.md")} - placed == set()
     assert all((ROOT / "docs" / page).is_file() or page in site.TOP.values() for page in placed)

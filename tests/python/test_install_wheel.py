@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,15 +9,11 @@ from pathlib import Path
 
 import pytest
 from checks import assert_names
+from loading import load
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tools" / "install_wheel.py"
-
-specification = importlib.util.spec_from_file_location("install_wheel", PROGRAM)
-assert specification is not None
-assert specification.loader is not None
-install_wheel = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(install_wheel)
+install_wheel = load(PROGRAM)
 
 # The output of pip and scikit-build-core, abridged; pip indents the backend's lines.
 BUILD = """\

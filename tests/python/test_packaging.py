@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 import tarfile
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from loading import load
 from test_import_layers import MODULES
 
 import mlt
@@ -21,12 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def wheels() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("wheels", ROOT / "tools" / "wheels.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(ROOT / "tools" / "wheels.py")
 
 
 def test_sdist__has_the_sources_but_no_tests_and_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from checks import assert_names
+from loading import load
 
 if importlib.util.find_spec("torchft") is None:
     pytest.skip("torchft is not installed: the extra recipes has it", allow_module_level=True)
@@ -259,12 +260,7 @@ def test_recipe__survives_a_killed_replica_and_takes_it_back(monkeypatch: pytest
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.split(", ", maxsplit=1) for line in done.stdout.splitlines()]
     said = {f"replica {number}": [text for who, text in lines if who == f"replica {number}"] for number in range(3)}
-    spec = importlib.util.spec_from_file_location("torchft_ddp", RECIPE)
-    assert spec is not None
-    assert spec.loader is not None
-    recipe = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe)
-    expected = expected_losses(recipe, 3)
+    expected = expected_losses(load(RECIPE), 3)
     for number in (0, 1):
         texts = said[f"replica {number}"]
         assert "step 11: discarded" in texts

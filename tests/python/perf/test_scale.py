@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from checks import assert_names, names
+from loading import load_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "tools" / "scale"
@@ -20,14 +20,7 @@ FOLDER = ROOT / "tools" / "scale"
 
 @pytest.fixture(scope="module")
 def scale() -> ModuleType:
-    sys.path.insert(0, str(FOLDER))  # as running the folder does
-    spec = importlib.util.spec_from_file_location("mlt_scale", FOLDER / "__main__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_folder(FOLDER, "mlt_scale")
 
 
 def job(ranks: int, **more: Any) -> dict[str, Any]:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from loading import load_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def targets() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "tools" / "targets"))  # as running the folder does
-    spec = importlib.util.spec_from_file_location("mlt_targets", ROOT / "tools" / "targets" / "__main__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_folder(ROOT / "tools" / "targets", "mlt_targets")
 
 
 @pytest.fixture(scope="module")
