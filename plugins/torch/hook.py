@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Union
 from mlt.torch.contexts import current_context
 from mlt.torch.loss import LossSchedule, check_bound
 from mlt.torch.process_group import mlt_group
+from mlt.torch.rotation import TYPES as ROTATED_TYPES
+from mlt.torch.rotation import restore, rotate
 from mlt.torch.staging import Staged, device_of
 from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 from mlt.torch.work import CallQueue
@@ -42,7 +44,9 @@ class BoundedLossState(StepRecorder):
     elements that may be lost per step, of a push or in each hop between two workers; 0 is fully reliable. Or a function
     of step and layer (``warm_up``, ``phases``), the same on every rank; its step counts this state's backward passes.
     ``first_key``: first push-pull key of this state (two states that share a ``PushPull`` need separate ranges).
-    ``history``: number of steps whose statistics are kept.
+    ``rotate``: spread each bucket that may lose over blocks of 4,096 elements before it is sent, so that a lost segment
+    takes a little of each element, not all of a few (``mlt.torch.rotation``); float32 and float64 only. It costs CPU
+    time. ``history``: number of steps whose statistics are kept.
 
     Services divide by the contributions that arrived, per element. Among themselves, a worker that misses a sum of
     others gives its own term their weights: so losses do not make the average smaller.
@@ -59,6 +63,7 @@ class BoundedLossState(StepRecorder):
         transport: Union["Context", "PushPull", dist.ProcessGroup] | None = None,
         *,
         loss_bound: float | LossSchedule = 0.1,
+        rotate: bool = False,
         first_key: int = 0,
         history: int = DEFAULT_HISTORY,
     ) -> None:
@@ -66,6 +71,7 @@ class BoundedLossState(StepRecorder):
             check_bound(loss_bound)
         super().__init__(history)
         self.loss_bound = loss_bound
+        self._rotate = rotate
         self._post: partial[Any] = _averaging(transport if transport is not None else current_context())
         self._types = _AMONG_WORKERS if self._post.func is _all_reduce else _BY_SERVICES
         self._next_key = first_key
@@ -82,8 +88,9 @@ class BoundedLossState(StepRecorder):
         buffer = bucket.buffer()
         index = bucket.index()
         device = device_of([buffer], "hook")
-        if buffer.dtype not in self._types or (device is None and buffer.device.type != "cpu"):
-            known = ", ".join(str(one).removeprefix("torch.") for one in self._types)
+        types = [one for one in self._types if one in ROTATED_TYPES or not self._rotate]
+        if buffer.dtype not in types or (device is None and buffer.device.type != "cpu"):
+            known = ", ".join(str(one).removeprefix("torch.") for one in types)
             raise TypeError(
                 f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages {known} in memory of "
                 "the host or of a CUDA device: keep these parameters so, or synchronise them without this hook"
@@ -98,18 +105,19 @@ class BoundedLossState(StepRecorder):
         # becomes a real error of the chained future, with its text.
         result: torch.futures.Future[torch.Tensor] = future.then(_value)
         name = f"gradient bucket {index} of step {step.step}"
-        average = partial(
-            self._post, key=key, loss_bound=self._bound(step.step, layer), layer=layer, layers=layers, name=name
-        )
+        bound = self._bound(step.step, layer)
+        average = partial(self._post, key=key, loss_bound=bound, layer=layer, layers=layers, name=name)
+        # Every rank has the same steps and keys. What cannot lose is left as it is, to the last bit.
+        seed = step.step << 32 | key if self._rotate and bound > 0 else None
         if device is None:
-            self._start(average, buffer, name, step, future, lambda: future.set_result(buffer))
+            self._start(average, buffer, name, step, future, seed, lambda: future.set_result(buffer))
             return result
         staged = Staged(device, device.mark(buffer))
         mirror, copied = staged.mirror(buffer), staged.to_host([buffer])
 
         def post() -> None:
             device.synchronize(copied)
-            self._start(average, mirror, name, step, future, land)
+            self._start(average, mirror, name, step, future, seed, land)
 
         def land() -> None:
             device.complete(lambda: future.set_result(buffer), staged.back([buffer]))
@@ -124,10 +132,19 @@ class BoundedLossState(StepRecorder):
         name: str,
         step: OpenStep,
         future: torch.futures.Future[torch.Tensor],
+        seed: int | None,
         land: Callable[[], None],
     ) -> None:
+        if seed is not None:
+            rotate(data, seed)
+
+        def finished() -> None:
+            if seed is not None:
+                restore(data, seed)
+            land()
+
         handle = average(data)
-        handle.add_done_callback(partial(self._finish, handle, name, step, future, land))
+        handle.add_done_callback(partial(self._finish, handle, name, step, future, finished))
         handle.report_if_slow()
 
     def _bound(self, step: int, layer: int) -> float:
@@ -178,7 +195,7 @@ class BoundedLossState(StepRecorder):
         self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)
         try:
             land()
-        except Exception as error:  # of the copy back to a GPU: nobody else would complete the future
+        except Exception as error:  # of the rotation, or the copy back to a GPU: nobody else would complete the future
             _fail(future, name, error)
 
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from checks import assert_names, until
+from checks import assert_names, names, until
 from job import answers, run_job
 from mlt.torch import BoundedLossState
-from transport_jobs import local_job
+from mlt.torch.rotation import BLOCK
+from transport_jobs import ETHERNET_SEGMENT, local_job
+
+import mlt
 
 STEPS = 8
 
@@ -121,8 +124,8 @@ def test_state__refuses_a_bound_outside_its_range() -> None:
 class Bucket:
     """What DDP passes to a hook."""
 
-    def __init__(self) -> None:
-        self._buffer = torch.ones(8)
+    def __init__(self, buffer: torch.Tensor | None = None) -> None:
+        self._buffer = torch.ones(8) if buffer is None else buffer
 
     def buffer(self) -> torch.Tensor:
         return self._buffer
@@ -145,3 +148,41 @@ def test_hook__a_bucket_that_takes_5_seconds_is_reported(caplog: pytest.LogCaptu
         assert_names(caplog.text, "rank 0: still waiting for the all_reduce after 5 s")
         second: Any = late.synchronise(Bucket())  # type: ignore[arg-type]
         assert first.wait().tolist() == second.wait().tolist() == [1.0] * 8
+
+
+def averages(contexts: list[mlt.Context], tensors: list[torch.Tensor], **options: Any) -> list[BoundedLossState]:
+    """Average one bucket of each worker, in place."""
+    states = [BoundedLossState(transport=context, **options) for context in contexts]
+    futures: list[Any] = [
+        state.synchronise(Bucket(tensor))  # type: ignore[arg-type]
+        for state, tensor in zip(states, tensors, strict=True)
+    ]
+    for future, tensor in zip(futures, tensors, strict=True):
+        assert future.wait().data_ptr() == tensor.data_ptr()
+    return states
+
+
+def test_hook__rotation_leaves_a_part_of_what_a_lost_segment_would_take_whole() -> None:
+    elements = 64 * BLOCK
+    lossy = mlt.Faults(drop=0.05, seed=5)
+    with local_job(2, faults=lossy, segment_bytes=ETHERNET_SEGMENT, operation_timeout=60.0) as contexts:
+        # One element of each block is not 0, at one of two workers: lost alone, it would be 0.
+        tensors = [torch.zeros(elements) for _ in contexts]
+        tensors[1][::BLOCK] = 2.0
+        states = averages(contexts, tensors, loss_bound=0.5, rotate=True)
+        assert torch.equal(tensors[0], tensors[1])
+        assert sum(state.latest.missing_bytes for state in states if state.latest) > 0
+        spikes = tensors[0][::BLOCK]
+        assert (spikes > 0.2).all()  # without loss 1
+        assert (spikes < 0.99).any()
+
+
+def test_hook__rotation_leaves_what_cannot_lose_as_it_is_to_the_last_bit() -> None:
+    with local_job(2) as contexts:
+        one = torch.randn(10_000, generator=torch.Generator().manual_seed(1))
+        tensors = [one.clone(), one.clone()]
+        averages(contexts, tensors, loss_bound=0.0, rotate=True)
+        assert torch.equal(tensors[0], one)
+        half = Bucket(torch.ones(8, dtype=torch.bfloat16))
+        with pytest.raises(TypeError, match=names("bfloat16", "float32, float64")):
+            BoundedLossState(transport=contexts[0], rotate=True).synchronise(half)  # type: ignore[arg-type]
