@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 from mlt._shared import variables
 from mlt._shared.ports import free_port
 from mlt.errors import RendezvousError
-from mlt.job import interfaces
+from mlt.job import interfaces, rendezvous
 
 if TYPE_CHECKING:
     from mlt import Context
 
 _KEY: Final = "mlt"
+_MIN_PAUSE_SECONDS: Final = 0.005
+_MAX_PAUSE_SECONDS: Final = 0.25
 
 _shared_context: Context | None = None
 
@@ -139,16 +142,42 @@ def _meeting_point(store: Any, rank: int, size: int, seconds: float, own: str) -
         port = variables.port(os.environ, "MLT_RENDEZVOUS_PORT") or (free_port(own) if size > 1 else 1)
         store.set(key, json.dumps([own, port]))
         return own, port
+    # Polled: a wait of torch's is silent, and it logs a warning of its own about every one that ends in vain.
+    patience, deadline, pause = rendezvous.Patience(), time.monotonic() + seconds, _MIN_PAUSE_SECONDS
     try:
-        store.wait([key], timedelta(seconds=seconds))
+        while not store.check([key]):
+            if (left := deadline - time.monotonic()) <= 0:
+                raise RendezvousError(
+                    f"rank {rank}: rank 0 did not write its address to torch's store within {seconds:g} s; "
+                    f"{_missing_text(store, rank, size, turn)} did not come; check that each is running, and that all "
+                    "ranks have the same init_method or store",
+                    peer=0,
+                )
+            patience.ask(
+                lambda: (
+                    f"rank {rank}: still waiting in torch's store for {_missing_text(store, rank, size, turn)} of "
+                    f"{size}, {seconds:g} s in all"
+                )
+            )
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+        address, port = json.loads(store.get(key))
     except RuntimeError as error:
         raise RendezvousError(
-            f"rank {rank}: rank 0 did not write its address to torch's store within {seconds:g} s ({error}); check "
-            "that rank 0 is running, and that all ranks have the same init_method or store",
+            f"rank {rank}: torch's store failed while this rank waited for rank 0's address ({error}); check that rank "
+            "0 is running, and that all ranks have the same init_method or store",
             peer=0,
         ) from None
-    address, port = json.loads(store.get(key))
     return str(address), int(port)
+
+
+def _missing_text(store: Any, rank: int, size: int, turn: int) -> str:
+    """The ranks that have not come to their n-th group. Rank 0 comes last where it waits in torch's store itself."""
+    missing = [one for one in range(size) if one != rank and store.add(f"{_KEY}/groups/{one}", 0) < turn]
+    others = [one for one in missing if one != 0]
+    if not others or 0 not in missing:
+        return rendezvous.ranks_text(missing or [0])
+    return f"{rendezvous.ranks_text(others)} and rank 0, which may wait for {'it' if len(others) == 1 else 'them'}"
 
 
 def _address_of_rank_0(store: Any) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checks import assert_names, names
+from checks import assert_names, names, until
 
 pytest.importorskip("torch")
 import mlt.torch_autoload
@@ -20,6 +22,7 @@ from mlt.torch import contexts
 
 import mlt
 from mlt._shared.ports import free_port
+from mlt.job import rendezvous
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -111,7 +114,41 @@ def test_join__groups_beside_gloo_have_their_own_ranks() -> None:
 def test_join__names_rank_0_that_never_comes(tmp_path: Path) -> None:
     ((status, _, errors),) = run(LONELY, size=1, place=str(tmp_path / "store"))
     assert status != 0
-    assert_names(errors, "rank 1", "rank 0", "2 s")
+    assert_names(errors, "rank 1", "rank 0", "2 s", "did not come")
+
+
+def test_meeting_point__says_which_ranks_have_not_come(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.05)
+    store, found = torch.distributed.HashStore(), []
+    waits = threading.Thread(target=lambda: found.append(contexts._meeting_point(store, 1, 4, 60.0, "")))
+    with caplog.at_level(logging.WARNING, "mlt"):
+        contexts._meeting_point(store, 0, 4, 60.0, "127.0.0.1")  # an earlier group, to which all came
+        for rank in (1, 2, 3):
+            contexts._meeting_point(store, rank, 4, 60.0, "")
+        assert caplog.messages == []
+        store.add("mlt/groups/3", 1)  # rank 3 is there too
+        waits.start()
+        until(lambda: bool(caplog.messages))
+        expected = contexts._meeting_point(store, 0, 4, 60.0, "127.0.0.1")
+        waits.join()
+    assert found == [expected]
+    (line,) = caplog.messages
+    assert_names(line, "rank 1: still waiting in torch's store", "rank 2 and rank 0", "of 4")
+    assert "rank 3" not in line
+
+
+def test_meeting_point__a_store_that_fails_is_named() -> None:
+    class Broken:
+        def add(self, _key: str, _amount: int) -> int:
+            return 1
+
+        def check(self, _keys: list[str]) -> bool:
+            raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(mlt.RendezvousError, match=names("rank 1", "torch's store failed", "Connection reset")):
+        contexts._meeting_point(Broken(), 1, 2, 60.0, "")
 
 
 @pytest.mark.parametrize(
