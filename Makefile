@@ -42,8 +42,8 @@ build/.system: tools/install_system_packages.sh
 	@touch $@
 
 $(VENV)/.created: | build/.system
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip
+	$(PYTHON) tools/pulse.py "makes $(VENV)" $(PYTHON) -m venv $(VENV)
+	$(PYTHON) tools/pulse.py "updates pip" $(BIN)/python -m pip install -q --upgrade pip
 	@touch $@
 
 # The compiler of the fuzz targets: a large package that nothing else needs.
@@ -56,13 +56,13 @@ build/.clang: tools/install_system_packages.sh
 # torch first: later requirements then use this build instead of downloading another one.
 $(VENV)/.torch: $(VENV)/.created
 	@echo "mlt: installs $(TORCH), a large download (TORCH=... chooses another build)"
-	$(BIN)/python -m pip install "$(TORCH)" numpy
+	$(PYTHON) tools/pulse.py "installs $(TORCH)" $(BIN)/python -m pip install "$(TORCH)" numpy
 	@touch $@
 
 $(VENV)/.tools: pyproject.toml tools/extra_requirements.py $(VENV)/.torch
 	@echo "mlt: installs the packages of the demo, the tests and the linters, which takes minutes the first time"
 	$(BIN)/python tools/extra_requirements.py dev demo plan recipes switch switch-push testbed > build/requirements.txt
-	$(BIN)/python -m pip install -q -r build/requirements.txt "scikit-build-core>=0.10" "pybind11>=2.12"
+	$(PYTHON) tools/pulse.py "installs packages" $(BIN)/python -m pip install -q -r build/requirements.txt "scikit-build-core>=0.10" "pybind11>=2.12"
 	@touch $@
 
 wheel: $(VENV)/.wheel

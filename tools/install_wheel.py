@@ -1,7 +1,8 @@
 """Compiles this checkout and installs it for the interpreter that runs this, with a line per stage: ``make wheel``.
 
 pip and the compilers write hundreds of lines, or with ``pip -q`` none for minutes. This prints the stages of the build,
-and each tenth of the compilation. The whole output is in build/wheel.log; of a failed build the cause is printed too.
+each tenth of the compilation, and after half a minute without either how far it is. The whole output is in
+build/wheel.log; of a failed build the cause is printed too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+from pulse import Pulse  # noqa: E402
+
 LOG = ROOT / "build" / "wheel.log"
 COMMAND = (sys.executable, "-m", "pip", "install", "--verbose", "--no-deps", "--no-build-isolation",
            "--force-reinstall", str(ROOT))  # fmt: skip
@@ -41,6 +45,7 @@ class Progress:
         self._began = clock()
         self._tenths = 0
         self._stage = ""
+        self.latest = "starts pip"
 
     def shown(self, line: str) -> str | None:
         """What to print for a line of the output, if anything."""
@@ -48,13 +53,14 @@ class Progress:
         step = _STEP.match(text)
         if step is not None and self._stage == COMPILES:  # CMake's test programs are built by ninja too
             done, total = int(step[1]), int(step[2])
+            self.latest = f"{COMPILES}: {done} of {total} steps"
             if (tenths := 10 * done // total) <= self._tenths:
                 return None
             self._tenths = tenths
-            return f"compiles: {done} of {total} steps{self._elapsed()}"
+            return f"{self.latest}{self._elapsed()}"
         for begin, stage in STAGES.items():
             if text.startswith(begin) and stage != self._stage:
-                self._stage = stage
+                self._stage = self.latest = stage
                 return f"{stage}{self._elapsed()}"
         return None
 
@@ -75,14 +81,14 @@ def install(command: Sequence[str], log: Path) -> int:
     progress = Progress()
     lines: list[str] = []
     build = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    with log.open("w", encoding="utf-8") as kept, build:
+    with Pulse(lambda: progress.latest) as pulse, log.open("w", encoding="utf-8") as kept, build:
         assert build.stdout is not None
         for line in build.stdout:
             kept.write(line)
             kept.flush()  # for tail -f
             lines.append(line.rstrip("\n"))
             if (text := progress.shown(line)) is not None:
-                print(f"mlt: {text}", flush=True)
+                pulse.report(text)
     if build.returncode:
         print("\n".join(cause(lines)), file=sys.stderr)
         print(f"mlt: the wheel could not be built (exit status {build.returncode}); see {log}", file=sys.stderr)

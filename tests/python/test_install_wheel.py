@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from checks import assert_names
+from checks import assert_names, until
 from loading import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +47,38 @@ def test_progress__a_line_per_stage_and_per_tenth() -> None:
     assert [text for text in stages if ":" not in text] == list(install_wheel.STAGES.values())
     counts = [int(text.split()[1]) for text in stages if ":" in text]
     assert counts == [14, 28, 42, 55, 69, 83, 96, 110, 124, 137]
+
+
+def test_progress__latest_is_the_last_step_or_stage() -> None:
+    progress = install_wheel.Progress()
+    lines = build_output(137).splitlines()
+    for line in lines[: next(number for number, line in enumerate(lines) if "[131/137]" in line) + 1]:
+        progress.shown(line)
+    assert progress.latest == "compiles: 131 of 137 steps"
+    for line in lines:
+        progress.shown(line)
+    assert progress.latest == "installs the wheel"
+
+
+def test_pulse__reports_what_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with install_wheel.Pulse(lambda: "compiles: 3 of 9 steps", quiet_seconds=0.01) as pulse:
+        pulse.report("compiles")
+        shown = ""
+
+        def has_reported() -> bool:
+            nonlocal shown
+            shown += capsys.readouterr().out
+            return "still" in shown
+
+        until(has_reported)
+    assert re.search(r"^mlt: compiles$", shown, re.MULTILINE)
+    assert re.search(r"^mlt: still compiles: 3 of 9 steps \(\d+ s\)$", shown, re.MULTILINE)
+
+
+def test_pulse__a_command_keeps_its_output_and_status() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "pulse.py"), "sleeps", sys.executable, "-c"]
+    done = subprocess.run([*command, "print('x'); raise SystemExit(3)"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "x\n")
 
 
 def test_install__shows_progress_while_it_builds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,7 @@ def _run(console: Output, settings: DemoSettings) -> None:
     from mlt.demo import data, plot, report, table
     from mlt.demo.display import make_display
     from mlt.demo.runner import execute
-    from mlt.demo.settings import run_specs
+    from mlt.demo.settings import in_turns, run_specs
 
     began = time.monotonic()
     images = data.load(settings.data)
@@ -153,13 +153,13 @@ def _run(console: Output, settings: DemoSettings) -> None:
         soft_wrap=True,
     )
     runs = run_specs(settings)
-    records = []
+    records = {}
     with make_display(console, runs, steps=settings.steps, live=settings.live) as display:
-        for run in runs:
+        for run in in_turns(runs):
             display.begin(run)
             logs = settings.output / "logs" / f"{run.name}-seed-{run.seed}"
-            records.append(execute(settings, run, logs=logs, observe=display.observe))
-    result = report.build(settings, images, records, seconds=time.monotonic() - began)
+            records[run] = execute(settings, run, logs=logs, observe=display.observe)
+    result = report.build(settings, images, [records[run] for run in runs], seconds=time.monotonic() - began)
     console.print_table(table.comparison(result))
     if settings.seeds > 1:
         console.print_table(table.accuracy_by_seed(result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ REFRESHES_PER_SECOND: Final = 4
 BAR_WIDTH: Final = 8
 TITLE: Final = "mlt demo: a residual network learns over the transport"
 PLAIN_LINES_PER_RUN: Final = 10
+QUIET_SECONDS: Final = 25.0
 # Shown figures are means over this many of the latest steps: single batches vary too much.
 WINDOW_STEPS: Final = 20
 
@@ -146,24 +148,31 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """Lines for logs and pipes: the first step, then a few per run."""
+    """Lines for logs and pipes: the first step, then a few per run, and one whenever there was none for a while."""
 
-    def __init__(self, console: Console, *, steps: int) -> None:
+    def __init__(self, console: Console, *, steps: int, quiet_seconds: float = QUIET_SECONDS) -> None:
+        self._quiet_seconds = quiet_seconds
+        self._printed = time.monotonic()
+        self._is_over = threading.Event()
+        self._watch = threading.Thread(target=self._report_silence, daemon=True)
         self._console = console
         self._steps = steps
         self._every = max(1, steps // PLAIN_LINES_PER_RUN)
         self._progress: Progress | None = None
 
     def __enter__(self) -> PlainDisplay:
+        self._printed = time.monotonic()
+        self._watch.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        self._is_over.set()
+        self._watch.join()
 
     def begin(self, run: RunSpec) -> None:
-        self._progress = Progress(run, self._steps)
+        self._progress = Progress(run, self._steps, started=time.monotonic())
         self._print(f"run: {run.title}, seed {run.seed}")
 
     def observe(self, record: RunRecord, event: Event) -> None:
@@ -175,7 +184,19 @@ class PlainDisplay:
         if event.step == 0 or (event.step + 1) % self._every == 0:
             self._print("  " + self._progress.line())
 
+    def _report_silence(self) -> None:
+        while not self._is_over.wait(max(self._printed + self._quiet_seconds - time.monotonic(), 0.001)):
+            now, progress = time.monotonic(), self._progress
+            if now - self._printed < self._quiet_seconds:
+                continue
+            if progress is None or progress.started is None:
+                self._printed = now
+                continue
+            what = f"step {progress.done}/{self._steps}" if progress.done else "the processes start"
+            self._print(f"  {what} ({now - progress.started:.0f} s)")
+
     def _print(self, text: str) -> None:
+        self._printed = time.monotonic()
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

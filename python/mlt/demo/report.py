@@ -98,7 +98,8 @@ class RunReport(_Model):
     ``sync_*`` and ``exposed_*`` are quantiles over all workers' steps except the first (it includes the start-up skew).
     ``gradient_loss``: fraction of all pushed gradient bytes that is missing. ``packets_dropped``: by the injected
     faults; their segments were declared lost within the loss bound (``segments_lost``) or sent again
-    (``segments_repaired``). ``counters``: the transport's own, by process. What only mlt counts is None over gloo.
+    (``segments_repaired``). ``busy_elsewhere``: share of the cores that other programs had. ``counters``: the
+    transport's own, by process. What only mlt counts is None over gloo.
     """
 
     name: RunName
@@ -108,6 +109,7 @@ class RunReport(_Model):
     drop: float
     bound: float
     seconds: float
+    busy_elsewhere: float | None = None
     parameters: int
     buckets: int
     test_accuracy: float
@@ -179,6 +181,7 @@ def summarise_run(record: RunRecord) -> RunReport:
         drop=record.spec.drop,
         bound=record.spec.bound,
         seconds=record.seconds,
+        busy_elsewhere=record.busy_elsewhere,
         parameters=record.parameters,
         buckets=max(step.buckets for step in record.steps),
         test_accuracy=next(done.test_accuracy for done in workers if done.test_accuracy is not None),

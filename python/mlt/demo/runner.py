@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
+from mlt.demo.machine_load import BusyElsewhere
 from mlt.demo.network import network_of
 from mlt.demo.processes import ProcessGroup, ProcessSpec
 from mlt.demo.settings import BATCH_PER_WORKER, SERVICES, DemoSettings, ProcessJob, RunSpec
@@ -16,6 +17,7 @@ from mlt.demo.settings import BATCH_PER_WORKER, SERVICES, DemoSettings, ProcessJ
 @dataclass
 class RunRecord:
     """All events of the processes of one run; ``seconds`` is the whole run, including the start of the processes.
+    ``busy_elsewhere``: share of the machine's cores that other programs had meanwhile; None if it is unknown.
     ``packets_lost``: by the network, on purpose; None if the processes drop them and count.
     """
 
@@ -26,6 +28,7 @@ class RunRecord:
     evaluations: list[Evaluated] = field(default_factory=list)
     finished: dict[str, Finished] = field(default_factory=dict)
     packets_lost: int | None = None
+    busy_elsewhere: float | None = None
 
     def add(self, event: Event, names: dict[int, str]) -> None:
         if isinstance(event, Ready):
@@ -90,7 +93,7 @@ def execute(
     # One computing thread per worker; the remaining cores serve the transport.
     environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     record = RunRecord(run)
-    began = time.monotonic()
+    began, load = time.monotonic(), BusyElsewhere()
     with network_of(settings, run) as place:
         with ProcessGroup(
             specs, environment=environment, logs=logs, stall_seconds=settings.stall_seconds, popen=place.popen
@@ -100,5 +103,5 @@ def execute(
                 record.add(event, names)
                 observe(record, event)
         record.packets_lost = place.packets_lost()
-    record.seconds = time.monotonic() - began
+    record.seconds, record.busy_elsewhere = time.monotonic() - began, load.share()
     return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -91,8 +92,8 @@ class RunSpec:
 
 
 def run_specs(settings: DemoSettings) -> list[RunSpec]:
-    """The trainings in the order they run: for each seed without loss, fully reliable, and with a bound. On a testbed
-    over gloo first, without loss and with it."""
+    """The trainings in the order of the tables: for each seed without loss, fully reliable, and with a bound. On a
+    testbed over gloo first, without loss and with it."""
     loss, bound, lossy = settings.loss, settings.bound, f"{100 * settings.loss:.3g} % loss"
     on_testbed = settings.network == "testbed"
     mlt = "mlt, " if on_testbed else ""
@@ -109,6 +110,19 @@ def run_specs(settings: DemoSettings) -> list[RunSpec]:
             RunSpec("bounded", f"{mlt}{lossy}, bound {100 * bound:.3g} %", loss, bound, seed),
         ]
     return specs
+
+
+# What is compared runs side by side, once one first and once the other: a machine's load changes within minutes.
+_TURNS: Final[tuple[RunName, ...]] = ("gloo-no-loss", "no-loss", "reliable", "gloo-lossy", "bounded")
+
+
+def in_turns(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """The trainings in the order they run: of every second seed in reverse."""
+    ordered: list[RunSpec] = []
+    for number, seed in enumerate(sorted({spec.seed for spec in specs})):
+        own = sorted((spec for spec in specs if spec.seed == seed), key=lambda spec: _TURNS.index(spec.name))
+        ordered += reversed(own) if number % 2 else own
+    return ordered
 
 
 class ProcessJob(BaseModel):

@@ -21,8 +21,11 @@ MEASURES: Final[tuple[Measure, ...]] = (
     ("packets dropped", lambda run: run.packets_dropped, "{:,.0f}"),
     ("segments missing", lambda run: run.segments_lost, "{:,.0f}"),
     ("segments sent again", lambda run: run.segments_repaired, "{:,.0f}"),
+    ("cores busy elsewhere, %", lambda run: None if run.busy_elsewhere is None else 100 * run.busy_elsewhere, "{:.0f}"),
     ("megabytes sent", lambda run: None if run.bytes_sent is None else run.bytes_sent / 1e6, "{:,.1f}"),
 )
+# Share of the cores from which the table says that other programs had them: more than repetitions differ by.
+BUSY_SHARE: Final = 0.1
 
 
 def comparison(report: DemoReport) -> Table:
@@ -31,7 +34,7 @@ def comparison(report: DemoReport) -> Table:
     seeds = f", mean of {report.settings.seeds} seeds" if report.settings.seeds > 1 else ""
     table = Table(
         title=f"{report.data.name}: {report.settings.steps} steps, {report.settings.workers} workers{seeds}",
-        caption=f"test accuracy: of all {report.data.test_images:,} test images{_network(report)}",
+        caption=f"test accuracy: of all {report.data.test_images:,} test images{_network(report)}{_busy(report)}",
     )
     _add_columns(table, groups)
     accuracy: Measure = ("test accuracy, %", lambda run: 100 * run.test_accuracy, "{:.2f}")
@@ -71,6 +74,16 @@ def _network(report: DemoReport) -> str:
         f"\n{report.settings.workers} hosts of a testbed, links of {bed.rate}; with loss, every host's link loses "
         f"{100 * report.settings.loss:.3g} %, {bed.gray_link} {100 * bed.gray_loss:.3g} %; gloo's TCP uses "
         f"{bed.tcp_control}"
+    )
+
+
+def _busy(report: DemoReport) -> str:
+    most = max((run.busy_elsewhere or 0.0 for run in report.runs), default=0.0)
+    if most < BUSY_SHARE:
+        return ""
+    return (
+        f"\nother programs had up to {100 * most:.0f} % of the cores during a run: times may differ for that reason; "
+        "repeat it on a quiet machine"
     )
 
 

@@ -15,7 +15,7 @@ from checks import all_gone, assert_names, until
 from mlt._shared.json_lines import line_of, object_of
 from mlt.demo import report
 from mlt.demo.events import Finished, StepDone, event_of
-from mlt.demo.settings import DemoSettings, run_specs
+from mlt.demo.settings import DemoSettings, in_turns, run_specs
 
 COMMAND = [sys.executable, "-m", "mlt.cli.main", "demo"]
 STEPS = 6
@@ -220,6 +220,19 @@ def test_run_specs__on_a_testbed_gloo_trains_first(tmp_path: Path) -> None:
         ("mlt", "reliable", 0.01),
         ("mlt", "bounded", 0.01),
     ]
+
+
+def test_in_turns__what_is_compared_is_side_by_side_and_neither_always_first(tmp_path: Path) -> None:
+    specs = run_specs(settings(tmp_path, network="testbed", seeds=2))
+    turns = in_turns(specs)
+    assert {(spec.seed, spec.name) for spec in turns} == {(spec.seed, spec.name) for spec in specs}
+    names = [spec.name for spec in turns]
+    assert names[5:] == names[4::-1]  # the second seed in reverse
+    assert [spec.seed for spec in turns] == [1] * 5 + [2] * 5
+    # gloo is first without loss, mlt with it.
+    for first, second in (("gloo-no-loss", "no-loss"), ("reliable", "gloo-lossy")):
+        assert names.index(second) == names.index(first) + 1
+    assert [spec.name for spec in in_turns(run_specs(settings(tmp_path)))] == ["no-loss", "reliable", "bounded"]
 
 
 def test_events__survive_the_link() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checks import assert_names, until
 from rich.console import Console
 
 from mlt.demo import plot, report, table
@@ -148,6 +149,16 @@ def test_comparison__one_column_per_kind_of_run(tmp_path: Path) -> None:
         assert figures in [line.replace("│", " ").split()[-3:] for line in text.splitlines()]
 
 
+def test_comparison__says_when_the_machine_was_busy(tmp_path: Path) -> None:
+    quiet = report_of(tmp_path, seeds=1)
+    assert "other programs" not in shown(100, table.comparison(quiet))
+    loads = (0.02, 0.31, None)
+    runs = [run.model_copy(update={"busy_elsewhere": load}) for run, load in zip(quiet.runs, loads, strict=True)]
+    text = shown(100, table.comparison(quiet.model_copy(update={"runs": runs})))
+    assert ["2", "31", "-"] in [line.replace("│", " ").split()[-3:] for line in text.splitlines()]
+    assert_names(text, "other programs", "31 %")
+
+
 def test_accuracy_by_seed__shows_each_seed_and_the_spread(tmp_path: Path) -> None:
     told = report_of(tmp_path, seeds=3)
     text = shown(80, table.accuracy_by_seed(told))
@@ -242,6 +253,19 @@ def test_progress__reports_the_number_of_test_images(tmp_path: Path) -> None:
         if isinstance(event, Evaluated) and event.images == 1_000:
             assert "test accuracy 50.0 % (1,000 images)" in progress.line()
     assert "test accuracy 81.0 % (10 images)" in progress.line()
+
+
+def test_plain_display__is_never_silent_for_long(tmp_path: Path) -> None:
+    runs = run_specs(settings(tmp_path))
+    output = io.StringIO()
+    with PlainDisplay(Console(file=output, width=80), steps=STEPS, quiet_seconds=0.01) as display:
+        display.begin(runs[0])
+        until(lambda: "the processes start" in output.getvalue())
+        record = RunRecord(runs[0])
+        for event in events(runs[0])[: 2 * WORKERS]:  # all are ready, and rank 0's first step
+            display.observe(record, event)
+        until(lambda: "  step 1/20 (" in output.getvalue())
+    assert output.getvalue().startswith("run: no loss, seed 1")
 
 
 def test_plain_display__a_few_lines_per_run(tmp_path: Path) -> None:
