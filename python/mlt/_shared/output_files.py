@@ -25,10 +25,10 @@ class WriteFailedError(OSError):
     """A write that failed after the work, such as on a full disk; ``filename`` is the file, which is unchanged."""
 
 
-def check_file(path: Path, *, suffixes: Sequence[str] = (), makes_folders: bool = False) -> None:
+def check_file(path: Path, *, suffixes: Sequence[str] = ()) -> None:
     """Reject a file that cannot be written, or whose folder does not exist. Changes nothing.
 
-    ``suffixes``: the formats, such as ".png"; any if empty. ``makes_folders``: the folder may be missing.
+    ``suffixes``: the formats, such as ".png"; any if empty.
 
     Raises:
         UnwritableError: a folder, no folder to be in, an unknown format, or no permission.
@@ -44,7 +44,7 @@ def check_file(path: Path, *, suffixes: Sequence[str] = (), makes_folders: bool 
         if target.exists() and not os.access(target, os.W_OK):
             raise UnwritableError(path, os.strerror(errno.EACCES))
         if not _is_special(target):
-            _probe(_existing(target.parent) if makes_folders else target.parent)
+            _probe(target.parent)
     except OSError as error:
         raise UnwritableError(path, error.strerror or str(error)) from None
     except RuntimeError as error:  # a loop of symbolic links, in older Python

@@ -40,7 +40,9 @@ class Quantity:
         scale = self.units[base] if base else Decimal(1)
         number = self._number(given, scale)
         if number is None:
-            raise ValueError(f"expected a {self.kind} such as {self.examples[0]} or {self.examples[1]}")
+            is_bare_loss = self is LOSS and isinstance(given, str) and _is_bare(given)
+            more = "; without % it is a fraction below 1, and all is 100%" if is_bare_loss else ""
+            raise ValueError(f"expected a {self.kind} such as {self.examples[0]} or {self.examples[1]}{more}")
         if not (above < number and least <= number <= most):
             raise ValueError(f"expected a {self.kind} {self._limits(least, most, above)}")
         return float(Decimal(repr(number)) / scale) if base else number
@@ -86,6 +88,12 @@ class Quantity:
             if above > -math.inf
             else (f"between {self.text_of(least)} and {self.text_of(most)}")
         )
+
+
+def _is_bare(given: str) -> bool:
+    """Whether it is a number without a unit."""
+    match = _NUMBER.fullmatch(given)
+    return match is not None and not match[2]
 
 
 def whole_number(text: str) -> int | None:

@@ -16,14 +16,13 @@ PICTURES = (".png", ".svg", ".pdf")
 class OutputOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in new releases of click
     """``type=`` of click's options, ``parser=`` of typer's.
 
-    ``picture``: one of PICTURES, never standard output. ``folder``: a folder of files. ``makes_folders``: the
-    folder of a file may be missing.
+    ``picture``: one of PICTURES, never standard output. ``folder``: a folder of files.
     """
 
     name = __name__ = "path"
 
-    def __init__(self, *, picture: bool = False, folder: bool = False, makes_folders: bool = False) -> None:
-        self._picture, self._folder, self._makes_folders = picture, folder, makes_folders
+    def __init__(self, *, picture: bool = False, folder: bool = False) -> None:
+        self._picture, self._folder = picture, folder
 
     def __call__(self, value: Any, param: Any = None, ctx: Any = None) -> Any:
         """Conversion for typer, which has its own exceptions; click calls this with the parameter."""
@@ -49,7 +48,7 @@ class OutputOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # 
                 raise UnwritableError(path, "several files cannot go to standard output; name a folder")
             check_folder(path)
         elif str(path) != "-":
-            check_file(path, suffixes=PICTURES if self._picture else (), makes_folders=self._makes_folders)
+            check_file(path, suffixes=PICTURES if self._picture else ())
         elif self._picture:
             raise UnwritableError(path, "a picture cannot go to standard output; name a .png, .svg or .pdf file")
         return path

@@ -22,10 +22,10 @@ from mlt._shared.output_files import UnwritableError
 from mlt._shared.processes import interruptible
 from mlt.cli.ending import interrupted
 from mlt.cli.output import Output
-from mlt.cli.output_option import OutputOption
+from mlt.cli.output_option import PICTURE, TEXT_FILE
 from mlt.cli.style import App, is_stdout, show_error, status_of
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
-from mlt.errors import MltError
+from mlt.errors import ConfigError, MltError
 from mlt.job.configuration import MAX_RANKS
 from mlt.job.interfaces import VARIABLE
 from mlt.perf import report, session
@@ -36,7 +36,6 @@ app = App()
 
 WIDTH = 120
 _PICTURES = (".png", ".svg", ".pdf")
-_JSON, _PLOT = OutputOption(makes_folders=True), OutputOption(picture=True, makes_folders=True)
 _RATE, _SIZE = UnitOption(RATE, whole=True), UnitOption(SIZE, whole=True)
 
 
@@ -86,7 +85,9 @@ def perf(
     compare: Annotated[
         str, typer.Option(help="Transports to compare with: tcp,gloo,mpi,mpi-shm,raw-udp, or all that are installed.")
     ] = "",
-    loss_bound: Annotated[str, typer.Option(help="Loss bounds of mlt, such as 10% or 0.1, separated by commas.")] = "0",
+    loss_bound: Annotated[
+        str, typer.Option(help="Loss bounds of mlt below 100%, such as 1% or 0.01, by commas.")
+    ] = "0",
     stop: Annotated[
         Stop, typer.Option(help="Stop policy of mlt: when to complete without the missing segments.")
     ] = Stop.patient,
@@ -169,7 +170,7 @@ def perf(
         if mode != "job" or variables.integer(os.environ, "RANK", least=0, most=MAX_RANKS) == 0:  # rank 0 writes
             _check_outputs(json, plot)
         if host is not None:
-            host, port = parse_target(host, port)
+            host, port = _target(host, port)
         with interruptible():
             _run(mode, options, host or "", port, interface, once=once, json=json, plot=plot)
     except MltError as error:
@@ -183,8 +184,15 @@ def perf(
         raise SystemExit(interrupted(error)) from None
 
 
+def _target(host: str, port: int) -> tuple[str, int]:
+    try:
+        return parse_target(host, port)
+    except ConfigError as error:
+        raise BadOptionError(f"HOST: {error}") from None
+
+
 def _check_outputs(json: Path | None, plot: Path | None) -> None:
-    for name, option, path in (("--json", _JSON, json), ("--plot", _PLOT, plot)):
+    for name, option, path in (("--json", TEXT_FILE, json), ("--plot", PICTURE, plot)):
         try:
             if path is not None:
                 option.read(path)

@@ -48,7 +48,7 @@ Out = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE|-", parser=TEXT_FILE, help="Plan file to extend; -: standard output."),
 ]
-Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same plan.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same plan.")]
 
 
 def _reporting(function: F) -> F:
@@ -194,7 +194,8 @@ def check(
         counts = ((len(cluster.hosts), "hosts"), (len(cluster.switches), "switches"), (len(cluster.links), "links"))
         typer.echo(f"{file}: {', '.join(f'{count} {what}' for count, what in counts)}, {len(cluster.jobs)} jobs: fine")
         return
-    problems = read_plan(file).mismatches(read_cluster(against))
+    cluster = read_cluster(against)
+    problems = read_plan(file).mismatches(cluster)
     if problems:
         raise InputError(problems, source=str(file))
     typer.echo(f"{file}: fits {against}")

@@ -10,7 +10,7 @@ import typer
 
 from mlt._shared.extras import how_to_install
 from mlt.cli.ending import FAILED, USAGE
-from mlt.cli.style import is_stdout, status_of, text_beside
+from mlt.cli.style import is_stdout, show_problem, status_of, text_beside
 from mlt.planners._shared.documents import InputError, Problem
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import InfeasibleError, Plan, new_plan, read_plan
@@ -28,7 +28,7 @@ def refusals(source: Path | None = None, out: Path | None = None) -> Iterator[No
             yield
     except InputError as error:
         where = "" if source is None or error.source else f"{source}: "
-        typer.echo(f"{where}{error}", err=True)
+        show_problem(f"{where}{error}", is_usage=True, head="")
         raise typer.Exit(USAGE) from None
     except ImportError as error:
         if str(error.name).startswith("mlt"):  # not a missing extra but a broken installation
@@ -41,10 +41,10 @@ def refusals(source: Path | None = None, out: Path | None = None) -> Iterator[No
         typer.echo(f"{error.filename}: cannot be written: {error.strerror}", err=True)
         raise typer.Exit(status_of(error)) from None
     except TopologyError as error:
-        typer.echo(f"error: {error}", err=True)
+        show_problem(str(error), is_usage=True)
         raise typer.Exit(USAGE) from None
     except (InfeasibleError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
+        show_problem(str(error), is_usage=False)
         raise typer.Exit(FAILED) from None
 
 

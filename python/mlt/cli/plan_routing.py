@@ -41,7 +41,7 @@ def route(
     seconds: Annotated[
         float, typer.Option(parser=UnitOption(TIME, least=0.1), help="Time limit of the search.")
     ] = 60.0,
-    seed: Annotated[int, typer.Option(help="Seed of the search order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search order.")] = 0,
     srv6: Annotated[
         Path | None,
         typer.Option(

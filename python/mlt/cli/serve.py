@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mlt.cli.style import App, status_of
+from mlt.cli.style import App, show_error, status_of
 from mlt.cli.unit_option import TIME, UnitOption
 
 app = App()
@@ -18,11 +18,12 @@ app = App()
 
 @app.command()
 def serve(
+    ctx: typer.Context,
     world_size: Annotated[
         int | None, typer.Option(envvar="WORLD_SIZE", help="Number of workers.", show_default=False)
     ] = None,
     services: Annotated[int, typer.Option(envvar="MLT_SERVICES", help="Number of summation services in the job.")] = 1,
-    index: Annotated[int, typer.Option(help="Index of this service; its rank is WORLD_SIZE + index.")] = 0,
+    index: Annotated[int, typer.Option(help="Index of this service, from 0; its rank is WORLD_SIZE + index.")] = 0,
     rank: Annotated[
         int | None, typer.Option(envvar="RANK", help="Rank of this service, instead of --index.", show_default=False)
     ] = None,
@@ -73,7 +74,12 @@ def serve(
 
     output = Console(stderr=True, quiet=quiet, highlight=False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # The index that the command line gives goes before the rank of the environment, such as torchrun's.
+    if _is_given(ctx, "index") and not _is_given(ctx, "rank"):
+        rank = None
     try:
+        if rank is None and world_size is not None and not 0 <= index < services:
+            raise ConfigError(f"--index {index}: the job has {_indices(services)}")
         if rank is not None and world_size is not None and 0 <= rank < world_size:
             raise ConfigError(
                 f"rank {rank} (RANK) is a worker's: services have the ranks from {world_size} (WORLD_SIZE) on; set "
@@ -100,12 +106,22 @@ def serve(
             failures = [text for worker in range(context.world_size) if (text := context.peer_failure(worker))]
             output.print("mlt serve: every worker is gone")
     except MltError as error:
-        Console(stderr=True, highlight=False).print(f"mlt serve: {error}", markup=False, soft_wrap=True)
+        show_error(error, head="mlt serve: ")
         raise typer.Exit(status_of(error)) from None
     for failure in failures:
         Console(stderr=True, highlight=False).print(f"mlt serve: {failure}", markup=False, soft_wrap=True)
     if failures:
         raise typer.Exit(1)
+
+
+def _indices(services: int) -> str:
+    if services < 1:
+        return "no services (--services, MLT_SERVICES)"
+    return "1 service, of index 0" if services == 1 else f"{services} services, of indices 0 to {services - 1}"
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    return getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
 
 def _rank_of(index: int, world_size: int | None) -> int | None:

@@ -21,6 +21,7 @@ from mlt._shared.output_files import WriteFailedError, write_text
 from mlt.cli.ending import FAILED, USAGE, finish, interrupted
 from mlt.cli.help_text import HelpMixin, argument_name, form, number_expected, running, short_help
 from mlt.cli.layout import rows
+from mlt.cli.option_names import nearest, options_in, with_options
 from mlt.errors import ErrorCode, MltError
 from mlt.switch_configs.errors import PolicyError, TargetError
 
@@ -146,6 +147,9 @@ def _show(error: Any) -> None:
         print(f"{ctx.get_usage()}\nTry '{ctx.command_path} -h' for help.\n", file=sys.stderr)
     if (text := _own_words(error)) is not None:
         error.message = text
+    if ctx is not None and getattr(error, "option_name", None) and getattr(error, "possibilities", None):
+        names = [name for one in ctx.command.params for name in (*one.opts, *one.secondary_opts)]
+        error.possibilities = nearest(error.option_name, [name for name in names if name.startswith("--")])
     param = getattr(error, "param", None)
     # The choices of an argument are in its right form.
     message = error.format_message().partition(" Choose from:")[0]
@@ -155,12 +159,23 @@ def _show(error: Any) -> None:
     _show_forms(message, ctx, param)
 
 
-def show_error(error: Exception) -> None:
-    """An error that a command finds itself, with the right form of the options that a wrong command line names."""
-    text = printable(cause_of(error))
-    print(f"error: {text}", file=sys.stderr)
-    if status_of(error) == USAGE:
-        _show_forms(text, running.get(None))
+def show_error(error: Exception, *, head: str = "error: ") -> None:
+    """An error that a command finds itself; one about the command line names the options and shows their right form.
+
+    ``head``: what the line begins with.
+    """
+    show_problem(printable(cause_of(error)), is_usage=status_of(error) == USAGE, head=head)
+
+
+def show_problem(text: str, *, is_usage: bool, head: str = "error: ") -> None:
+    """``show_error`` of a text."""
+    ctx = running.get(None)
+    if not is_usage or ctx is None:
+        print(f"{head}{text}", file=sys.stderr)
+        return
+    text = with_options(text, ctx)
+    print(f"{head}{text}", file=sys.stderr)
+    _show_forms(text, ctx)
 
 
 def _show_forms(message: str, ctx: Any, param: Any = None) -> None:
@@ -176,10 +191,8 @@ def _show_forms(message: str, ctx: Any, param: Any = None) -> None:
 
 def _members_like(name: str, ctx: Any) -> list[tuple[str, str]]:
     """The commands of a group that ``name`` may mean; all of them if it is like none."""
-    from difflib import get_close_matches
-
     members = list(ctx.command.list_commands(ctx))
-    found = ((one, ctx.command.get_command(ctx, one)) for one in get_close_matches(name, members) or members)
+    found = ((one, ctx.command.get_command(ctx, one)) for one in nearest(name, members) or members)
     return [(one, short_help(command)) for one, command in found if command is not None and not command.hidden]
 
 
@@ -201,8 +214,7 @@ def _own_words(error: Any) -> str | None:
 
 def forms_of(message: str, command: Any, param: Any = None) -> str:
     """How to write the options that an error names, with their help; or the argument that it is about."""
-    named = set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", message))
-    found = [one for one in command.params if named & {*one.opts, *one.secondary_opts}]
+    found = options_in(message, command)
     if not found and param is not None:
         found = [one for one in command.params if one.name == getattr(param, "name", None)]
     return rows("Right form", [form(one) for one in found])

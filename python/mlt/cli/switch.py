@@ -18,6 +18,7 @@ from mlt.cli import switch_apply, switch_policy, switch_verify
 from mlt.cli.click_style import Group
 from mlt.cli.output import Output
 from mlt.cli.output_option import FOLDER
+from mlt.cli.ports_option import ports_of
 from mlt.cli.style import show_error, status_of
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
@@ -25,7 +26,7 @@ from mlt.switch_configs.behaviour import by_port, condensed, differences
 from mlt.switch_configs.capabilities import Feature
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.platforms import platforms, why_none
-from mlt.switch_configs.policy import Policy, expand_ports, json_schema, parse
+from mlt.switch_configs.policy import Policy, json_schema, parse
 from mlt.switch_configs.policy import load as load_policy
 from mlt.switch_configs.registry import target as find_target
 from mlt.switch_configs.registry import targets as all_targets
@@ -99,7 +100,7 @@ def _ports(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     try:
-        return expand_ports(tuple(text.split(",")))
+        return ports_of(text)
     except ValueError as error:
         _fail(error)
 

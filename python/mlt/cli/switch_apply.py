@@ -9,11 +9,11 @@ import click
 
 from mlt.cli.click_style import Command
 from mlt.cli.ending import interrupted
+from mlt.cli.ports_option import ports_of
 from mlt.cli.style import show_error, status_of
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
-from mlt.switch_configs.policy import expand_ports
 from mlt.switch_configs.policy import load as load_policy
 
 
@@ -60,7 +60,7 @@ def apply(
         wanted = load_policy(policy)
         device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)
         try:
-            asked = None if ports is None else expand_ports(tuple(ports.split(",")))
+            asked = None if ports is None else ports_of(ports)
             text = device.running()
             generated = generate(wanted, device.target(target), ports=asked, running=text)
             if dry_run:

@@ -13,6 +13,7 @@ from mlt._shared.output_files import write_text
 from mlt.cli.click_style import Command
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
+from mlt.cli.ports_option import ports_of
 from mlt.cli.style import is_stdout, show_error, status_of
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.simulation.switch_port import simulate
@@ -97,7 +98,7 @@ def policy(
             shared_buffer_bytes=buffer_bytes,
             link_rate_bits_per_second=link_rate,
             packet_bytes=packet_bytes,
-            ports=tuple(ports.split(",")),
+            ports=ports_of(ports),
         )
         problem = problem_of(load_layers(layers), switch, ModelOptions(**options))
         together = f"{problem.workers} workers in step, {problem.run_packets} packets each on {problem.paths} paths"

@@ -16,13 +16,14 @@ from mlt._shared.text_files import read_text, reading
 from mlt.cli.click_style import Command
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
+from mlt.cli.ports_option import ports_of
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs import counter_check, generator, telemetry
 from mlt.switch_configs.counters import COUNTS, QueueCounters
 from mlt.switch_configs.errors import SwitchConfigError
-from mlt.switch_configs.policy import expand_ports
 from mlt.switch_configs.policy import load as load_policy
+from mlt.switch_configs.target import Target
 
 _FILE = click.Path(path_type=Path, allow_dash=True)
 
@@ -78,7 +79,7 @@ def verify(
     from mlt.switch_push.device import PushError
 
     try:
-        asked = None if ports is None else expand_ports(tuple(ports.split(",")))
+        asked = None if ports is None else ports_of(ports)
         if host is not None:
             generated, rows = _from_host(policy, host, target, asked, _wait(during, seconds), inventory, known_hosts)
         else:
@@ -88,9 +89,9 @@ def verify(
                 click.echo("\n".join(generated.target.verify_commands(generated.plan, ports=ports_of_all)))
                 click.echo("then: mlt switch verify ... --input FILE with what they print", err=True)
                 return
-            rows = telemetry.read(_text(given), generated.target)
+            rows = _read("--input", given, generated.target)
             if before is not None:
-                rows = counter_check.since(rows, telemetry.read(_text(before), generated.target))
+                rows = counter_check.since(rows, _read("--before", before, generated.target))
         rows = counter_check.named(generated.plan, rows)
         if json_file is not None:
             write_json(json_file, [dataclasses.asdict(row) for row in rows])
@@ -166,6 +167,15 @@ def _wait(during: str | None, seconds: float | None) -> Callable[[], None] | Non
         length = seconds
         return lambda: time.sleep(length)
     return None
+
+
+def _read(option: str, path: Path, target: Target) -> list[QueueCounters]:
+    """The counters in a file. Raises ValueError that names the option and the file."""
+    text = _text(path)
+    try:
+        return telemetry.read(text, target)
+    except (SwitchConfigError, ValueError) as error:
+        raise ValueError(f"{option} {path}: {error}") from None
 
 
 def _text(path: Path) -> str:

@@ -67,7 +67,7 @@ def _errors() -> Iterator[None]:
 
 def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
     options = [
-        click.option("--hosts", type=int, help="Number of hosts."),
+        click.option("--hosts", type=click.IntRange(1, topology.MAX_HOSTS), help="Number of hosts."),
         click.option("--rate", type=_RATE, help="Rate of every link, for example 200mbit.  [default: 1gbit]"),
         click.option(
             "--buffer",
@@ -81,13 +81,23 @@ def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Delay from every host to its switch, for example 25ms; 0: none, but 'set' can change it.",
         ),
         click.option("--jitter", type=_DELAY, help="Up to this much more delay, drawn per packet; order is kept."),
-        click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch': classes and thresholds."),
-        click.option("--spines", type=int, help="Number of spine switches; leaves spread flows over them."),
-        click.option("--leaves", type=int, help="Number of leaf switches.  [default: 2 with spines]"),
+        click.option(
+            "--policy", type=click.Path(path_type=Path), help="QoS policy file of 'mlt switch': classes and thresholds."
+        ),
+        click.option(
+            "--spines",
+            type=click.IntRange(0, topology.MAX_SPINES),
+            help="Number of spine switches; leaves spread flows over them.",
+        ),
+        click.option(
+            "--leaves",
+            type=click.IntRange(1, topology.MAX_LEAVES),
+            help="Number of leaf switches.  [default: 2 with spines]",
+        ),
         click.option(
             "--queue", type=click.Choice(["ebpf", "red", "fifo"]), help="Type of the switch queues.  [default: ebpf]"
         ),
-        click.option("--seed", type=int, help="Seed of the random losses.  [default: 1]"),
+        click.option("--seed", type=click.IntRange(min=0), help="Seed of the random losses.  [default: 1]"),
         click.option(
             "--topology",
             "-f",
@@ -102,6 +112,8 @@ def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _topology(file: Path | None, options: dict[str, Any]) -> Topology:
     given = {key: value for key, value in options.items() if value is not None}
+    if "policy" in given:
+        given["policy"] = str(given["policy"])
     if file is not None:
         return topology.load(file, **given)
     if "hosts" not in given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mlt.switch_configs import registry
 from mlt.switch_configs.platforms import parse_spec
 from mlt.switch_push import login as logins
 from mlt.switch_push.device import Device, PushError
@@ -48,6 +49,7 @@ def open_device(host: str, target: str, *, inventory: Path | None = None, known_
         from mlt.switch_push.by_napalm import NapalmDevice
 
         return NapalmDevice(login, system, known_hosts=known_hosts)
+    registry.target(target)  # an unknown one is none of these
     raise PushError(
         f"mlt can neither push to {system} nor read it; 'mlt switch generate' writes its files, 'mlt switch verify' "
         "names the commands whose output --input takes"

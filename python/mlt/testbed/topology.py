@@ -98,7 +98,7 @@ class Topology(_Strict):
     def _consistent(self) -> Topology:
         leaves = self.leaf_count
         if self.spines == 0 and leaves > 1:
-            raise ValueError(f"{leaves} leaves need spines to join them; add spines: 1 or more")
+            raise ValueError(f"{leaves} leaves need spines to join them; add spines: 1 or more (--spines 1)")
         if leaves > self.hosts:
             raise ValueError(f"{leaves} leaves for {self.hosts} hosts: a leaf has 1 host at least")
         if self.hosts + 2 * leaves * self.spines > MAX_PORTS:

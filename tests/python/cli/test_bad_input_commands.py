@@ -188,7 +188,7 @@ def test_no_privilege__is_named_with_its_fix(nobody: tuple[str, ...], words: tup
         (("switch", "generate", "/no/file", "-t", "sonic"), "/no/file: cannot be read"),
         (("switch", "generate", POLICY, "-t", "acme"), "no target 'acme'"),
         (("switch", "generate", POLICY, "-t", "sonic", "-o", "/proc/no"), "/proc"),
-        (("testbed", "run", "--hosts", "0", "--", "true"), "(got 0)"),
+        (("testbed", "run", "--hosts", "0", "--", "true"), "expected an integer from 1 to 64"),
         (("testbed", "run", "--hosts", "2"), "after --"),
         (("testbed", "status", "--name", "nosuchbed"), "no testbed named 'nosuchbed'"),
         (("testbed", "run", "--hosts", "2", "--policy", "/no/file", "--", "true"), "/no/file"),

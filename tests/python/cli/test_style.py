@@ -305,7 +305,7 @@ def test_usage_errors__offer_commands_that_exist() -> None:
 
 
 def test_usage_errors__of_values_together_show_the_right_form_too() -> None:
-    assert_names(mlt("perf", "--local", "--loss-bound", "100%").stderr, "100%", "Right form:", "such as 10% or 0.1")
+    assert_names(mlt("perf", "--local", "--loss-bound", "100%").stderr, "100%", "Right form:", "such as 1% or 0.01")
     assert_names(mlt("perf", "--local", "--size", "64Kb").stderr, "'64Kb'", "Right form:", "--size")
     assert_names(mlt("perf", "--local", "--size", "10").stderr, "--size 10", "multiple of 4", "Right form:")
     assert_names(mlt("testbed", "run", "--", "true").stderr, "Right form:", "--hosts N", "--topology FILE")
@@ -331,7 +331,7 @@ def test_usage_errors__of_a_quantity_in_two_words_say_how_to_write_it(words: tup
 
 def test_usage_errors__words_of_another_program_are_its_own() -> None:
     done = mlt("testbed", "run", "--hosts", "0", "--", "sleep", "--delay", "1", "s")
-    assert_names(done.stderr, "(got 0)")
+    assert_names(done.stderr, "--hosts")
 
 
 def test_tables__cut_no_word_in_a_narrow_terminal() -> None:

@@ -78,7 +78,6 @@ def test_write__that_ends_early_leaves_the_old_file(
 
 def test_check__leaves_nothing(tmp_path: Path) -> None:
     check_file(tmp_path / "out")
-    check_file(tmp_path / "a" / "b" / "out", makes_folders=True)
     check_folder(tmp_path / "b" / "c")
     assert list(tmp_path.iterdir()) == []
 

@@ -107,7 +107,7 @@ def test_verify__prints_commands_then_reads_their_output() -> None:
     wrong = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "-i", "-", stdin=broken)
     assert wrong.exit_code == 1
     assert "must have no RED" in wrong.output
-    assert mlt("verify", EXAMPLE, "-t", "sonic", "-i", "-", stdin="nothing").exit_code == 1
+    assert mlt("verify", EXAMPLE, "-t", "sonic", "-i", "-", stdin="nothing").exit_code == 2
 
 
 def test_verify__output_is_an_output(tmp_path: Path) -> None:

@@ -144,10 +144,18 @@ def test_serve__reports_in_time_that_no_rank_connected() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_serve__an_index_goes_before_the_rank_of_the_environment() -> None:
+    # A launcher such as torchrun sets RANK for whatever it starts, here a worker's.
+    done = run("--index", "1", "--services", "2", "--connect-timeout", "0.5", RANK="0")
+    assert done.returncode == 1
+    assert_names(done.stderr, "rank 3: ", "rank 0 at 127.0.0.1:")
+
+
 @pytest.mark.parametrize(
     ("arguments", "changes", "cause"),
     [
-        (("--index", "1"), {}, "rank (RANK) is 3"),
+        (("--index", "1"), {}, "--index 1: the job has 1 service"),
+        (("--index", "1"), {"RANK": "2"}, "--index 1: the job has 1 service"),  # RANK does not hide it
         (("--rank", "0"), {}, "mlt serve: rank 0 (RANK) is a worker's"),
         ((), {"RANK": "1"}, "RANK=2"),
         (("--faults", "drop=2"), {}, "drop=2"),

@@ -1,0 +1,128 @@
+"""An error that a command finds itself names the option that it is about, and shows its right form."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from mlt.cli import style
+from mlt.cli.option_names import nearest
+from mlt.cli.root import app
+
+ROOT = Path(__file__).resolve().parents[3]
+CLUSTER = str(ROOT / "examples" / "planners" / "testbed.yaml")
+POLICY = str(ROOT / "examples" / "switch" / "paper-testbed.yaml")
+LAYERS = str(ROOT / "examples" / "switch" / "vgg16.layers.json")
+DERIVE = ("switch", "policy", "--buffer-bytes", "16MB", "--link-rate", "10gbit")
+SERVE = ("serve", "--world-size", "2")
+SERVE_AT = (*SERVE, "--master-addr", "127.0.0.1", "--rendezvous-port", "1")
+
+# A command line, then what its error line names: the option first.
+CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    (("perf", "--local", "--faults", "loss=1"), ("--faults", "loss=1", "drop")),
+    (("perf", "--local", "--faults", "drop=2"), ("--faults", "drop=2")),
+    (("perf", "--local", "--compare", "nosuch"), ("--compare", "nosuch")),
+    (("perf", "--local", "--loss-bound", "1"), ("--loss-bound", "'1'", "below 1", "100%", "1%", "0.01")),
+    (("perf", "--local", "--loss-bound", "100%"), ("--loss-bound", "100%")),
+    (("perf", "--local", "--json", "missing/out.json"), ("--json", "missing/out.json", "No such file or directory")),
+    (("perf", "127.0.0.1:x"), ("HOST", "127.0.0.1:x")),
+    (("demo", "--bound", "1"), ("--bound", "below 1", "100%", "1%", "0.01")),
+    (("testbed", "run", "--topology", "missing.yaml", "--", "true"), ("--topology missing.yaml", "cannot be read")),
+    (("testbed", "run", "--hosts", "2", "--policy", "missing.yaml", "--", "true"), ("--policy", "missing.yaml")),
+    (("testbed", "run", "--hosts", "0", "--", "true"), ("--hosts", "'0'", "from 1 to 64")),
+    (("testbed", "up", "--hosts", "2", "--leaves", "9"), ("--spines", "9 leaves")),
+    (("doctor", "127.0.0.1", "--policy", "missing.yaml"), ("--policy", "missing.yaml", "cannot be read")),
+    (("doctor", "--switch", "leaf.invalid", "--policy", POLICY, "--target", "nosuch"), ("--target", "nosuch", "eos")),
+    (("plan", "aggregate", CLUSTER, "--method", "nosuch"), ("--method", "nosuch", "greedy")),
+    (("plan", "assign", CLUSTER, "--job", "nosuch"), ("--job", "nosuch", "vgg19")),
+    (("plan", "check", "plan.json", "--against", "missing.yaml"), ("--against missing.yaml",)),
+    (("plan", "aggregate", CLUSTER, "--seed", "-1"), ("--seed", "'-1'")),
+    (("plan", "topology", "build", "fat-tree", "4", "--hosts-per-edge", "0"), ("--hosts-per-edge", "'0'")),
+    (("plan", "topology", "build", "psnet", "2", "--ratio", "0"), ("--ratio", "'0'")),
+    (("switch", "check", POLICY, "--target", "nosuch"), ("--target", "nosuch", "eos")),
+    (("switch", "check", POLICY, "--ports", "1,"), ("--ports 1,", "port ''")),
+    (("switch", "generate", POLICY, "-t", "sonic", "--running", "missing"), ("--running missing", "cannot be read")),
+    (("switch", "apply", POLICY, "leaf.invalid", "-t", "linux", "--inventory", "missing"), ("--inventory missing",)),
+    (("switch", "apply", POLICY, "leaf.invalid", "-t", "nosuch"), ("--target", "nosuch", "eos")),
+    (("switch", "verify", POLICY, "-t", "eos", "--input", "missing"), ("--input missing", "cannot be read")),
+    (("switch", "verify", POLICY, "-t", "eos", "--input", "/dev/null"), ("--input /dev/null", "no queue counters")),
+    ((*DERIVE, "--from-model", "missing", "--ports", "1"), ("--from-model missing", "cannot be read")),
+    ((*DERIVE, "--from-model", LAYERS, "--ports", ","), ("--ports ,",)),
+    ((*DERIVE, "--from-model", LAYERS, "--ports", "1", "--small-ratio", "5"), ("--small-ratio 5.0",)),
+    (("serve", "--world-size", "0"), ("--world-size (WORLD_SIZE)",)),
+    (("serve",), ("--world-size", "WORLD_SIZE is not set")),
+    ((*SERVE, "--rendezvous-port", "1"), ("--master-addr", "MASTER_ADDR is not set")),
+    ((*SERVE, "--master-addr", "127.0.0.1"), ("--rendezvous-port", "MLT_RENDEZVOUS_PORT")),
+    ((*SERVE_AT, "--faults", "loss=1"), ("--faults", "loss=1", "drop")),
+    ((*SERVE_AT, "--connect-timeout", "0"), ("--connect-timeout", "above 0")),
+    ((*SERVE_AT, "--interface", "nosuch9"), ("--interface", "nosuch9")),
+    ((*SERVE_AT, "--host", "nosuch"), ("--host", "nosuch")),
+    ((*SERVE_AT, "--index", "5"), ("--index 5", "1 service")),
+]
+
+
+@pytest.fixture(autouse=True)
+def _in_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [one for one in os.environ if one.startswith(("MLT_", "MASTER_")) or one in ("RANK", "WORLD_SIZE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.chdir(tmp_path)
+
+
+def error_of(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """The error line, and all of standard error."""
+    with pytest.raises(SystemExit) as ended:
+        style.run(get_command(app), list(words), "mlt")
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, ""), err
+    lines = [line for line in err.partition("Right form")[0].splitlines() if not line.startswith(("Usage: ", "Try "))]
+    (line,) = filter(None, lines)
+    return line, err
+
+
+@pytest.mark.parametrize(("words", "named"), CASES, ids=lambda value: " ".join(value).replace(str(ROOT), ""))
+def test_error__names_its_option_and_shows_the_right_form(
+    words: tuple[str, ...], named: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words[0] == "plan":
+        pytest.importorskip("highspy")
+        (tmp_path / "plan.json").write_text("{}")
+    if words[0] in ("serve", "perf"):
+        pytest.importorskip("mlt._core")
+    line, err = error_of(words, capsys)
+    for one in named:
+        assert one in line
+    if named[0].startswith("--"):
+        forms = err.partition("Right form:")[2]
+        assert f"{named[0].split()[0]} " in forms, err
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "found"),
+    [
+        ("lanch", ["plan", "launch", "perf"], ["launch"]),
+        ("test", ["testbed", "launch"], ["testbed"]),
+        ("p", ["plan", "perf", "launch"], ["plan", "perf"]),
+        ("--polcy", ["--policy", "--port"], ["--policy"]),
+        ("--policy", ["--pin", "--port"], []),
+        ("", ["plan"], []),
+    ],
+)
+def test_nearest__is_what_is_abbreviated_or_most_similar(name: str, members: list[str], found: list[str]) -> None:
+    assert nearest(name, members) == found
+
+
+def test_group__a_wrong_command_names_the_nearest_one_only(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = error_of(("lanch",), capsys)
+    assert "launch" in err.partition("Right form")[2]
+    assert "plan" not in err.partition("Right form")[2]
+
+
+def test_command__an_option_like_none_suggests_none(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = error_of(("perf", "--policy", "x"), capsys)
+    assert "--pin" not in err
+    _, err = error_of(("perf", "--patern", "x"), capsys)
+    assert "--pattern p2p|incast" in err
