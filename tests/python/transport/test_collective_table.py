@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from checks import assert_names, names
 from collective_calls import ELEMENTS, REDUCING, ROOTED, VERBS, Call, all_calls, encoded, is_defined, outcome, posted
+from loading import load
 from transport_jobs import local_job
 
 import mlt
@@ -181,11 +181,7 @@ def test_failure__of_a_member_that_leaves_is_named_and_the_survivors_form_a_grou
 
 
 def test_document__has_every_cell() -> None:
-    spec = importlib.util.spec_from_file_location("collective_table", ROOT / "tools" / "collective_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = load(ROOT / "tools" / "collective_table.py")
     found = tool.tables_of(tool.DOCUMENT.read_text())
     wanted = {
         "verbs and element types": ([verb for verb in VERBS if verb != "barrier"], ELEMENTS),
