@@ -34,6 +34,7 @@ from mlt.torch.work import CallQueue
 
 import torch
 import torch.distributed as dist
+from mlt.errors import ConfigError, RendezvousError
 from mlt.job import ending
 from torch.distributed.distributed_c10d import _world
 
@@ -544,7 +545,10 @@ def _end_at_exit(reference: weakref.ref[MltProcessGroup]) -> None:
 
 def _create(options: Any, _backend_options: object) -> MltProcessGroup:
     """Called by ``init_process_group`` and ``new_group``."""
-    membership = contexts.join(options)
+    try:
+        membership = contexts.join(options)
+    except (ConfigError, RendezvousError) as error:
+        raise error.with_traceback(None) from None  # as of Context()
     return MltProcessGroup(
         membership.context,
         rank=options.group_rank,

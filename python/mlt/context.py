@@ -16,7 +16,7 @@ from mlt import _core, _waits, priority
 from mlt._shared.argument_types import explained
 from mlt._waits import WaitWatch as WaitWatch  # for the type
 from mlt.collectives import GroupCollectives
-from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
+from mlt.errors import ConfigError, InvalidBufferError, RendezvousError, WaitTimeoutError
 from mlt.job import address as own_address
 from mlt.job import ending, rendezvous
 from mlt.job import secret as secret_module
@@ -99,6 +99,13 @@ class Context(GroupCollectives):
     ) -> None:
         if unknown := options.keys() - ContextArguments.__annotations__:
             raise TypeError(f"Context() got an unexpected keyword argument {min(unknown)!r}")
+        try:
+            self._start(rank, world_size, services, options)
+        except (ConfigError, RendezvousError) as error:
+            # Of the job's place or options: the text says it all, and this package's frames would hide it.
+            raise error.with_traceback(None) from None
+
+    def _start(self, rank: int | None, world_size: int | None, services: int | None, options: ContextArguments) -> None:
         place: Any = {name: value for name, value in options.items() if name in JobArguments.__annotations__}
         try:
             config = JobConfig.resolve(rank=rank, world_size=world_size, services=services, **place)
@@ -431,7 +438,7 @@ def _warn_of_small_buffer(granted: int, wanted: int) -> None:
         f"will be lost and sent again. Raise the limit: sudo sysctl -w net.core.rmem_max={wanted} "
         f"net.core.wmem_max={wanted}",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import traceback
+from pathlib import Path
 
 import pytest
+from checks import names
 
 import mlt
 from mlt import errors
+from mlt._shared.ports import free_port
 
 
 @pytest.mark.parametrize("code", list(errors.ErrorCode))
@@ -59,3 +63,26 @@ def test_package__offers_every_error() -> None:
         assert getattr(mlt, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         mlt.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("environ", "error", "named"),
+    [
+        ({"MLT_SPIN_US": "long"}, mlt.ConfigError, "MLT_SPIN_US is 'long'"),
+        ({"MLT_HOST": "192.0.2.77"}, mlt.ConfigError, "MLT_HOST"),
+        ({"RANK": "1", "MLT_CONNECT_TIMEOUT": "1ms"}, mlt.RendezvousError, "no rendezvous with rank 0"),
+        ({"WORLD_SIZE": "x"}, mlt.ConfigError, "WORLD_SIZE is 'x'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_context__of_a_wrong_environment_ends_in_a_short_traceback_with_one_cause(
+    environ: dict[str, str], error: type[mlt.MltError], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in {**place, **environ}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(error, match=names(named)) as raised:
+        mlt.Context()
+    assert [Path(frame.filename).name for frame in traceback.extract_tb(raised.tb)] == ["test_errors.py", "context.py"]
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
