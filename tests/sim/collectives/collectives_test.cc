@@ -41,8 +41,11 @@ struct World {
     sim::SimulatorConfig made = test::configured(kRate, static_cast<std::uint8_t>(1 + prng.below(3)));
     made.seed = seed;
     made.host.endpoint.operation_timeout_ns = kTimeoutNs;
-    // Few slots now and then: posts must wait for room.
-    if (prng.chance(0.3)) made.host.endpoint.max_sends = made.host.endpoint.max_receives = 40;
+    // Few slots now and then: posts must wait for room. Otherwise more than any test uses, but not the defaults:
+    // AddressSanitizer marks every byte of their memory, 100 MB per host, which is most of the time of a small world.
+    made.host.endpoint.max_sends = made.host.endpoint.max_receives = prng.chance(0.3) ? 40 : 4'096;
+    made.host.endpoint.max_tags = 16'384;
+    made.host.endpoint.bitmap_words = 1U << 17;
     return made;
   }
   static sim::Topology topology(std::uint16_t ranks, Prng& prng) {

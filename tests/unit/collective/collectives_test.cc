@@ -16,7 +16,8 @@ constexpr std::size_t kElements = 1'200'000;  // three pieces in a chunk of a ri
 // Nothing of the machine may touch memory that was given back. The values are drawn once and then copied, because a
 // sanitizer build, which does not optimize this file, would spend minutes in those loops.
 struct Guarded {
-  explicit Guarded(std::size_t ranks) : tensors(drawn().begin(), drawn().begin() + static_cast<std::ptrdiff_t>(ranks)) {}
+  explicit Guarded(std::size_t ranks)
+      : tensors(drawn().begin(), drawn().begin() + static_cast<std::ptrdiff_t>(ranks)) {}
   void give_back(std::size_t rank) { tensors[rank] = given_back(); }
   void check(std::size_t rank) const {
     REQUIRE(tensors[rank].size() == kElements);
