@@ -37,6 +37,7 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("doctor", "127.0.0.1", "--policy", "missing.yaml"), ("--policy", "missing.yaml", "cannot be read")),
     (("doctor", "--switch", "leaf.invalid", "--policy", POLICY, "--target", "nosuch"), ("--target", "nosuch", "eos")),
     (("plan", "aggregate", CLUSTER, "--method", "nosuch"), ("--method", "nosuch", "greedy")),
+    (("plan", "auto", CLUSTER, "vgg19", "--layers", "missing"), ("--layers", "missing", "cannot be read")),
     (("plan", "assign", CLUSTER, "--job", "nosuch"), ("--job", "nosuch", "vgg19")),
     (("plan", "check", "plan.json", "--against", "missing.yaml"), ("--against missing.yaml",)),
     (("plan", "aggregate", CLUSTER, "--seed", "-1"), ("--seed", "'-1'")),

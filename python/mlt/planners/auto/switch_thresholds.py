@@ -43,6 +43,10 @@ def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | 
         return "mlt.switch_configs is not installed"
     if layers_file is None:
         return "they follow from the model's layers; name them with --layers"
+    try:  # also where no switch needs them: a wrong file is not ignored
+        layers = model_layers.load_layers(layers_file)
+    except errors.PolicyError as error:
+        raise InputError([Problem(where=("--layers",), message=str(error))]) from None
     kinds: dict[tuple[int, int, int], list[str]] = {}
     for switch in cluster.switches:
         rates = [link.bandwidth for link in cluster.links_of[switch.name]]
@@ -56,7 +60,6 @@ def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | 
     for (buffer, queues, rate), members in kinds.items():
         ports = sorted({cluster.port(link, members[0]) for link in cluster.links_of[members[0]]})
         try:
-            layers = model_layers.load_layers(layers_file)
             described = policies.Switch(
                 queues=queues, shared_buffer_bytes=buffer, link_rate_bits_per_second=rate, ports=tuple(ports)
             )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from checks import assert_names
+from checks import assert_names, names
 
 from mlt.planners._shared.documents import InputError
 from mlt.planners.auto.ranking import plan_auto
@@ -42,6 +42,8 @@ def test_plan_thresholds__names_its_requirement(layers: Path) -> None:
     pytest.importorskip("mlt.switch_configs.derive")
     assert "--layers" in str(plan_thresholds(cluster_with(4e6), None))
     assert "states its buffer" in str(plan_thresholds(cluster_with(None), layers))
+    with pytest.raises(InputError, match=names("--layers", "missing.json", "cannot be read")):  # not ignored
+        plan_thresholds(cluster_with(None), layers.with_name("missing.json"))
 
 
 def test_plan_thresholds__every_switch_and_class(layers: Path) -> None:
