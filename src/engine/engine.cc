@@ -238,19 +238,18 @@ std::size_t Engine::poll(std::span<Completion> taken, std::int64_t timeout_ns) {
 }
 
 std::optional<Completion> Engine::test(OperationId operation) {
-  std::optional<Completion> done(std::in_place);
-  using Result = engine::OperationTable::WaitResult;
-  switch (impl_->loop.operations().test(operation, *done)) {
-    case Result::kDone:
-      return done;
-    case Result::kTimeout:
-      // A thread that tests all the time makes progress as one that polls, without paying for it each time.
-      if (impl_->tests.fetch_add(1, std::memory_order_relaxed) % kTestsPerTurn == kTestsPerTurn - 1) impl_->loop.poll();
-      return std::nullopt;
-    case Result::kUnknown:
-      break;
+  engine::OperationTable& operations = impl_->loop.operations();
+  std::optional<Completion> done;
+  if (!operations.is_unclaimed(operation)) {
+    using Result = engine::OperationTable::WaitResult;
+    const Result result = operations.test(operation, done.emplace());
+    if (result == Result::kDone) return done;
+    if (result == Result::kUnknown) impl_->submitter.fail_unknown(operation);
+    done.reset();
   }
-  impl_->submitter.fail_unknown(operation);
+  // A thread that tests all the time makes progress as one that polls, without paying for it each time.
+  if (impl_->tests.fetch_add(1, std::memory_order_relaxed) % kTestsPerTurn == kTestsPerTurn - 1) impl_->loop.poll();
+  return done;
 }
 
 std::optional<Completion> Engine::wait(OperationId operation, std::int64_t timeout_ns,

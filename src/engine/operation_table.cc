@@ -76,6 +76,7 @@ OperationTable::Begun OperationTable::begin(Operation&& operation) {
   }
   record->operation = std::move(operation);
   record->id = ++sequence_ << kPlaceBits | place;
+  set_unclaimed(*record, true);
   ++size_;
   in_progress_.fetch_add(1, std::memory_order_relaxed);
   if (record->operation.lent) lending_.fetch_add(1, std::memory_order_relaxed);
@@ -175,6 +176,7 @@ OperationTable::WaitResult OperationTable::wait(OperationId id, std::int64_t tim
     const std::optional<SteadyTime> until = deadline_after(timeout_ns);
     Waiter waiter;
     record->waiter = &waiter;
+    set_unclaimed(*record, false);
     try {
       while (!record->is_done) {
         lock.unlock();
@@ -193,11 +195,15 @@ OperationTable::WaitResult OperationTable::wait(OperationId id, std::int64_t tim
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
       record->waiter = nullptr;
+      set_unclaimed(*record, !record->is_done);
       if (record->is_done) notify_unclaimed(*record);
       throw;
     }
     record->waiter = nullptr;
-    if (!record->is_done) return WaitResult::kTimeout;
+    if (!record->is_done) {
+      set_unclaimed(*record, true);
+      return WaitResult::kTimeout;
+    }
   }
   done = take(*record);
   return WaitResult::kDone;
@@ -244,7 +250,13 @@ OperationTable::Record* OperationTable::find(OperationId id) {
   return &records_[place];
 }
 
+void OperationTable::set_unclaimed(const Record& record, bool is_unclaimed) {
+  std::atomic_ref(unclaimed_[record.id & (kPlaces - 1)])
+      .store(is_unclaimed ? record.id : OperationId{0}, std::memory_order_release);
+}
+
 void OperationTable::end(Record& record, Completion done) {
+  set_unclaimed(record, false);
   record.done = std::move(done);
   record.done.verb = record.operation.verb;
   record.done.is_send = record.operation.verb == Verb::kSend;
@@ -273,6 +285,7 @@ void OperationTable::free(Record& record) {
   }
   if (record.operation.lent) lending_.fetch_sub(1, std::memory_order_relaxed);
   const OperationId id = record.id;
+  set_unclaimed(record, false);
   record = Record{};
   record.done.operation = id;  // contains the slot
   free_.push_back(&record);

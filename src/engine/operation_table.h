@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "base/lazy_array.h"
 #include "core/importance.h"
 #include "core/priority.h"
 #include "engine/deadline.h"
@@ -46,7 +47,7 @@ struct Operation {
 class OperationTable {
  public:
   // `limit` must be below kPlaces.
-  OperationTable(std::size_t limit, Driving& driving) : limit_(limit), driving_(driving) {}
+  OperationTable(std::size_t limit, Driving& driving) : limit_(limit), driving_(driving), unclaimed_(limit) {}
 
   struct Begun {
     OperationId id = 0;
@@ -89,6 +90,11 @@ class OperationTable {
 
   // Takes the completion if the operation ended, and never waits. kTimeout: it is in progress.
   WaitResult test(OperationId id, Completion& done);
+  // Whether an operation is in progress and no thread waits for it; takes no lock. False may be out of date.
+  bool is_unclaimed(OperationId id) const {
+    const OperationId place = id & (kPlaces - 1);
+    return id != 0 && place < limit_ && std::atomic_ref(unclaimed_[place]).load(std::memory_order_acquire) == id;
+  }
   // Whether it ended; empty if it is unknown or its completion was taken.
   std::optional<bool> is_done(OperationId id);
   // References lent to operations that ended and were not taken; to be called once all operations have ended.
@@ -116,6 +122,7 @@ class OperationTable {
   };
 
   Record* find(OperationId id);
+  void set_unclaimed(const Record& record, bool is_unclaimed);
   void end(Record& record, Completion done);
   Completion take(Record& record);
   void free(Record& record);
@@ -126,6 +133,8 @@ class OperationTable {
 
   const std::size_t limit_;
   Driving& driving_;
+  // Per place: the id of its operation while is_unclaimed(), else 0. Written with mutex_.
+  mutable base::ZeroedArray<OperationId> unclaimed_;
   std::mutex mutex_;
   std::vector<Waiter*> takers_[2];  // threads in next_any() and, at [true], in next_watched()
   std::atomic<std::size_t> in_progress_{0};

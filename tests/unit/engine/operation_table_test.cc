@@ -153,6 +153,50 @@ TEST_CASE("test__takes_what_ended_and_knows_what_was_taken") {
   CHECK(table.wait(next, -1, within, done) == Table::WaitResult::kDone);
 }
 
+TEST_CASE("is_unclaimed__is_true_while_an_operation_is_in_progress_and_no_thread_waits_for_it") {
+  World world(2);
+  Table& table = world.table;
+  Completion done;
+  const mlt::OperationId id = table.begin({}).id;
+  CHECK(table.is_unclaimed(id));
+  CHECK_FALSE(table.is_unclaimed(0));
+  CHECK_FALSE(table.is_unclaimed(id + 1));           // no such place yet
+  CHECK_FALSE(table.is_unclaimed(id + (1U << 17)));  // past the limit
+  CHECK_FALSE(table.is_unclaimed(id + (1U << 18)));  // a later operation's
+  const auto leave = [&] {
+    CHECK_FALSE(table.is_unclaimed(id));
+    throw std::runtime_error("enough");
+  };
+  CHECK_THROWS_AS(table.wait(id, -1, leave, done), std::runtime_error);
+  CHECK(table.is_unclaimed(id));
+  CHECK(table.wait(id, 1'000'000, nullptr, done) == Table::WaitResult::kTimeout);
+  CHECK(table.is_unclaimed(id));
+  table.finish(ended(id));
+  CHECK_FALSE(table.is_unclaimed(id));
+  REQUIRE(table.take_any().has_value());
+  const mlt::OperationId next = table.begin({}).id;  // in the same record
+  CHECK(table.is_unclaimed(next));
+  CHECK_FALSE(table.is_unclaimed(id));
+  table.forget(next);
+  CHECK_FALSE(table.is_unclaimed(next));
+  const mlt::OperationId last = table.begin({}).id;
+  table.finish_all([](const std::string& name) { return name; });
+  CHECK_FALSE(table.is_unclaimed(last));
+}
+
+TEST_CASE("is_unclaimed__is_read_by_a_thread_while_another_ends_operations") {
+  World world;
+  Table& table = world.table;
+  for (int i = 0; i < 200; ++i) {
+    const mlt::OperationId id = table.begin({}).id;
+    std::thread ending([&] { table.finish(ended(id)); });
+    while (table.is_unclaimed(id)) std::this_thread::yield();
+    Completion done;
+    CHECK(table.test(id, done) == Table::WaitResult::kDone);
+    ending.join();
+  }
+}
+
 TEST_CASE("next_any__is_woken_by_what_it_may_take_and_not_by_watched_operations") {
   constexpr std::size_t kWatched = 50;
   World world(kWatched + 2);
