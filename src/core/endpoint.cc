@@ -204,6 +204,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.segment_bytes = up.segment_bytes;
   peer.path_window = PathWindow(up.window_bytes, shared_.config.max_window_bytes);
   peer.holds_back = up.holds_back;
+  peer.rtt = RttEstimator(up.holds_back);
   TimelyConfig timely = shared_.config.timely;
   // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip tells how busy the processes are,
   //     not a network.

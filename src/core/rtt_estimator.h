@@ -22,6 +22,14 @@ class RttEstimator {
   static constexpr base::DurationNs kMaxLongPathTimeoutNs = 2 * base::kSecond;
   // Fewer may all be late by chance.
   static constexpr std::uint32_t kLongPathSamples = 8;
+  // Where nothing is lost, a late reply comes from a process that waits for its CPU or has a ring full of other work:
+  // many time slices. Probes would only add to its work. The max is below the times in receiver.cc.
+  static constexpr base::DurationNs kMinLosslessTimeoutNs = 100 * base::kMillisecond;
+  static constexpr base::DurationNs kMaxLosslessTimeoutNs = 800 * base::kMillisecond;
+
+  RttEstimator() = default;
+  // `lossless`: the path has flow control of its own.
+  explicit RttEstimator(bool lossless) : lossless_(lossless) {}
 
   void on_sample(base::DurationNs rtt_ns) {
     if (smoothed_ns_ == 0) {
@@ -51,11 +59,16 @@ class RttEstimator {
     //     smallest of eight samples or more if that is more, but 2 s at most.
     // The smallest, because samples of a busy host are no reason to wait longer for a lost reply.
     const base::DurationNs long_path_ns = samples_ < kLongPathSamples ? 0 : kMaxTimeoutRoundTrips * min_ns_;
-    const base::DurationNs max = std::clamp(long_path_ns, kMaxTimeoutNs, kMaxLongPathTimeoutNs);
-    return std::min(std::max(once, kMinTimeoutNs) << std::min<std::uint32_t>(repeats, 10), max);
+    // RECOVERY R1.1.4: To a peer that shares memory, the retransmission timeout MUST be 100 ms at least, and double up
+    //     to 800 ms.
+    const base::DurationNs min = lossless_ ? kMinLosslessTimeoutNs : kMinTimeoutNs;
+    const base::DurationNs max =
+        lossless_ ? kMaxLosslessTimeoutNs : std::clamp(long_path_ns, kMaxTimeoutNs, kMaxLongPathTimeoutNs);
+    return std::min(std::max(once, min) << std::min<std::uint32_t>(repeats, 10), max);
   }
 
  private:
+  bool lossless_ = false;
   base::DurationNs smoothed_ns_ = 0;
   base::DurationNs variation_ns_ = 0;
   base::DurationNs min_ns_ = 0;

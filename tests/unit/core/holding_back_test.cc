@@ -108,3 +108,19 @@ TEST_CASE("holds_back__round_trips_change_no_rate") {
     CHECK((sending.endpoint->rate_bytes_per_second(1) == before) == holds_back);
   }
 }
+
+TEST_CASE("holds_back__a_peer_that_waits_for_its_cpu_is_not_probed") {
+  const auto probes_within = [](Sending& sending, base::DurationNs time) {
+    for (const base::TimeNs end = sending.now + time; sending.now < end; sending.now += 100 * base::kMicrosecond) {
+      if (sending.endpoint->next_timeout() <= sending.now) sending.endpoint->on_timeout(sending.now);
+      sending.drain();
+    }
+    return sending.endpoint->counters().value(core::Counter::k_probes_sent);
+  };
+  Sending network(false), memory(true);
+  network.drain();
+  memory.drain();
+  CHECK(probes_within(network, 90 * base::kMillisecond) > 0);
+  CHECK(probes_within(memory, 90 * base::kMillisecond) == 0);
+  CHECK(probes_within(memory, 20 * base::kMillisecond) > 0);  // its answer may have found no room
+}

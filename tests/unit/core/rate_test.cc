@@ -61,6 +61,18 @@ TEST_CASE("rtt_estimator__the_longest_timeout_follows_the_smallest_sample_of_a_l
   CHECK(longest.timeout_ns(9) == core::RttEstimator::kMaxLongPathTimeoutNs);
 }
 
+TEST_CASE("rtt_estimator__a_lossless_path_waits_for_the_scheduler") {
+  core::RttEstimator rtt(true);
+  CHECK(rtt.timeout_ns(0) == core::RttEstimator::kMinLosslessTimeoutNs);
+  for (int i = 0; i < 8; ++i) rtt.on_sample(10 * kMicrosecond);
+  CHECK(rtt.timeout_ns(0) == core::RttEstimator::kMinLosslessTimeoutNs);
+  CHECK(rtt.timeout_ns(1) == 2 * core::RttEstimator::kMinLosslessTimeoutNs);
+  CHECK(rtt.timeout_ns(~std::uint32_t{0}) == core::RttEstimator::kMaxLosslessTimeoutNs);
+  for (int i = 0; i < 50; ++i) rtt.on_sample(300 * kMillisecond);  // a service with that much work
+  CHECK(rtt.timeout_ns(0) >= 300 * kMillisecond);
+  CHECK(rtt.timeout_ns(9) == core::RttEstimator::kMaxLosslessTimeoutNs);
+}
+
 // ---- TIMELY --------------------------------------------------------------------------------------------------------
 
 namespace {
