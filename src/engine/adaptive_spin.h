@@ -72,15 +72,18 @@ class AdaptiveSpin {
 
   explicit AdaptiveSpin(base::DurationNs bound_ns) : bound_ns_(bound_ns), window_ns_(bound_ns) {}
 
+  // Waits do not poll while `crowded`: so many ranks share the CPUs that a thread that polls delays its peers.
+  void set_crowded(bool crowded) { crowded_ = crowded; }
+
   // Whether to continue polling, `idle_ns` after the last work was done. `again`: it continued at the last call, which
   // was no longer ago.
   bool goes_on(base::TimeNs now, base::DurationNs idle_ns, bool again) {
-    return idle_ns < window_ns_ && !crowd_.is_there(now, again);
+    return !crowded_ && idle_ns < window_ns_ && !crowd_.is_there(now, again);
   }
 
   // Ends a wait at `now`: work has arrived. `polled`: goes_on() returned true; `slept`: polling ended before that.
   void ended(base::TimeNs now, base::DurationNs idle_ns, bool polled, bool slept) {
-    if (bound_ns_ == 0) return;
+    if (bound_ns_ == 0 || crowded_) return;
     if (polled) {
       // Where others compete for the CPU, most of what a thread waits for comes while they have it.
       if (!slept) crowd_.on_work(now);
@@ -119,6 +122,7 @@ class AdaptiveSpin {
     crowd_.rest();
   }
 
+  bool crowded_ = false;
   base::DurationNs bound_ns_;
   base::DurationNs window_ns_;
   base::DurationNs last_idle_ns_ = 0;

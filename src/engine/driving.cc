@@ -19,6 +19,8 @@ using base::TimeNs;
 // a wait is often the last one. The longest costs a thousand checks per second, and is the max delay of a takeover.
 constexpr base::DurationNs kFirstLeaseNs = 50 * base::kMicrosecond;
 constexpr base::DurationNs kLongestLeaseNs = base::kMillisecond;
+// In a crowd leases are so many times as long: other processes delay a takeover by more, and each check delays them.
+constexpr base::DurationNs kCrowdLeases = 4;
 // If a caller computes for longer than this between two waits, the I/O thread takes over at once, not after a lease.
 constexpr base::DurationNs kLongAwayNs = 300 * base::kMicrosecond;
 // A thread that held the seat for this long wakes the I/O thread when it leaves; until then the I/O thread sleeps.
@@ -321,7 +323,8 @@ void Driving::park() {
     io_wake_.wait(lock, is_called);
     io_rests_ = false;
   } else {
-    io_wake_.wait_for(lock, std::chrono::nanoseconds(lease_ns_), is_called);
+    io_wake_.wait_for(lock, std::chrono::nanoseconds(is_crowded_.load() ? kCrowdLeases * lease_ns_ : lease_ns_),
+                      is_called);
     lease_ns_ = std::min(2 * lease_ns_, kLongestLeaseNs);
   }
   io_parked_ = false;

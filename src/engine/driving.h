@@ -95,6 +95,10 @@ class Driving {
 
   const Counts& counts() const { return counts_; }
   // Requires the loop's lock.
+  void set_crowded(bool crowded) {
+    is_crowded_.store(crowded);
+    spin_.set_crowded(crowded);
+  }
   const AdaptiveSpin& spin() const { return spin_; }
 
  private:
@@ -136,6 +140,7 @@ class Driving {
   Sleeper seat_sleeper_;
   Sleeper io_sleeper_;
   std::atomic<bool> closing_{false};
+  std::atomic<bool> is_crowded_{false};  // ranks that far outnumber the CPUs share this host
   std::atomic<bool> seat_taken_{false};
   std::atomic<bool> drove_{false};    // a waiting thread drove since the I/O thread last checked
   std::atomic<base::TimeNs> due_{0};  // time of the next required turn, as of the last one

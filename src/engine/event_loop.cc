@@ -16,6 +16,8 @@ namespace {
 // an ACK never waits for long.
 constexpr std::size_t kReceiveBudget = 16;
 constexpr std::size_t kTransmitBudget = 16;
+// Time in which a turn continues to read before a timer that is due: the reply that it waits for may have arrived.
+constexpr base::DurationNs kReadFirstNs = 500 * base::kMicrosecond;
 // Batches sent on the thread of a post: the caller has other work.
 constexpr std::size_t kPostBudget = 4;
 constexpr base::DurationNs kConnectGraceNs = 500 * base::kMillisecond;
@@ -157,8 +159,11 @@ bool EventLoop::step(bool is_channel_quiet) {
   const TimeNs now = now_ = io::monotonic_now();
   ++turns_;
   if (is_channel_quiet) control_service_.on_quiet(now);
-  const std::size_t received = datapath_.outer->receive(now, kReceiveBudget, *this);
+  std::size_t received = datapath_.outer->receive(now, kReceiveBudget, *this);
   busy |= received > 0;
+  while (received == kReceiveBudget && endpoint_.next_timeout() <= now && io::monotonic_now() - now < kReadFirstNs) {
+    received = datapath_.outer->receive(now, kReceiveBudget, *this);
+  }
   busy |= control_service_.service(now, *this);
   if (endpoint_.next_timeout() <= now) {
     endpoint_.on_timeout(now);
@@ -258,6 +263,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   if (!up) return on_peer_down(hello.rank, io::PeerDownCause::kMalformed, text);
   const std::uint32_t grid_bytes = up->segment_bytes;
   if (local_peers_ && !local_peers_->join(hello, *up, text)) return channel_->give_up(hello.rank, text);
+  if (local_peers_) driving_.set_crowded(local_peers_->are_crowd());
   endpoint_.on_control(now_, *up);
   path_checks_.on_peer_up(*up);
   peers_.on_up(hello.rank, peer.udp_addresses, up->segment_bytes, grid_bytes);
@@ -273,7 +279,10 @@ void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const 
   peers_.on_down(peer, cause, reason.empty() ? text : reason);
   endpoint_.on_control(now_, core::PeerDown{peer});
   path_checks_.on_peer_down(peer);
-  if (local_peers_) local_peers_->remove(peer);
+  if (local_peers_) {
+    local_peers_->remove(peer);
+    driving_.set_crowded(local_peers_->are_crowd());
+  }
   collectives_.on_peer_down(now_, peer);
 }
 

@@ -1,5 +1,7 @@
 #include "engine/local_peers.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -15,7 +17,8 @@ LocalPeers::LocalPeers(const Options& options, std::uint64_t incarnation, io::Sh
     : rank_(options.rank),
       ring_bytes_(std::clamp(std::bit_floor(kShmRingsBytes / options.ranks), io::kMinShmRingBytes, kShmRingBytes)),
       job_(options.job),
-      datapath_(datapath) {
+      datapath_(datapath),
+      cpus_(static_cast<std::size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)))) {
   // PROTOCOL 23.1.1: A rank that takes offers MUST listen, with a socket of type SOCK_SEQPACKET, at the abstract Unix
   //     address ... before it listens for connections.
   io::OsError error;  // without shared memory, use the network

@@ -25,6 +25,10 @@ inline constexpr std::uint32_t kShmRingsBytes = 64U << 20;
 // Window in bytes: larger than a ring, so that the ring is the limit.
 inline constexpr std::uint32_t kShmWindowBytes = 16U << 20;
 
+// Waiting threads of so many ranks on each CPU of a host delay each other if they poll. Fewer may take turns.
+inline constexpr std::size_t kCrowdPerCpu = 4;
+constexpr bool is_crowd(std::size_t ranks, std::size_t cpus) { return ranks > kCrowdPerCpu * cpus; }
+
 // Whether the options allow shared memory: options for a datapath, paths, faults or the network's sizes and speeds
 // select the network.
 bool may_share_memory(const Options& options);
@@ -39,6 +43,8 @@ class LocalPeers {
   bool join(const io::Hello& hello, core::PeerUp& up, std::string& error);
   // The peer went down.
   void remove(std::uint16_t peer) { datapath_.remove_peer(peer); }
+  // Whether this rank and those that it shares memory with are too many for the CPUs of this host.
+  bool are_crowd() const { return is_crowd(datapath_.peers() + 1, cpus_); }
   // Takes peers down that wrote invalid positions into the shared memory.
   void drop_broken(io::ControlChannel& channel);
 
@@ -53,6 +59,7 @@ class LocalPeers {
   std::uint32_t ring_bytes_;
   std::uint64_t job_;
   io::ShmDatapath& datapath_;
+  std::size_t cpus_;  // online, whatever the affinity of this process: ranks may be pinned to one each
   std::optional<io::ShmListener> listener_;
 };
 

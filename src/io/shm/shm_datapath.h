@@ -45,6 +45,7 @@ class ShmDatapath final : public Datapath {
   // Releases the memory of a peer that is gone.
   void remove_peer(std::uint16_t rank);
   bool has_peer(std::uint16_t rank) const { return rank < peers_.size() && peers_[rank] != nullptr; }
+  std::size_t peers() const { return ranks_.size(); }
   // Returns each peer with a broken ring once; false if there is none.
   bool poll_broken(std::uint16_t& rank);
 

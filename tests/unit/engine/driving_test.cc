@@ -401,3 +401,16 @@ TEST_CASE("adaptive_spin__tries_again_after_a_while_and_never_with_a_bound_of_no
   CHECK(tried >= 5 * engine::AdaptiveSpin::kTrialWaits);
   CHECK(tried < kWaits / 4);
 }
+
+TEST_CASE("adaptive_spin__does_not_poll_in_a_crowd_and_goes_on_as_before_after_it") {
+  engine::AdaptiveSpin spin(50 * base::kMicrosecond);
+  const auto polls = [&] { return spin.goes_on(base::kSecond, 10 * base::kMicrosecond, false); };
+  CHECK(polls());
+  spin.set_crowded(true);
+  for (std::uint32_t i = 0; i < 10 * engine::AdaptiveSpin::kRestWaits; ++i) {
+    CHECK_FALSE(polls());
+    spin.ended(base::kSecond, base::kSecond, false, true);
+  }
+  spin.set_crowded(false);
+  CHECK(polls());
+}

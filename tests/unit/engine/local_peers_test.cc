@@ -102,3 +102,21 @@ TEST_CASE("join__fails_if_the_offer_has_other_segments") {
   }
   CHECK_FALSE(low.datapath->has_peer(1));
 }
+
+TEST_CASE("is_crowd__where_ranks_far_outnumber_the_cpus") {
+  CHECK_FALSE(engine::is_crowd(8, 2));
+  CHECK(engine::is_crowd(9, 2));
+  CHECK_FALSE(engine::is_crowd(8, 64));
+}
+
+TEST_CASE("are_crowd__counts_the_ranks_that_share_memory") {
+  const auto cpus = static_cast<std::size_t>(::sysconf(_SC_NPROCESSORS_ONLN));
+  Rank low(0), high(1);
+  std::string error;
+  core::PeerUp at_high = up_of(0);
+  REQUIRE(high.peers->join(hello_of(0), at_high, error));
+  CHECK(high.datapath->peers() == 1);
+  CHECK(high.peers->are_crowd() == engine::is_crowd(2, cpus));
+  high.peers->remove(0);
+  CHECK(high.datapath->peers() == 0);
+}
