@@ -394,45 +394,129 @@ TEST_CASE("collectives__parts_and_inputs_arrive_whole_all_to_all_and_at_the_root
 }
 
 // A verb, its sizes and its root are drawn; every fourth time one member calls another one, of which all hear.
+using Words = std::vector<std::uint32_t>;
+
+constexpr CollectiveKind kKinds[] = {
+    CollectiveKind::kAllReduce, CollectiveKind::kAllToAll,      CollectiveKind::kGather,
+    CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kBroadcast,
+    CollectiveKind::kReduce,    CollectiveKind::kScatter,       CollectiveKind::kBarrier};
+
+// One collective of a group, of random words: what each member passes, and must receive. Members go by their indices.
+class DrawnCall {
+ public:
+  DrawnCall(Prng& prng, CollectiveKind kind, std::vector<std::uint16_t> ranks)
+      : kind_(kind),
+        ranks_(std::move(ranks)),
+        part_(prng.chance(0.3) ? prng.below(4) : prng.below(20'000)),
+        root_(prng.below(ranks_.size())) {
+    const std::size_t n = ranks_.size();
+    inputs_.assign(n, Words(has_parts_in() ? n * part_ : part_));
+    for (Words& input : inputs_) {
+      for (auto& word : input) word = static_cast<std::uint32_t>(prng.next());
+    }
+    outputs_.assign(n, Words(has_parts_out() ? n * part_ : part_, 9));
+    if (is_in_place()) outputs_ = inputs_;
+  }
+
+  CollectiveRequest request(std::size_t member, core::OperationId operation) {
+    CollectiveRequest made;
+    made.operation = operation;
+    made.kind = kind_;
+    made.ranks = ranks_;
+    made.element = wire::ElementType::kUint32;
+    made.reduction = collective::Reduction::kSum;
+    made.root = has_root(kind_) ? ranks_[root_] : std::uint16_t{0};
+    const bool is_root = member == root_;
+    const bool has_input =
+        !is_in_place() && kind_ != CollectiveKind::kBarrier && (kind_ != CollectiveKind::kScatter || is_root);
+    if (has_input) made.input = std::as_bytes(std::span(inputs_[member]));
+    if (has_output(member)) made.output = std::as_writable_bytes(std::span(outputs_[member]));
+    if (kind_ == CollectiveKind::kAllToAll) {
+      made.send_bytes.assign(ranks_.size(), part_ * sizeof(std::uint32_t));
+      made.receive_bytes = made.send_bytes;
+    }
+    return made;
+  }
+
+  bool is_right(std::size_t member) const {
+    if (!has_output(member)) return true;
+    const auto mine = static_cast<std::ptrdiff_t>(member * part_), count = static_cast<std::ptrdiff_t>(part_);
+    Words expected;
+    const auto take_mine = [&](const Words& from) {
+      expected.insert(expected.end(), from.begin() + mine, from.begin() + mine + count);
+    };
+    switch (kind_) {
+      case CollectiveKind::kAllReduce:
+      case CollectiveKind::kReduce:
+        expected = sum();
+        break;
+      case CollectiveKind::kReduceScatter:
+        take_mine(sum());
+        break;
+      case CollectiveKind::kAllGather:
+      case CollectiveKind::kGather:
+        for (const Words& input : inputs_) expected.insert(expected.end(), input.begin(), input.end());
+        break;
+      case CollectiveKind::kAllToAll:
+        for (const Words& input : inputs_) take_mine(input);
+        break;
+      case CollectiveKind::kScatter:
+        take_mine(inputs_[root_]);
+        break;
+      case CollectiveKind::kBroadcast:
+        expected = inputs_[root_];
+        break;
+      case CollectiveKind::kBarrier:
+        break;
+    }
+    return outputs_[member] == expected;
+  }
+
+ private:
+  bool is_in_place() const { return kind_ == CollectiveKind::kAllReduce || kind_ == CollectiveKind::kBroadcast; }
+  bool has_parts_in() const {
+    return kind_ == CollectiveKind::kReduceScatter || kind_ == CollectiveKind::kScatter ||
+           kind_ == CollectiveKind::kAllToAll;
+  }
+  bool has_parts_out() const {
+    return kind_ == CollectiveKind::kAllGather || kind_ == CollectiveKind::kGather ||
+           kind_ == CollectiveKind::kAllToAll;
+  }
+  bool has_output(std::size_t member) const {
+    const bool is_at_root_only = kind_ == CollectiveKind::kReduce || kind_ == CollectiveKind::kGather;
+    return kind_ != CollectiveKind::kBarrier && (!is_at_root_only || member == root_);
+  }
+  Words sum() const {
+    Words all(inputs_[0].size());
+    for (const Words& input : inputs_) {
+      for (std::size_t i = 0; i < all.size(); ++i) all[i] += input[i];
+    }
+    return all;
+  }
+
+  CollectiveKind kind_;
+  std::vector<std::uint16_t> ranks_;
+  std::size_t part_;
+  std::size_t root_;
+  std::vector<Words> inputs_, outputs_;
+};
+
 TEST_CASE("collectives__every_verb_is_what_it_says_and_members_that_call_another_are_named") {
-  constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
-                                       CollectiveKind::kBroadcast, CollectiveKind::kReduce,
-                                       CollectiveKind::kScatter,   CollectiveKind::kBarrier};
-  using Words = std::vector<std::uint32_t>;
-  for (std::uint64_t seed = 7'001; seed <= 7'240; ++seed) {
+  for (std::uint64_t seed = 7'001; seed <= 7'360; ++seed) {
     CAPTURE(seed);
     World world(seed);
     const std::uint16_t n = world.ranks;
-    const CollectiveKind kind = kKinds[world.prng.below(6)];
+    const CollectiveKind kind = kKinds[world.prng.below(std::size(kKinds))];
     CAPTURE(std::string(collective_name(kind)));
-    const std::size_t part = world.prng.chance(0.3) ? world.prng.below(4) : world.prng.below(20'000);
-    const auto root = static_cast<std::uint16_t>(world.prng.below(n));
+    DrawnCall call(world.prng, kind, world.group());
     const bool differs = seed % 4 == 0;
     const auto other = static_cast<std::uint16_t>(world.prng.below(n));
-    std::vector<Words> inputs(n), outputs(n);
-    const bool has_parts_in = kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kScatter;
-    const bool has_parts_out = kind == CollectiveKind::kAllGather;
     for (std::uint16_t rank = 0; rank < n; ++rank) {
-      CollectiveRequest request;
-      request.operation = 1;
-      request.kind = kind;
-      request.element = wire::ElementType::kUint32;
-      request.reduction = collective::Reduction::kSum;
-      request.root = has_root(kind) ? root : std::uint16_t{0};
-      inputs[rank].resize(has_parts_in ? n * part : part);
-      for (auto& word : inputs[rank]) word = static_cast<std::uint32_t>(world.prng.next());
-      outputs[rank].assign(has_parts_out ? n * part : part, 9);
-      if (kind == CollectiveKind::kBroadcast) outputs[rank] = inputs[rank];
-      const bool has_input = kind != CollectiveKind::kBroadcast && kind != CollectiveKind::kBarrier &&
-                             (kind != CollectiveKind::kScatter || rank == root);
-      const bool has_output = kind != CollectiveKind::kBarrier && (kind != CollectiveKind::kReduce || rank == root);
-      if (has_input) request.input = std::as_bytes(std::span(inputs[rank]));
-      if (has_output) request.output = std::as_writable_bytes(std::span(outputs[rank]));
+      CollectiveRequest request = call.request(rank, 1);
       if (differs && rank == other) {
         request = {};
         request.operation = 1;
-        request.kind = CollectiveKind::kAllGather;
-        request.output = std::as_writable_bytes(std::span(outputs[rank])).first(0);
+        request.kind = kind == CollectiveKind::kAllGather ? CollectiveKind::kBarrier : CollectiveKind::kAllGather;
       }
       world.start(rank, request);
     }
@@ -448,37 +532,93 @@ TEST_CASE("collectives__every_verb_is_what_it_says_and_members_that_call_another
           continue;
         }
         CHECK(done.status == CompletionStatus::kSizeMismatch);
-        CHECK(done.error.find("rank " + std::to_string(other) + " called all-gather number 0 of 0 bytes") !=
+        const std::string called = kind == CollectiveKind::kAllGather ? "barrier" : "all-gather";
+        CHECK(done.error.find("rank " + std::to_string(other) + " called " + called + " number 0 of 0 bytes") !=
               std::string::npos);
         CHECK(done.error.find(" called " + std::string(collective_name(kind)) + " number 0") != std::string::npos);
       }
       continue;
     }
     world.check_all_ok();
-    const auto sum_at = [&](std::size_t i) {
-      std::uint32_t sum = 0;
-      for (const Words& input : inputs) sum += input[i];
-      return sum;
-    };
-    for (std::uint16_t rank = 0; rank < n; ++rank) {
-      Words expected;
-      if (kind == CollectiveKind::kAllGather) {
-        for (const Words& input : inputs) expected.insert(expected.end(), input.begin(), input.end());
-      } else if (kind == CollectiveKind::kReduceScatter) {
-        for (std::size_t i = 0; i < part; ++i) expected.push_back(sum_at(rank * part + i));
-      } else if (kind == CollectiveKind::kBroadcast) {
-        expected = inputs[root];
-      } else if (kind == CollectiveKind::kScatter) {
-        const auto from = inputs[root].begin() + static_cast<std::ptrdiff_t>(rank * part);
-        expected.assign(from, from + static_cast<std::ptrdiff_t>(part));
-      } else if (kind == CollectiveKind::kReduce && rank == root) {
-        for (std::size_t i = 0; i < part; ++i) expected.push_back(sum_at(i));
+    for (std::uint16_t rank = 0; rank < n; ++rank) CHECK(call.is_right(rank));
+  }
+}
+
+// A member is stopped for 10 s, or cut off for up to two seconds: every verb completes. It dies or leaves: every verb
+// ends once at each of the others, which then work as a group of their own.
+TEST_CASE("collectives__every_verb_survives_a_stop_and_a_partition_and_names_a_member_that_died_or_left") {
+  enum class Fault { kStop, kPartition, kDeath, kLeaving };
+  std::size_t failures = 0, delayed = 0;
+  for (std::uint64_t seed = 9'001; seed <= 9'432; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    sim::Simulator& simulator = world.simulator;
+    const CollectiveKind kind = kKinds[seed % std::size(kKinds)];
+    const auto fault = static_cast<Fault>(seed / std::size(kKinds) % 4);
+    CAPTURE(std::string(collective_name(kind)));
+    CAPTURE(static_cast<int>(fault));
+    DrawnCall call(world.prng, kind, world.group());
+    const auto victim = static_cast<std::uint16_t>(world.prng.below(world.ranks));
+    const bool is_final = fault == Fault::kDeath || fault == Fault::kLeaving;
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      if (is_final && rank == victim) {
+        world.hosts.start(rank, call.request(rank, 1));
       } else {
+        world.start(rank, call.request(rank, 1));
+      }
+    }
+    const base::TimeNs start = simulator.now();
+    const auto after = static_cast<base::DurationNs>(world.prng.below(4 * kMillisecond));
+    const auto cut_off_ns = static_cast<base::DurationNs>(world.prng.below(2 * kSecond));
+    const auto block = [&world, victim](bool blocked) {
+      for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+        if (rank == victim) continue;
+        world.simulator.network().block(rank, victim, blocked);
+        world.simulator.network().block(victim, rank, blocked);
+      }
+    };
+    simulator.at(start + after, [&] {
+      switch (fault) {
+        case Fault::kStop:
+          return simulator.pause(victim, 10 * kSecond);
+        case Fault::kPartition:
+          return block(true);
+        case Fault::kDeath:
+          return simulator.crash(victim, 2 * kMillisecond);
+        case Fault::kLeaving:
+          return simulator.leave(victim);
+      }
+    });
+    simulator.at(start + after + cut_off_ns, [&] { block(false); });
+    world.run(1);
+    delayed += !is_final && simulator.now() - start > 50 * kMillisecond ? 1U : 0U;
+    std::vector<std::uint16_t> survivors = world.group();
+    if (is_final) std::erase(survivors, victim);
+    for (const std::uint16_t rank : survivors) {
+      REQUIRE(world.hosts.done(rank).size() == 1);
+      CHECK(world.hosts.open(rank) == 0);
+      const CollectiveDone& done = world.hosts.done(rank)[0];
+      CAPTURE(done.error);
+      if (done.error.empty()) {
+        CHECK(call.is_right(rank));
         continue;
       }
-      CHECK(outputs[rank] == expected);
+      ++failures;
+      CHECK(is_final);
+      CHECK(done.status == CompletionStatus::kPeerFailed);
+      CHECK(done.failed_peer == victim);
+    }
+    simulator.run_for(cut_off_ns);  // the partition ends after a call that it did not concern
+    DrawnCall next(world.prng, kind, survivors);
+    for (std::size_t i = 0; i < survivors.size(); ++i) world.hosts.start(survivors[i], next.request(i, 2));
+    world.run(2);
+    for (std::size_t i = 0; i < survivors.size(); ++i) {
+      CHECK(world.hosts.done(survivors[i])[1].error == "");
+      CHECK(next.is_right(i));
     }
   }
+  CHECK(failures > 150);
+  CHECK(delayed > 100);
 }
 
 // One member differs in some calls, or cancels them: the next call of the group works, over the same network.
