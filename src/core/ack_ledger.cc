@@ -6,17 +6,22 @@
 namespace mlt::core {
 
 AckLedger::AckLedger(std::uint16_t peers, std::uint8_t paths)
-    : paths_(paths), peers_(peers), due_words_(base::words_for_bits(peers)), due_(due_words_.data(), peers) {}
+    : paths_(paths),
+      peers_(peers),
+      arrivals_(std::size_t{peers} * paths),
+      due_words_(base::words_for_bits(peers)),
+      due_(due_words_.data(), peers) {}
 
 void AckLedger::reset(std::uint16_t peer, std::uint32_t packets_per_ack) {
   peers_[peer] = PerPeer{};
   peers_[peer].packets_per_ack = packets_per_ack;
+  for (std::uint8_t path = 0; path < paths_; ++path) arrivals(peer, path) = PerPath{};
   withdraw(peer);
 }
 
 wire::AckBlock AckLedger::take_block(base::TimeNs now, std::uint16_t rank, std::uint8_t path, bool& fresh) {
   PerPeer& peer = peers_[rank];
-  PerPath& in = peer.in[path];
+  PerPath& in = arrivals(rank, path);
   wire::AckBlock block;
   // PROTOCOL 4.5.1: Every ACK, BITMAP and STOP MUST carry the acknowledgement block of one path, named in its prefix. A
   //     sender MUST take whatever carries it as an ACK of that path.
@@ -53,7 +58,7 @@ void AckLedger::add_other_blocks(base::TimeNs now, std::uint16_t rank, std::uint
 std::uint32_t AckLedger::used(std::uint16_t rank) const {
   std::uint32_t used = 0;
   for (std::uint8_t path = 0; path < paths_; ++path) {
-    if (peers_[rank].in[path].highest_sequence != 0) used |= 1U << path;
+    if (arrivals_[std::size_t{rank} * paths_ + path].highest_sequence != 0) used |= 1U << path;
   }
   return used;
 }

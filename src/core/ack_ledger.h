@@ -8,7 +8,6 @@
 // used by one thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -67,7 +66,7 @@ class AckLedger {
   std::size_t first_due() const { return due_.find_set(0); }
 
   // Memory of one more peer (tests/bench/core_memory.cc).
-  static constexpr std::size_t bytes_per_peer() { return sizeof(PerPeer); }
+  static constexpr std::size_t bytes_per_peer(std::size_t paths) { return sizeof(PerPeer) + paths * sizeof(PerPath); }
 
  private:
   struct PerPath {
@@ -80,7 +79,6 @@ class AckLedger {
     bool echo_fresh = false;
   };
   struct PerPeer {
-    std::array<PerPath, MLT_MAX_PATHS> in;
     std::uint32_t packets_per_ack = 1;
     std::uint32_t since_ack = 0;  // packets not reported yet, over all paths
     std::uint32_t unreported = 0;
@@ -90,8 +88,11 @@ class AckLedger {
     wire::TransferId transfer;
   };
 
+  PerPath& arrivals(std::uint16_t peer, std::uint8_t path) { return arrivals_[std::size_t{peer} * paths_ + path]; }
+
   std::uint8_t paths_;
   std::vector<PerPeer> peers_;
+  std::vector<PerPath> arrivals_;  // by peer and path
   std::vector<std::uint64_t> due_words_;
   base::BitmapView due_;  // peers
 };
@@ -100,7 +101,7 @@ class AckLedger {
 inline void AckLedger::count(std::uint16_t from, base::TimeNs arrival_ns, const Arrival& arrival, base::Ecn ecn,
                              bool posted, Counters& counters) {
   PerPeer& peer = peers_[from];
-  PerPath& in = peer.in[arrival.path];
+  PerPath& in = arrivals(from, arrival.path);
   if (in.highest_sequence == 0 || is_after(arrival.sequence, in.highest_sequence)) {
     in.highest_sequence = arrival.sequence;
     in.echo_timestamp_ns = arrival.timestamp_ns;

@@ -1,6 +1,7 @@
 #include "core/endpoint.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -195,7 +196,10 @@ void Endpoint::bring_up(const PeerUp& up) {
   const bool refused = peer.refused;
   const std::uint64_t issued_cookie = peer.issued_cookie;
   MLT_CHECK(issued_cookie == 0 || issued_cookie == up.local_cookie);
+  PathSpray spray = std::move(peer.spray);
   peer = Peer{};
+  peer.spray = std::move(spray);
+  peer.spray.restart(shared_.config.first_sequence);
   peer.refused_before_up = refused;
   peer.issued_cookie = issued_cookie;
   peer.up = true;
@@ -210,7 +214,6 @@ void Endpoint::bring_up(const PeerUp& up) {
   //     not a network.
   if (up.holds_back) timely.line_rate_bytes_per_second = kUncontrolledBytesPerSecond;
   peer.rate.emplace(timely);
-  peer.spray = PathSpray(shared_.config.paths, shared_.config.first_sequence);
   sender_.on_peer_up(up);
   receiver_.on_peer_up(up.peer, packets_per_ack(up));
 }

@@ -1,5 +1,8 @@
 #include "core/mtu_checks.h"
 
+#include <algorithm>
+#include <array>
+
 namespace mlt::core {
 
 namespace {
@@ -13,12 +16,12 @@ static_assert(MtuSearch::kShortProbeBytes == wire::kMtuProbeBytes);
 
 MtuChecks::MtuChecks(Shared& shared)
     : shared_(shared),
-      searches_(shared.config.peers),
+      searches_(std::size_t{shared.config.peers} * shared.config.paths),
       due_words_(base::words_for_bits(shared.config.peers)),
       probes_due_(due_words_.data(), shared.config.peers) {}
 
 void MtuChecks::on_peer_up(std::uint16_t rank, std::uint32_t full_bytes) {
-  searches_[rank].fill(MtuSearch(full_bytes));
+  std::ranges::fill(searches_of(rank), MtuSearch(full_bytes));
 }
 
 void MtuChecks::on_peer_down(std::uint16_t rank) {
@@ -29,7 +32,7 @@ void MtuChecks::on_peer_down(std::uint16_t rank) {
 void MtuChecks::on_data_sent(TimeNs now, const base::DatagramRun& run) {
   // PROTOCOL 23.3.2: It MUST NOT search for a path MTU either.
   if (shared_.peers[run.peer].holds_back) return;
-  std::array<MtuSearch, MLT_MAX_PATHS>& searches = searches_[run.peer];
+  const std::span<MtuSearch> searches = searches_of(run.peer);
   MtuSearch& search = searches[run.path];
   const bool last_is_shorter = run.total_bytes < run.datagram_count * run.datagram_bytes;
   if (run.datagram_bytes < search.full_bytes()) {
@@ -47,7 +50,7 @@ void MtuChecks::on_data_sent(TimeNs now, const base::DatagramRun& run) {
 
 void MtuChecks::start(std::uint16_t rank, std::uint8_t path) {
   const PathView view = shared_.peers[rank].spray.view(path);
-  searches_[rank][path].start(view.packets_reported, view.in_flight);
+  searches_of(rank)[path].start(view.packets_reported, view.in_flight);
   probes_due_.set(rank);
 }
 
@@ -56,7 +59,7 @@ bool MtuChecks::fill_probe(TimeNs now, base::DatagramRun& run) {
   if (rank >= shared_.config.peers) return false;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
     wire::MtuProbe probe;
-    probe.bytes = searches_[rank][path].next_probe(now);
+    probe.bytes = searches_of(rank)[path].next_probe(now);
     if (probe.bytes == 0) continue;
     probe.prefix.type = wire::PacketType::kMtuProbe;
     probe.prefix.path = path;
@@ -97,7 +100,7 @@ bool MtuChecks::apply(std::uint16_t rank, std::uint8_t path, MtuSearch::Outcome 
 std::uint32_t MtuChecks::limit_bytes(std::uint16_t rank) const {
   std::uint32_t longest = 0;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    const std::uint32_t limit = searches_[rank][path].limit_bytes();
+    const std::uint32_t limit = searches_of(rank)[path].limit_bytes();
     if (limit == 0) return 0;
     longest = std::max(longest, limit);
   }
@@ -107,7 +110,7 @@ std::uint32_t MtuChecks::limit_bytes(std::uint16_t rank) const {
 void MtuChecks::arm(std::uint16_t rank) {
   TimeNs soonest = base::kNever;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    soonest = std::min(soonest, searches_[rank][path].timeout_ns());
+    soonest = std::min(soonest, searches_of(rank)[path].timeout_ns());
   }
   shared_.timers.set(shared_.mtu_timer(rank), soonest);
 }

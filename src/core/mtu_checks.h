@@ -6,9 +6,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/bitmap.h"
@@ -30,10 +30,11 @@ class MtuChecks {
   // A batch of data is about to leave.
   void on_data_sent(TimeNs now, const base::DatagramRun& run);
   // A trailing probe left on the path.
-  void on_trailing_probe_sent(std::uint16_t peer, std::uint8_t path) { searches_[peer][path].on_short_packets(1); }
+  void on_trailing_probe_sent(std::uint16_t peer, std::uint8_t path) { searches_of(peer)[path].on_short_packets(1); }
   // Packets were lost on these paths (bit mask).
   void on_loss(std::uint16_t peer, std::uint32_t paths) {
-    for (; paths != 0; paths &= paths - 1) searches_[peer][static_cast<std::size_t>(std::countr_zero(paths))].on_loss();
+    for (; paths != 0; paths &= paths - 1)
+      searches_of(peer)[static_cast<std::size_t>(std::countr_zero(paths))].on_loss();
   }
 
   // Builds the next MTU_PROBE; false if none is due.
@@ -41,7 +42,7 @@ class MtuChecks {
   // Both call `on_limit(payload_bytes)` whenever every path to the peer turns out to carry no longer payload.
   template <typename OnLimit>
   void on_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& reply, OnLimit&& on_limit) {
-    MtuSearch& search = searches_[from][reply.prefix.path];
+    MtuSearch& search = searches_of(from)[reply.prefix.path];
     // RECOVERY R2.6.8: A sender MUST ignore an MTU_REPLY of a path that is not being checked (stale_control).
     if (!search.is_running()) return shared_.counters.add(Counter::k_stale_control);
     take_outcome(from, reply.prefix.path, search.on_reply(now, reply.timestamp_ns, reply.bytes), on_limit);
@@ -51,12 +52,12 @@ class MtuChecks {
   void on_timer(TimeNs now, std::uint16_t peer, bool is_sending, OnLimit&& on_limit) {
     // RECOVERY R2.6.4: The check ends without a result when no send to the peer is under way.
     if (!is_sending) {
-      for (std::uint8_t path = 0; path < shared_.config.paths; ++path) searches_[peer][path].postpone(now);
+      for (std::uint8_t path = 0; path < shared_.config.paths; ++path) searches_of(peer)[path].postpone(now);
       return arm(peer);
     }
     for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
       const std::uint64_t reported = shared_.peers[peer].spray.view(path).packets_reported;
-      take_outcome(peer, path, searches_[peer][path].on_timeout(now, reported), on_limit);
+      take_outcome(peer, path, searches_of(peer)[path].on_timeout(now, reported), on_limit);
     }
   }
 
@@ -64,9 +65,16 @@ class MtuChecks {
   std::uint32_t limit_bytes(std::uint16_t peer) const;
 
   // Memory of one more peer (tests/bench/core_memory.cc).
-  static constexpr std::size_t bytes_per_peer() { return MLT_MAX_PATHS * sizeof(MtuSearch); }
+  static constexpr std::size_t bytes_per_peer(std::size_t paths) { return paths * sizeof(MtuSearch); }
 
  private:
+  // By path.
+  std::span<MtuSearch> searches_of(std::size_t peer) {
+    return std::span(searches_).subspan(peer * shared_.config.paths, shared_.config.paths);
+  }
+  std::span<const MtuSearch> searches_of(std::size_t peer) const {
+    return std::span(searches_).subspan(peer * shared_.config.paths, shared_.config.paths);
+  }
   void start(std::uint16_t peer, std::uint8_t path);
   // True if the path has a limit now.
   bool apply(std::uint16_t peer, std::uint8_t path, MtuSearch::Outcome outcome);
@@ -78,7 +86,7 @@ class MtuChecks {
   void arm(std::uint16_t peer);
 
   Shared& shared_;
-  std::vector<std::array<MtuSearch, MLT_MAX_PATHS>> searches_;  // by peer and path
+  std::vector<MtuSearch> searches_;  // by peer and path
   std::vector<std::uint64_t> due_words_;
   base::BitmapView probes_due_;  // peers
 };

@@ -28,9 +28,9 @@
 // peer's Sender; one object per peer.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "base/time.h"
 #include "core/rtt_estimator.h"
@@ -82,11 +82,24 @@ class PathSpray {
   static constexpr base::DurationNs kProbeBackoffNs = 100 * base::kMillisecond;
   static constexpr base::DurationNs kMaxProbeBackoffNs = 3'200 * base::kMillisecond;
 
-  PathSpray() = default;  // one path
+  PathSpray() = default;  // without a path, and without memory: to be assigned
   // `first_sequence`: of the first packet on each path; not 0.
-  explicit PathSpray(std::uint8_t paths, std::uint32_t first_sequence = 1) : paths_(paths) {
-    for (PathOut& out : paths_out_) out.last_sequence = out.resolved = out.checkpoint = first_sequence - 1;
+  explicit PathSpray(std::uint8_t paths, std::uint32_t first_sequence = 1) : paths_out_(paths) {
+    restart(first_sequence);
   }
+  // As constructed, with the same number of paths; allocates nothing.
+  void restart(std::uint32_t first_sequence) {
+    std::vector<PathOut> paths_out = std::move(paths_out_);
+    for (PathOut& out : paths_out) {
+      out = PathOut{};
+      out.last_sequence = out.resolved = out.checkpoint = first_sequence - 1;
+    }
+    *this = PathSpray();
+    paths_ = static_cast<std::uint8_t>(paths_out.size());
+    paths_out_ = std::move(paths_out);
+  }
+  // Memory of each path (tests/bench/core_memory.cc).
+  static constexpr std::size_t bytes_per_path() { return sizeof(PathOut); }
 
   // ---- sending ----
 
@@ -187,7 +200,7 @@ class PathSpray {
   bool any_active() const;
   bool any_wide() const;
 
-  std::uint8_t paths_ = 1;
+  std::uint8_t paths_ = 0;
   std::uint32_t lossy_paths_ = 0;
   std::uint8_t control_path_ = 0;
   std::uint32_t reply_path_ = 0;      // return path of all round-trip samples that are kept
@@ -197,7 +210,7 @@ class PathSpray {
   std::uint32_t max_weight_ = kFullWeight;
   std::uint64_t delivered_packets_ = 0;
   Changes changes_;
-  std::array<PathOut, MLT_MAX_PATHS> paths_out_;
+  std::vector<PathOut> paths_out_;  // of the configured paths alone: an idle peer costs as little as its paths
 };
 
 }  // namespace mlt::core

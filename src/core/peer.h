@@ -64,7 +64,9 @@ struct Shared {
         peers(endpoint_config.peers),
         timers(std::size_t{2} * endpoint_config.peers +
                std::size_t{2} * std::max(endpoint_config.max_sends, endpoint_config.max_receives)),
-        completions(endpoint_config.max_sends, endpoint_config.max_receives) {}
+        completions(endpoint_config.max_sends, endpoint_config.max_receives) {
+    for (Peer& peer : peers) peer.spray = PathSpray(config.paths, config.first_sequence);
+  }
 
   // Timer slots: peers, their MTU checks, then sends and receives in turn. Low slots are used first, to save memory.
   std::uint32_t peer_timer(std::uint16_t peer) const { return peer; }

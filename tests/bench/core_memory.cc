@@ -190,10 +190,13 @@ Memory measured_memory() {
 // A timer: its entry in the wheel. A slot: its state, its timer, its place in the stack of free slots and in the queue
 // of completions; a send also one in the queue of aborts. Bits of the sets that find work are an eighth of a byte each.
 constexpr double kTimerBytes = 24;
-constexpr const char* kPeerFormula = "sizeof(Peer) + its records in the parts + timer 24 + early counts 12";
-constexpr std::size_t kPeerRecords = core::AckLedger::bytes_per_peer() + core::SendTags::bytes_per_peer() +
+constexpr const char* kPeerFormula =
+    "sizeof(Peer) + sizeof(PathOut) by paths + its records in the parts + timer 24 + early counts 12";
+constexpr std::size_t kPaths = core::EndpointConfig{}.paths;
+constexpr std::size_t kPeerRecords = kPaths * core::PathSpray::bytes_per_path() +
+                                     core::AckLedger::bytes_per_peer(kPaths) + core::SendTags::bytes_per_peer() +
                                      core::ReceiveTags::bytes_per_peer() + core::EarlyDataLimit::bytes_per_peer() +
-                                     core::MtuChecks::bytes_per_peer();
+                                     core::MtuChecks::bytes_per_peer(kPaths);
 constexpr const char* kSendFormula = "sizeof(SendState) + timer 24 + free 4 + completion 8 + sizeof(Reply)";
 constexpr const char* kReceiveFormula = "sizeof(ReceiveState) + timer 24 + free 4 + completion 8";
 Memory memory_by_formula() {

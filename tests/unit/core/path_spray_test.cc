@@ -54,7 +54,7 @@ TEST_CASE("choose__counts_packets_and_not_runs") {
 }
 
 TEST_CASE("choose__one_path_needs_no_choice") {
-  PathSpray spray;
+  PathSpray spray(1);
   std::uint32_t limit = 7;
   CHECK(spray.choose(5, limit) == 0);
   CHECK(limit == 7);
