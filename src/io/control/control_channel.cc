@@ -212,7 +212,7 @@ void ControlChannel::service(base::TimeNs now, ControlSink& sink) {
   //     process that was not scheduled.
   // Timers run after input: data that arrived while this process was not scheduled counts as received. They look at
   // every peer, so they run when one is due only, and not for every frame that arrives.
-  if (now >= next_timeout_) run_timers(now, sink);
+  if (now >= next_timeout_ || is_in_step(now)) run_timers(now, sink);
   sweep();
 }
 
@@ -348,6 +348,7 @@ void ControlChannel::read_frames(Connection& connection, base::TimeNs now, Contr
         on_frame(connection, header.type, payload, now, sink);
       }
     }
+    if (!connection.stream.may_have_more()) return;
   }
 }
 
@@ -383,6 +384,7 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
     case FrameType::kHeartbeat:
       if (state != State::kUp || !payload.empty()) break;
       counters_.add(ControlCounter::kHeartbeatsReceived);
+      heard_heartbeat_ = true;
       return;
     case FrameType::kAsk:
       if (state != State::kUp || !payload.empty()) break;

@@ -243,19 +243,21 @@ class ControlChannel {
   void run_timers(base::TimeNs now, ControlSink& sink);
   void run_opening_timers(Connection& connection, base::TimeNs now, ControlSink& sink);
   void run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink);
-  base::TimeNs compute_next_timeout(base::TimeNs now) const;
+  base::TimeNs compute_next_timeout(base::TimeNs now);
   void call_at(base::TimeNs when) { next_timeout_ = std::min(next_timeout_, when); }
   std::string peer_text(std::uint16_t rank, const SocketAddress& address) const;
   bool check_rank(std::uint16_t rank, bool below, OsError& error) const;
   bool is_forming() const;
 
   // Whether peers are alive (control_liveness.cc).
-  void run_liveness(Connection& connection, bool is_beating, base::TimeNs now, ControlSink& sink);
+  void run_liveness(Connection& connection, base::TimeNs beat_until, base::TimeNs now, ControlSink& sink);
   bool is_suspended(Connection& connection, base::TimeNs now);
   void take_as_silent(Connection& connection, base::TimeNs now, ControlSink& sink);
   void tell_silence(std::uint16_t rank);
   void on_silence_told(std::span<const std::byte> payload, base::TimeNs now);
   void excuse_silence(base::TimeNs now, base::DurationNs late);
+  base::TimeNs heartbeats_until(base::TimeNs now) const;
+  bool is_in_step(base::TimeNs now) const;
   void say(Connection& connection, FrameType type, std::span<const std::byte> payload = {});
   void find_neighbours();
   LivenessLimits liveness_limits() const;
@@ -269,6 +271,8 @@ class ControlChannel {
   std::string last_rejected_;  // why the last client without a rank was rejected, for the texts of missing ranks
   base::TimeNs next_timeout_ = base::kNever;
   base::TimeNs serviced_at_ = 0;  // time of the last service(): messages sent until the next one are later than this
+  base::TimeNs next_heartbeat_ = base::kNever;  // as of the last run_timers(): messages may have replaced it since
+  bool heard_heartbeat_ = false;                // since the last run_timers()
   bool goodbye_ = false;
   bool has_closed_ = false;          // sweep() has something to do
   bool neighbours_changed_ = false;  // a peer came up or went down since find_neighbours()

@@ -13,8 +13,8 @@ namespace {
 
 // In a job of so many ranks each is the neighbour of all others.
 constexpr std::size_t kAllNeighbours = 8;
-// Heartbeats that are due soon leave with one that is due now: one wake-up instead of two.
-constexpr base::DurationNs kTogether = 4;  // within this part of a period
+// Heartbeats that are due soon leave with one that is due now, or that arrives: one wake-up instead of two.
+constexpr base::DurationNs kTogether = 2;  // within this part of a period
 
 }  // namespace
 
@@ -39,7 +39,24 @@ void ControlChannel::find_neighbours() {
   find(ranks - 1);
 }
 
-void ControlChannel::run_liveness(Connection& connection, bool is_beating, base::TimeNs now, ControlSink& sink) {
+// Heartbeats that are due by then leave in this run of the timers. Neighbours of the same host thus fall into step:
+// each wakes up with the heartbeats of the others, and sends its own at once.
+base::TimeNs ControlChannel::heartbeats_until(base::TimeNs now) const {
+  const LivenessLimits limits = liveness_limits();
+  const auto is_due = [&](const auto& connection) {
+    return connection->state == State::kUp && now >= connection->liveness.heartbeat_at(limits);
+  };
+  const bool beats = heard_heartbeat_ || std::ranges::any_of(connections_, is_due);
+  return beats ? base::after(now, options_.heartbeat_ns / kTogether) : now;
+}
+
+// Whether this rank sends heartbeats now because one arrived.
+bool ControlChannel::is_in_step(base::TimeNs now) const {
+  return heard_heartbeat_ && base::after(now, options_.heartbeat_ns / kTogether) >= next_heartbeat_;
+}
+
+void ControlChannel::run_liveness(Connection& connection, base::TimeNs beat_until, base::TimeNs now,
+                                  ControlSink& sink) {
   const std::uint16_t rank = *connection.rank;
   if (!connection.given_up.empty()) {
     const std::string text = connection.given_up;
@@ -65,8 +82,7 @@ void ControlChannel::run_liveness(Connection& connection, bool is_beating, base:
     liveness.on_asked(now);
     return say(connection, FrameType::kAsk);
   }
-  const base::TimeNs due = liveness.heartbeat_at(limits);
-  if (due > (is_beating ? base::after(now, options_.heartbeat_ns / kTogether) : now)) return;
+  if (liveness.heartbeat_at(limits) > beat_until) return;
   // PROTOCOL 3.6.1: A side that has sent no message to a neighbour for a heartbeat period MUST send it a heartbeat.
   counters_.add(ControlCounter::kHeartbeatsSent);
   say(connection, FrameType::kHeartbeat);

@@ -114,15 +114,13 @@ void ControlChannel::run_timers(base::TimeNs now, ControlSink& sink) {
   if (next_timeout_ > 0) excuse_silence(now, now - next_timeout_);
   next_timeout_ = base::kNever;
   if (std::exchange(neighbours_changed_, false)) find_neighbours();
-  const LivenessLimits limits = liveness_limits();
-  const bool is_beating = std::any_of(connections_.begin(), connections_.end(), [&](const auto& connection) {
-    return connection->state == State::kUp && now >= connection->liveness.heartbeat_at(limits);
-  });
+  const base::TimeNs beat_until = heartbeats_until(now);
+  heard_heartbeat_ = false;
   // By index: a sink may add connections during the loop.
   for (std::size_t i = 0; i < connections_.size(); ++i) {
     Connection& connection = *connections_[i];
     if (connection.state == State::kUp) {
-      run_liveness(connection, is_beating, now, sink);
+      run_liveness(connection, beat_until, now, sink);
     } else {
       run_opening_timers(connection, now, sink);
     }
@@ -201,9 +199,10 @@ void ControlChannel::run_peer_timers(std::uint16_t rank, base::TimeNs now, Contr
   }
 }
 
-base::TimeNs ControlChannel::compute_next_timeout(base::TimeNs now) const {
+base::TimeNs ControlChannel::compute_next_timeout(base::TimeNs now) {
   const LivenessLimits limits = liveness_limits();
   base::TimeNs next = listener_paused_until_;
+  next_heartbeat_ = base::kNever;
   for (const Peer& peer : peers_) {
     if (peer.state != PeerState::kConnecting && peer.state != PeerState::kExpected) continue;
     next = std::min(next, peer.deadline);
@@ -213,7 +212,8 @@ base::TimeNs ControlChannel::compute_next_timeout(base::TimeNs now) const {
     if (connection->overflowed || !connection->given_up.empty()) return now;
     if (connection->state == State::kUp) {
       const Liveness& liveness = connection->liveness;
-      next = std::min({next, liveness.heartbeat_at(limits), liveness.silent_at(limits), liveness.ask_at(limits),
+      next_heartbeat_ = std::min(next_heartbeat_, liveness.heartbeat_at(limits));
+      next = std::min({next, next_heartbeat_, liveness.silent_at(limits), liveness.ask_at(limits),
                        base::after(now, options_.heartbeat_ns)});
     } else {
       next = std::min(next, connection->give_up_at);

@@ -67,6 +67,7 @@ FrameStream::Status FrameStream::fill() {
     const ssize_t got = ::recv(fd_.get(), chunk.data(), limit, 0);
     if (got > 0) {
       in_.insert(in_.end(), chunk.begin(), chunk.begin() + got);
+      may_have_more_ = static_cast<std::size_t>(got) == limit;
       return Status::kOk;
     }
     if (got == 0) return Status::kEnd;

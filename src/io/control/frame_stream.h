@@ -40,6 +40,8 @@ class FrameStream {
 
   // Reads what the socket has, up to a chunk; invalidates earlier payloads.
   Status fill();
+  // Whether the last fill() that returned kOk stopped at the chunk's end. The end of the stream is not counted.
+  bool may_have_more() const { return may_have_more_; }
   // The next whole frame; its payload is valid until fill().
   Next next(FrameHeader& header, std::span<const std::byte>& payload);
 
@@ -60,6 +62,7 @@ class FrameStream {
   std::size_t max_payload_ = 0;
   int error_ = 0;
   bool ending_ = false;
+  bool may_have_more_ = false;
   std::vector<std::byte> out_;
   std::size_t out_begin_ = 0;
   std::vector<std::byte> in_;

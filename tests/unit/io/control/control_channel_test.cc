@@ -640,6 +640,24 @@ TEST_CASE("service__messages_stand_in_for_heartbeats") {
   CHECK(heartbeats() == 1);
 }
 
+TEST_CASE("service__a_heartbeat_that_is_due_soon_leaves_when_one_arrives") {
+  const auto heartbeats_after = [](base::DurationNs message_at, base::DurationNs heartbeat_at) {
+    Couple couple;
+    Beats beats;
+    beats.advance(message_at);
+    beats.service(couple.zero);
+    couple.zero.channel->send(1, kType, {});
+    beats.advance(heartbeat_at - message_at);
+    beats.service(couple.one);
+    REQUIRE(io::counter_value(couple.one.channel->counters(), "control_heartbeats_sent") == 1);
+    beats.service_with_input(couple.zero);
+    return io::counter_value(couple.zero.channel->counters(), "control_heartbeats_sent");
+  };
+  const base::DurationNs period = control_options(0, 2).heartbeat_ns;
+  CHECK(heartbeats_after(period / 5, period) == 1);
+  CHECK(heartbeats_after(period / 10 * 7, period) == 0);
+}
+
 TEST_CASE("service__what_was_said_while_we_were_not_scheduled_counts_as_heard") {
   Couple couple;
   const io::ControlOptions options = control_options(0, 2);

@@ -64,6 +64,19 @@ TEST_CASE("next__a_frame_above_the_limit_is_malformed_before_it_arrives") {
   CHECK(pair.b->next(header, payload) == FrameStream::Next::kMalformed);
 }
 
+TEST_CASE("fill__tells_a_socket_that_may_have_more_from_an_empty_one") {
+  StreamPair pair;
+  const std::vector<std::byte> message(992);
+  REQUIRE(pair.a->queue(16, message));
+  REQUIRE(pair.a->queue(16, message));
+  REQUIRE(pair.a->flush() == FrameStream::Status::kOk);
+  REQUIRE(pair.b->fill() == FrameStream::Status::kOk);
+  CHECK(pair.b->may_have_more());  // 2,000 bytes, of which a read takes 1,024
+  REQUIRE(pair.b->fill() == FrameStream::Status::kOk);
+  CHECK_FALSE(pair.b->may_have_more());
+  CHECK(pair.b->fill() == FrameStream::Status::kBlocked);
+}
+
 TEST_CASE("queue__keeps_to_its_limit_and_takes_more_once_there_is_room") {
   StreamPair pair(5'000);
   const std::vector<std::byte> message(992);  // a frame of 1,000 bytes
