@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +38,21 @@ class Hunter:
     clean: tuple[str, ...]
     hunts: tuple[tuple[str, ...], ...]
     shown_by: re.Pattern[str]
-    limit_s: int = 1_200
+    limit_s: int = 1_200  # of each hunt
+    parallel: bool = False  # its hunts may run beside each other
+
+
+SEEDS_OF_A_HUNT = 200
 
 
 def swarm(seeds: int) -> Hunter:
-    hunt = ("--first", "1", "--count", str(seeds), "--limit-s", "20")
-    return Hunter("mlt_swarm", ("--first", "1", "--count", "100"), (hunt,), re.compile(r"(seed \d+) failed"))
+    """Hunts of a few hundred seeds, so that one fault has all cores."""
+    hunts = tuple(
+        ("--first", str(first), "--count", str(min(SEEDS_OF_A_HUNT, seeds + 1 - first)), "--limit-s", "20")
+        for first in range(1, seeds + 1, SEEDS_OF_A_HUNT)
+    )
+    shown_by = re.compile(r"(seed \d+) failed")
+    return Hunter("mlt_swarm", ("--first", "1", "--count", "100"), hunts, shown_by, parallel=True)
 
 
 def micro(seeds: int) -> Hunter:
@@ -127,12 +137,35 @@ def copy_if_changed(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
+def first_failure(commands: list[list[str]], *, at_once: int, limit_s: float) -> tuple[int, str] | None:
+    """Run commands up to the first, in their order, that fails: its exit status and output; None if none does.
+
+    Several run beside each other, which does not change the answer. Raises TimeoutExpired if one takes too long.
+    """
+    waiting = deque(commands)
+    running: deque[subprocess.Popen[str]] = deque()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                pipe = subprocess.PIPE
+                running.append(subprocess.Popen(waiting.popleft(), stdout=pipe, stderr=pipe, text=True))
+            output, errors = running[0].communicate(timeout=limit_s)
+            ended = running.popleft()
+            if ended.returncode != 0:
+                return ended.returncode, errors + output
+        return None
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
 class Workshop:
     """A copy of the tree for mutation, build and restore."""
 
     def __init__(self, folder: Path, compilers: int) -> None:
         self._folder = folder
-        self._compilers = compilers  # at a time
+        self._compilers = compilers  # at a time; also programs, where a hunt has several
         self._clean: set[str] = set()  # programs that are clean without a fault
         folder.mkdir(parents=True, exist_ok=True)
         for name in SOURCES:
@@ -182,20 +215,20 @@ class Workshop:
             path.write_text(original)
 
     def _hunt(self, mutant: Mutant, hunter: Hunter, started: float) -> Result:
-        for hunt in hunter.hunts:
-            command = [str(self._program(hunter)), *hunt]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=hunter.limit_s)
-            except subprocess.TimeoutExpired:
-                caught = hunter.target.startswith("test_")  # a test that does not end has failed
-                by = f"{hunter.target}, still running after {hunter.limit_s} s"
-                return Result(mutant, caught, "?", by, time.monotonic() - started)
-            if done.returncode != 0:
-                said = done.stderr + done.stdout
-                rule, shown = RULE.search(said), hunter.shown_by.search(said)
-                by = rule.group(0)[:70] if rule else f"{hunter.target}, exit code {done.returncode}"
-                return Result(mutant, True, shown.group(1) if shown else "?", by, time.monotonic() - started)
-        return Result(mutant, False, "", "nobody", time.monotonic() - started)
+        commands = [[str(self._program(hunter)), *hunt] for hunt in hunter.hunts]
+        at_once = self._compilers if hunter.parallel else 1
+        try:
+            failure = first_failure(commands, at_once=at_once, limit_s=hunter.limit_s)
+        except subprocess.TimeoutExpired:
+            caught = hunter.target.startswith("test_")  # a test that does not end has failed
+            by = f"{hunter.target}, still running after {hunter.limit_s} s"
+            return Result(mutant, caught, "?", by, time.monotonic() - started)
+        if failure is None:
+            return Result(mutant, False, "", "nobody", time.monotonic() - started)
+        status, said = failure
+        rule, shown = RULE.search(said), hunter.shown_by.search(said)
+        by = rule.group(0)[:70] if rule else f"{hunter.target}, exit code {status}"
+        return Result(mutant, True, shown.group(1) if shown else "?", by, time.monotonic() - started)
 
     def _run(self, command: list[str]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
