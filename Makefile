@@ -94,7 +94,7 @@ test-cpp: $(VENV)/.tools
 # Tests that compute, or whose processes only have to end in time, run in parallel; those that measure time or create
 # networks run alone.
 PARALLEL_TESTS := tests/plugins $(addprefix tests/python/,cli demo job options planners studies protocol simulation \
-  switch_configs switch_push)
+  switch_configs switch_push) $(wildcard tests/python/test_*.py)
 test-python: $(VENV)/.wheel
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
