@@ -434,6 +434,8 @@ class Engine {
   double rate_bits_per_second(std::uint16_t peer) const;
   // Its paths, path 0 first; the figures are zero before connect().
   std::vector<PathStatus> paths(std::uint16_t peer) const;
+  // Ranks that a collective in progress waits for, as far as this rank knows; empty for other operations.
+  std::vector<std::uint16_t> awaited_ranks(OperationId operation) const;
   bool is_peer_up(std::uint16_t peer) const;
   // Why a peer failed (it died, fell silent, ...); empty while it is up, connecting, or after it said goodbye.
   std::string peer_failure(std::uint16_t peer) const;

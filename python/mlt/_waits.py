@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from mlt.job.rendezvous import ranks_text
+
 if TYPE_CHECKING:
     from mlt.context import Context
     from mlt.operation import Operation
@@ -29,11 +31,16 @@ def on_quiet(op: Operation, seconds: int) -> None:
     """Called once for every second that a wait for ``op`` has lasted."""
     if seconds != QUIET_SECONDS or op in idle:
         return
-    context, peer = op.context, op.peer
-    peers = [peer] if peer >= 0 else [rank for rank in range(context.size) if rank != context.rank]
-    who = f"rank {peer} is" if peer >= 0 else "the other ranks are"
-    otherwise = f"{who} connected, but did not post the other side of it yet, or the network is slow"
-    _report(context, str(op).rstrip(","), peers, otherwise)
+    context = op.context
+    peers, cause = [op.peer], "did not post the other side of it yet"
+    if op.peer < 0:
+        # Of a collective those whose data is missing here; of a push-pull none is known.
+        peers = context.engine.awaited_ranks(op.id)
+        if peers:
+            cause = "did not call it yet, or wait for others in turn"
+    who = f"{ranks_text(peers)} {'is' if len(peers) == 1 else 'are'}" if peers else "the other ranks are"
+    everyone = [rank for rank in range(context.size) if rank != context.rank]
+    _report(context, str(op).rstrip(","), peers or everyone, f"{who} connected, but {cause}, or the network is slow")
 
 
 def _report(context: Context, what: str, peers: Iterable[int], otherwise: str) -> None:

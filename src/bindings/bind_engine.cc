@@ -83,6 +83,7 @@ void register_engine(py::module_& module) {
       .def("segment_count", &EngineHandle::segment_count, py::arg("peer"), py::arg("total_bytes"))
       .def("segment_bytes", &EngineHandle::segment_bytes, py::arg("peer"))
       .def("paths", &EngineHandle::paths, py::arg("peer"))
+      .def("awaited_ranks", &EngineHandle::awaited_ranks, py::arg("operation"))
       .def("is_peer_up", &EngineHandle::is_peer_up, py::arg("peer"))
       .def("peer_failure", &EngineHandle::peer_failure, py::arg("peer"))
       .def("rate_bits_per_second", &EngineHandle::rate_bits_per_second, py::arg("peer"))

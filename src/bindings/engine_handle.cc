@@ -128,6 +128,12 @@ std::uint32_t EngineHandle::segment_count(std::int64_t peer, std::uint64_t total
 
 std::uint32_t EngineHandle::segment_bytes(std::int64_t peer) const { return engine().segment_bytes(peer_rank(peer)); }
 
+std::vector<std::uint16_t> EngineHandle::awaited_ranks(OperationId operation) const {
+  const Engine& target = engine();
+  const py::gil_scoped_release release;
+  return target.awaited_ranks(operation);
+}
+
 bool EngineHandle::is_peer_up(std::int64_t peer) const { return engine().is_peer_up(peer_rank(peer)); }
 
 std::vector<PathStatus> EngineHandle::paths(std::int64_t peer) const {

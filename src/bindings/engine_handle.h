@@ -82,6 +82,7 @@ class EngineHandle {
 
   std::uint32_t segment_count(std::int64_t peer, std::uint64_t total_bytes) const;
   std::uint32_t segment_bytes(std::int64_t peer) const;
+  std::vector<std::uint16_t> awaited_ranks(OperationId operation) const;
   bool is_peer_up(std::int64_t peer) const;
   std::string peer_failure(std::int64_t peer) const;
   double rate_bits_per_second(std::int64_t peer) const;

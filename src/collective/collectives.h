@@ -53,6 +53,8 @@ class Collectives {
   TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
   bool poll_done(CollectiveDone& done);
 
+  // Ranks whose transfers a collective still waits for, as far as this rank knows; empty if it is not in progress.
+  std::vector<std::uint16_t> awaited(OperationId operation) const;
   // In progress or waiting for a lane.
   std::size_t open() const { return open_; }
   // PROTOCOL 22.1.2: ... A group's name MUST be the low 40 bits of FNV-1a over its ranks, two bytes each in

@@ -1,5 +1,6 @@
 // Failures of collectives: the rank at fault, the members to notify, and when the memory is returned.
 #include <algorithm>
+#include <iterator>
 
 #include "collective/collectives.h"
 
@@ -269,6 +270,29 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
     break_group(now, group, group.next, group.next, {core::CompletionStatus::kPeerFailed, peer, down_text(peer)});
   }
   settle(now);
+}
+
+std::vector<std::uint16_t> Collectives::awaited(OperationId operation) const {
+  const auto found = std::ranges::find_if(
+      slots_, [&](const auto& slot) { return slot && slot->request.operation == operation && !slot->failed; });
+  if (found == slots_.end()) return {};
+  const Group& group = *(*found)->group;
+  std::vector<std::uint16_t> ranks;
+  if ((*found)->epoch > group.epoch) {
+    std::ranges::copy_if(group.ranks, std::back_inserter(ranks),
+                         [&](std::uint16_t rank) { return rank != rank_ && !group.reported.contains(rank); });
+    return ranks;
+  }
+  // One that waits for a lane waits for what the first of its group waits for.
+  const Active& active = (*found)->collective ? **found : *slots_[group.open.front()];
+  if (!active.collective) return {};
+  for (const bool is_send : {false, true}) {
+    for (const Stream& stream : active.collective->streams) {
+      if (stream.is_send == is_send && !stream.is_over()) ranks.push_back(stream.peer);
+    }
+    if (!ranks.empty()) break;
+  }
+  return ranks;
 }
 
 void Collectives::on_timeout(TimeNs now) {

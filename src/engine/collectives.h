@@ -52,6 +52,8 @@ class Collectives final : private collective::Verbs {
   // Reports completed operations to the operation table.
   void finish();
 
+  // Ranks that a collective of a group still waits for; empty if `operation` is none.
+  std::vector<std::uint16_t> awaited(core::OperationId operation) const { return collectives_.awaited(operation); }
   // Empty if this rank is not a service.
   std::optional<std::uint64_t> rounds_summed() const;
 

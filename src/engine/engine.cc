@@ -388,6 +388,7 @@ bool Engine::wait_workers_gone(std::int64_t timeout_ns) {
 std::vector<CounterValue> Engine::counters() const { return impl_->loop.counters(); }
 std::vector<PathStatus> Engine::paths(std::uint16_t peer) const { return impl_->loop.paths(peer); }
 double Engine::rate_bits_per_second(std::uint16_t peer) const { return 8 * impl_->loop.rate_bytes_per_second(peer); }
+std::vector<std::uint16_t> Engine::awaited_ranks(OperationId operation) const { return impl_->loop.awaited(operation); }
 bool Engine::is_peer_up(std::uint16_t peer) const {
   return peer < impl_->loop.options().ranks && impl_->loop.peers().state(peer) == engine::PeerState::kUp;
 }

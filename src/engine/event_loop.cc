@@ -324,6 +324,12 @@ double EventLoop::rate_bytes_per_second(std::uint16_t peer) {
   return rate;
 }
 
+std::vector<std::uint16_t> EventLoop::awaited(OperationId operation) {
+  std::vector<std::uint16_t> ranks;
+  run_and_wait([&] { ranks = collectives_.awaited(operation); });
+  return ranks;
+}
+
 std::vector<PathStatus> EventLoop::paths(std::uint16_t peer) {
   std::vector<PathStatus> found = path_report_.addresses();
   run_and_wait([&] { path_report_.fill(peer, found); });

@@ -86,6 +86,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   double rate_bytes_per_second(std::uint16_t peer);
   // Addresses alone before connect() and after stop().
   std::vector<PathStatus> paths(std::uint16_t peer);
+  std::vector<std::uint16_t> awaited(OperationId operation);
 
   // From commands.
   void post(TimeNs now, const core::SendRequest& request) { user_operations_.post(now, request); }

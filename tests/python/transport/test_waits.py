@@ -71,6 +71,50 @@ def test_wait__of_every_kind_says_it(
         )
 
 
+@pytest.mark.parametrize("elements", [4, 1_000_000])
+def test_wait__of_a_collective_names_the_ranks_that_have_not_called(
+    elements: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waits, "QUIET_SECONDS", 1)
+    with local_job(3) as contexts, caplog.at_level(logging.WARNING, "mlt"):
+        calls = [
+            threading.Thread(target=context.all_reduce, args=(np.ones(elements, np.float32),)) for context in contexts
+        ]
+        for call in calls[:2]:
+            call.start()
+        until(lambda: len(lines(caplog)) == 2, seconds=20)
+        calls[2].start()
+        for call in calls:
+            call.join()
+        own = [line for line in lines(caplog) if "all_reduce" in line]
+        # A ring passes on what it has: rank 0 waits for rank 2 there, and rank 1 for what rank 0 waits for.
+        assert_names(next(line for line in own if line.startswith("rank 0")), "rank 2 is connected")
+        assert_names(
+            next(line for line in own if line.startswith("rank 1")), "rank 2 is" if elements == 4 else "rank 0 is"
+        )
+
+
+@pytest.mark.parametrize("ranks", [4, 17], ids=["direct", "central"])
+def test_awaited_ranks__of_a_small_all_reduce_are_those_that_have_not_called(ranks: int) -> None:
+    with local_job(ranks) as contexts:
+        late = contexts[-2]
+        tensors = [np.ones(4, np.float32) for _ in contexts]
+        calls = {
+            context.rank: context.post_all_reduce(tensor)
+            for context, tensor in zip(contexts, tensors, strict=True)
+            if context is not late
+        }
+        first = contexts[0].engine
+        until(lambda: first.awaited_ranks(calls[0].id) == [late.rank])
+        # In a large group the first rank sends the result: all others wait for that.
+        waits_for = late.rank if ranks == 4 else 0
+        until(lambda: waits_for in contexts[1].engine.awaited_ranks(calls[1].id))
+        calls[late.rank] = late.post_all_reduce(tensors[late.rank])
+        for call in calls.values():
+            call.wait(30)
+        assert first.awaited_ranks(calls[0].id) == []
+
+
 def test_expect_idle__waits_without_a_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_waits, "QUIET_SECONDS", 1)
     with local_job(2) as (zero, one), caplog.at_level(logging.WARNING, "mlt"):
