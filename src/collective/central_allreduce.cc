@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "collective/direct_allreduce.h"
 
@@ -19,17 +18,15 @@ CentralAllReduce::CentralAllReduce(const Membership& group, std::span<std::byte>
                                    Reduction reduction)
     : data_(data),
       element_(element),
-      kernel_(*kernel_of(element, reduction)),
-      ranks_(group.size()),
       own_(group.own),
-      center_(group.ranks[0]) {
-  const std::uint32_t records = is_center() ? ranks_ : 1;
-  records_ = std::make_unique_for_overwrite<std::byte[]>(records * (kShapeBytes + data.size()));
+      center_(group.ranks[0]),
+      records_(data, element, reduction, is_center() ? group.size() : 1) {
+  const std::uint32_t ranks = group.size();
   result_ = std::make_unique_for_overwrite<std::byte[]>(data.size());
   const std::uint32_t results = data.empty() ? 0 : 1;
   for (const bool is_send : {false, true}) {  // receives first: arriving data then need not be buffered
-    const std::uint32_t neighbour = (own_ + (is_send ? 1 : ranks_ - 1)) % ranks_;
-    for (std::uint32_t other = 0; other < ranks_; ++other) {
+    const std::uint32_t neighbour = (own_ + (is_send ? 1 : ranks - 1)) % ranks;
+    for (std::uint32_t other = 0; other < ranks; ++other) {
       if (other == own_ || !(is_center() || other == 0 || other == neighbour)) continue;
       const bool has_result = is_center() ? is_send : !is_send && other == 0;
       streams.push_back(make_stream(group.ranks[other], is_send, data.size(), has_result ? results : 0, 2));
@@ -37,22 +34,15 @@ CentralAllReduce::CentralAllReduce(const Membership& group, std::span<std::byte>
   }
 }
 
-std::span<std::byte> CentralAllReduce::record(std::uint32_t index) const {
-  const std::size_t bytes = kShapeBytes + data_.size();
-  return {records_.get() + (is_center() ? index : 0) * bytes, bytes};
-}
-
 // Of a tensor, with the shape before it; elsewhere the shape alone.
 std::span<std::byte> CentralAllReduce::opening(Stream& stream) {
   const auto place = static_cast<std::uint32_t>(&stream - streams.data());
-  if (is_center() && !stream.is_send) return record(place + 1);  // its receives are in the order of the group
-  if (!is_center() && stream.is_send && stream.peer == center_) return record(own_);
+  if (is_center() && !stream.is_send) return records_.record(place + 1);  // its receives are in the order of the group
+  if (!is_center() && stream.is_send && stream.peer == center_) return records_.record(0);
   return stream.shape;
 }
 
-void CentralAllReduce::begin() {
-  if (!data_.empty()) std::memcpy(tensor(own_).data(), data_.data(), data_.size());
-}
+void CentralAllReduce::begin() { records_.put(0); }
 
 bool CentralAllReduce::has_all() const {
   return std::ranges::all_of(streams, [](const Stream& stream) { return stream.is_send || stream.is_over(); });
@@ -67,10 +57,7 @@ bool CentralAllReduce::unlocks_all(std::size_t stream) const {
 // PROTOCOL 22.4.5: The first MUST combine the tensors as in 22.4.3, and send every other member the result, of the
 //     element type, behind the shape. All that MUST be reliable, too.
 void CentralAllReduce::combine() {
-  if (std::exchange(combined_, true)) return;
-  std::vector<const std::byte*> terms(ranks_);
-  for (std::uint32_t index = 0; index < ranks_; ++index) terms[index] = tensor(index).data();
-  kernel_.combine_all(result_.get(), terms, data_.size() / wire::element_bytes(element_), ranks_);
+  if (!std::exchange(combined_, true)) records_.combine({result_.get(), data_.size()});
 }
 
 void CentralAllReduce::fill(const Stream&, std::uint32_t, core::SendRequest& request) {

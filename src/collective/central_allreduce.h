@@ -12,6 +12,7 @@
 
 #include "collective/collective.h"
 #include "collective/reduction.h"
+#include "collective/tensor_records.h"
 
 namespace mlt::collective {
 
@@ -39,18 +40,13 @@ class CentralAllReduce final : public Collective {
   bool is_center() const { return own_ == 0; }
   bool has_all() const;
   void combine();
-  // Shape and tensor of the rank with this index: at the center of all ranks, else of this one.
-  std::span<std::byte> record(std::uint32_t index) const;
-  std::span<std::byte> tensor(std::uint32_t index) const { return record(index).subspan(kShapeBytes); }
 
   std::span<std::byte> data_;
   wire::ElementType element_;
-  const Kernel& kernel_;
-  std::uint32_t ranks_;
   std::uint32_t own_;
   std::uint16_t center_;  // a rank, the first of the group
   bool combined_ = false;
-  std::unique_ptr<std::byte[]> records_;
+  TensorRecords records_;  // at the center of all ranks in the order of the group, else of this one; own first
   std::unique_ptr<std::byte[]> result_;
 };
 

@@ -1,8 +1,5 @@
 #include "collective/direct_allreduce.h"
 
-#include <cstring>
-#include <vector>
-
 namespace mlt::collective {
 
 // PROTOCOL 22.4.1: A member MUST treat an all-reduce as small when n - 1 times the tensor's bytes are at most 65,536
@@ -16,9 +13,10 @@ bool DirectAllReduce::fits(std::uint64_t ranks, std::uint64_t bytes, double loss
 //     whole tensor behind it, as uint8. It MUST be reliable (bound 0), whatever the loss bound.
 DirectAllReduce::DirectAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element,
                                  Reduction reduction)
-    : data_(data), element_(element), kernel_(*kernel_of(element, reduction)), ranks_(group.size()), own_(group.own) {
-  if (ranks_ == 1) return;  // of any size
-  records_ = std::make_unique_for_overwrite<std::byte[]>(ranks_ * (kShapeBytes + data.size()));
+    : data_(data),
+      ranks_(group.size()),
+      own_(group.own),
+      records_(data, element, reduction, ranks_ == 1 ? 0 : ranks_) {  // a group of one has data of any size
   streams.reserve(2 * (ranks_ - 1));
   for (const bool is_send : {false, true}) {  // receives first: arriving data then need not be buffered
     for (std::uint32_t j = 1; j < ranks_; ++j) {
@@ -28,27 +26,19 @@ DirectAllReduce::DirectAllReduce(const Membership& group, std::span<std::byte> d
   }
 }
 
-std::span<std::byte> DirectAllReduce::record(std::uint32_t index) const {
-  const std::size_t bytes = kShapeBytes + data_.size();
-  return {records_.get() + index * bytes, bytes};
-}
-
 std::span<std::byte> DirectAllReduce::opening(Stream& stream) {
   const auto place = static_cast<std::uint32_t>(&stream - streams.data());
-  return record(stream.is_send ? own_ : (own_ + ranks_ - 1 - place) % ranks_);
+  return records_.record(stream.is_send ? own_ : (own_ + ranks_ - 1 - place) % ranks_);
 }
 
 void DirectAllReduce::begin() {
-  if (ranks_ > 1 && !data_.empty()) std::memcpy(tensor(own_).data(), data_.data(), data_.size());
+  if (ranks_ > 1) records_.put(own_);
 }
 
 // PROTOCOL 22.4.3: When all have arrived, every member MUST combine the tensors in the order of the indices, its own at
 //     its place, and round the result once, so that every member ends with the same bits.
 void DirectAllReduce::finish() {
-  if (ranks_ == 1 || data_.empty()) return;
-  std::vector<const std::byte*> terms(ranks_);
-  for (std::uint32_t index = 0; index < ranks_; ++index) terms[index] = tensor(index).data();
-  kernel_.combine_all(data_.data(), terms, data_.size() / wire::element_bytes(element_), ranks_);
+  if (ranks_ > 1 && !data_.empty()) records_.combine(data_);
 }
 
 }  // namespace mlt::collective

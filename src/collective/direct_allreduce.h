@@ -8,11 +8,11 @@
 // same terms in the same order, so that they end with identical bits.
 #pragma once
 
-#include <memory>
 #include <span>
 
 #include "collective/collective.h"
 #include "collective/reduction.h"
+#include "collective/tensor_records.h"
 
 namespace mlt::collective {
 
@@ -37,16 +37,10 @@ class DirectAllReduce final : public Collective {
   void finish() override;
 
  private:
-  // Shape and tensor of the rank with this index, sent or received.
-  std::span<std::byte> record(std::uint32_t index) const;
-  std::span<std::byte> tensor(std::uint32_t index) const { return record(index).subspan(kShapeBytes); }
-
   std::span<std::byte> data_;
-  wire::ElementType element_;
-  const Kernel& kernel_;
   std::uint32_t ranks_;
   std::uint32_t own_;
-  std::unique_ptr<std::byte[]> records_;  // of all ranks, in the order of the group
+  TensorRecords records_;  // of all ranks, in the order of the group; none in a group of one
 };
 
 }  // namespace mlt::collective

@@ -9,17 +9,6 @@
 using namespace mlt::test;
 using mlt::core::CompletionStatus;
 
-namespace {
-
-void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, bool average) {
-  for (std::uint16_t rank = 0; rank < tensors.size(); ++rank) {
-    bus.start(rank, all_reduce_request(rank + 1U, tensors[rank], average));
-  }
-  bus.run();
-}
-
-}  // namespace
-
 TEST_CASE("central_allreduce__small_tensors_of_large_groups") {
   CHECK_FALSE(CentralAllReduce::fits(16, 4, 0));
   CHECK(CentralAllReduce::fits(17, 4, 0));
@@ -88,40 +77,7 @@ TEST_CASE("central_allreduce__a_member_has_transfers_with_the_first_and_its_neig
 }
 
 TEST_CASE("central_allreduce__the_tensor_stays_as_it_is_until_the_result_has_arrived_and_for_good_if_not") {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
-    CAPTURE(seed);
-    FakeBus bus({.ranks = 17, .seed = seed});
-    auto tensors = random_tensors(17, 100, seed);
-    const auto before = tensors;
-    const auto expected = direct_sum(tensors, true);
-    for (std::uint16_t rank = 0; rank < 17; ++rank) bus.start(rank, all_reduce_request(1, tensors[rank]));
-    for (std::uint64_t i = 0; i < 2 * seed; ++i) {
-      bus.run_steps(1);
-      for (std::uint16_t rank = 0; rank < 17; ++rank) {
-        CHECK(tensors[rank] == (bus.done(rank).empty() ? before[rank] : expected));
-      }
-    }
-    const auto at_fault = static_cast<std::uint16_t>(seed % 17);
-    const bool is_killed = seed % 2 == 0;
-    if (is_killed) {
-      bus.kill(at_fault);
-    } else {
-      bus.machine(at_fault).cancel(bus.now, 1);
-    }
-    bus.run();
-    std::size_t failed = 0;
-    for (std::uint16_t rank = 0; rank < 17; ++rank) {
-      if (is_killed && rank == at_fault) continue;
-      REQUIRE(bus.done(rank).size() == 1);
-      const CollectiveDone& done = bus.done(rank)[0];
-      CHECK(tensors[rank] == (done.error.empty() ? expected : before[rank]));
-      if (done.error.empty()) continue;
-      ++failed;
-      CHECK(done.failed_peer == at_fault);
-      CHECK(done.status == (is_killed ? CompletionStatus::kPeerFailed : CompletionStatus::kCancelled));
-    }
-    if (seed < 10) CHECK(failed > 0);
-  }
+  check_a_failure_leaves_the_tensors(17, 100, 4, 9);
 }
 
 TEST_CASE("central_allreduce__another_call_of_any_member_is_named") {
@@ -140,20 +96,4 @@ TEST_CASE("central_allreduce__another_call_of_any_member_is_named") {
   }
 }
 
-TEST_CASE("central_allreduce__waits_for_room_where_there_is_none") {
-  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
-    CAPTURE(seed);
-    FakeBus bus({.ranks = 20, .seed = seed, .max_posted = 3, .shared_transfers = 2});
-    std::vector<std::vector<std::vector<float>>> tensors;
-    for (std::size_t i = 0; i < 6; ++i) {
-      tensors.push_back(random_tensors(20, 30 + i, i));
-      for (std::uint16_t rank = 0; rank < 20; ++rank) bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
-    }
-    bus.run();
-    CHECK(bus.most_posted() == 3);
-    for (std::size_t i = 0; i < 6; ++i) {
-      const auto expected = direct_sum(random_tensors(20, 30 + i, i), true);
-      for (const auto& tensor : tensors[i]) CHECK(tensor == expected);
-    }
-  }
-}
+TEST_CASE("central_allreduce__waits_for_room_where_there_is_none") { check_waits_for_space(20, 6, 30, 10); }

@@ -13,14 +13,6 @@ namespace {
 
 std::size_t most_elements(std::size_t ranks) { return kDirectBytes / (ranks - 1) / sizeof(float); }
 
-// Runs one all-reduce over `tensors` in place.
-void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, bool average, double loss_bound = 0) {
-  for (std::uint16_t rank = 0; rank < tensors.size(); ++rank) {
-    bus.start(rank, all_reduce_request(rank + 1U, tensors[rank], average, loss_bound));
-  }
-  bus.run();
-}
-
 bool have_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return false;
   return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;  // null of an empty one
@@ -133,56 +125,7 @@ TEST_CASE("direct_allreduce__posts_everything_at_once") {
 
 // A receive may end long before the own sends: the caller's tensor is what they carry, also when they carry it again.
 TEST_CASE("direct_allreduce__the_tensor_stays_as_it_is_until_everything_has_arrived_and_for_good_if_not") {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
-    CAPTURE(seed);
-    FakeBus bus({.ranks = 4, .seed = seed});
-    auto tensors = random_tensors(4, 1'000, seed);
-    const auto before = tensors;
-    const auto expected = direct_sum(tensors, true);
-    for (std::uint16_t rank = 0; rank < 4; ++rank) bus.start(rank, all_reduce_request(1, tensors[rank]));
-    for (std::uint64_t i = 0; i < seed / 2; ++i) {
-      bus.run_steps(1);
-      for (std::uint16_t rank = 0; rank < 4; ++rank) {
-        CHECK(tensors[rank] == (bus.done(rank).empty() ? before[rank] : expected));
-      }
-    }
-    const auto at_fault = static_cast<std::uint16_t>(seed % 4);
-    if (seed % 2 == 0) {
-      bus.kill(at_fault);
-    } else {
-      bus.machine(at_fault).cancel(bus.now, 1);
-    }
-    bus.run();
-    std::size_t failed = 0;
-    for (std::uint16_t rank = 0; rank < 4; ++rank) {
-      if (seed % 2 == 0 && rank == at_fault) continue;
-      REQUIRE(bus.done(rank).size() == 1);
-      const CollectiveDone& done = bus.done(rank)[0];
-      const bool is_well = done.error.empty();
-      CHECK(tensors[rank] == (is_well ? expected : before[rank]));
-      if (is_well) continue;
-      ++failed;
-      CHECK(done.failed_peer == at_fault);
-      CHECK(done.status == (seed % 2 == 0 ? CompletionStatus::kPeerFailed : CompletionStatus::kCancelled));
-    }
-    if (seed < 20) CHECK(failed > 0);
-  }
+  check_a_failure_leaves_the_tensors(4, 1'000, 1, 19);
 }
 
-TEST_CASE("direct_allreduce__waits_for_room_where_there_is_none") {
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    CAPTURE(seed);
-    FakeBus bus({.ranks = 6, .seed = seed, .max_posted = 3, .shared_transfers = 2});
-    std::vector<std::vector<std::vector<float>>> tensors;
-    for (std::size_t i = 0; i < 9; ++i) {
-      tensors.push_back(random_tensors(6, 300 + i, i));
-      for (std::uint16_t rank = 0; rank < 6; ++rank) bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
-    }
-    bus.run();
-    CHECK(bus.most_posted() == 3);
-    for (std::size_t i = 0; i < 9; ++i) {
-      const auto expected = direct_sum(random_tensors(6, 300 + i, i), true);
-      for (const auto& tensor : tensors[i]) CHECK(tensor == expected);
-    }
-  }
-}
+TEST_CASE("direct_allreduce__waits_for_room_where_there_is_none") { check_waits_for_space(6, 9, 300, 20); }

@@ -418,4 +418,71 @@ inline CollectiveRequest all_reduce_request(OperationId operation, std::vector<f
   return request;
 }
 
+// Runs one all-reduce over `tensors` in place.
+inline void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, bool average, double loss_bound = 0) {
+  for (std::uint16_t rank = 0; rank < tensors.size(); ++rank) {
+    bus.start(rank, all_reduce_request(rank + 1U, tensors[rank], average, loss_bound));
+  }
+  bus.run();
+}
+
+// Several all-reduces at once, of small tensors, where each rank may have few transfers.
+inline void check_waits_for_space(std::uint16_t ranks, std::size_t calls, std::size_t elements, std::uint64_t seeds) {
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    CAPTURE(seed);
+    FakeBus bus({.ranks = ranks, .seed = seed, .max_posted = 3, .shared_transfers = 2});
+    std::vector<std::vector<std::vector<float>>> tensors;
+    for (std::size_t i = 0; i < calls; ++i) {
+      tensors.push_back(random_tensors(ranks, elements + i, i));
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
+    }
+    bus.run();
+    CHECK(bus.most_posted() == 3);
+    for (std::size_t i = 0; i < calls; ++i) {
+      const auto expected = direct_sum(random_tensors(ranks, elements + i, i), true);
+      for (const auto& tensor : tensors[i]) CHECK(tensor == expected);
+    }
+  }
+}
+
+// A rank dies or cancels its call after seed * half_steps / 2 steps: each rank has the result, or its tensor as it was.
+// The fault comes before the end for the first `early_faults` seeds.
+inline void check_a_failure_leaves_the_tensors(std::uint16_t ranks, std::size_t elements, std::uint64_t half_steps,
+                                               std::uint64_t early_faults) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    CAPTURE(seed);
+    FakeBus bus({.ranks = ranks, .seed = seed});
+    auto tensors = random_tensors(ranks, elements, seed);
+    const auto before = tensors;
+    const auto expected = direct_sum(tensors, true);
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, all_reduce_request(1, tensors[rank]));
+    for (std::uint64_t i = 0; i < seed * half_steps / 2; ++i) {
+      bus.run_steps(1);
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+        CHECK(tensors[rank] == (bus.done(rank).empty() ? before[rank] : expected));
+      }
+    }
+    const auto at_fault = static_cast<std::uint16_t>(seed % ranks);
+    const bool is_killed = seed % 2 == 0;
+    if (is_killed) {
+      bus.kill(at_fault);
+    } else {
+      bus.machine(at_fault).cancel(bus.now, 1);
+    }
+    bus.run();
+    std::size_t failed = 0;
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      if (is_killed && rank == at_fault) continue;
+      REQUIRE(bus.done(rank).size() == 1);
+      const CollectiveDone& done = bus.done(rank)[0];
+      CHECK(tensors[rank] == (done.error.empty() ? expected : before[rank]));
+      if (done.error.empty()) continue;
+      ++failed;
+      CHECK(done.failed_peer == at_fault);
+      CHECK(done.status == (is_killed ? core::CompletionStatus::kPeerFailed : core::CompletionStatus::kCancelled));
+    }
+    if (seed <= early_faults) CHECK(failed > 0);
+  }
+}
+
 }  // namespace mlt::test

@@ -8,18 +8,6 @@
 
 using namespace mlt::test;
 
-namespace {
-
-// Runs one all-reduce over `tensors` in place.
-void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, bool average, double loss_bound = 0) {
-  for (std::uint16_t rank = 0; rank < tensors.size(); ++rank) {
-    bus.start(rank, all_reduce_request(rank + 1U, tensors[rank], average, loss_bound));
-  }
-  bus.run();
-}
-
-}  // namespace
-
 TEST_CASE("pieces_of__1_MiB_at_most_and_four_of_32_KiB_at_least_where_sums_may_lose") {
   const auto pieces = [](std::uint64_t chunk_kibibytes, double loss_bound = 0.1) {
     constexpr std::uint32_t kRanks = 4;
