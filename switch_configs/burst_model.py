@@ -84,18 +84,20 @@ def _losses(
     total, late_weights = np.zeros(len(s)), np.zeros(len(s))
     end = int(most.max())
     small, gone = np.zeros((end + 1, len(s))), np.zeros((end + 1, len(s)))
+    # No np.clip in the loop: of arrays this small, it takes longer to check its bounds than to apply them.
     for n in range(end + 1):
         # Packets of a batch that find a queue of S or more, by the queue that the batch finds.
-        late = np.clip(stages - np.maximum(0, s[None, :] - (n - back)[:, None]), 0, stages)
+        late = np.maximum(stages - np.maximum(0, s[None, :] - (n - back)[:, None]), 0)
         total += window[0]
         late_weights += window[0] * late[0]
         small[n] = late_weights / (stages * total)
         # Of those, the large ones that find L = n.
-        needed = np.clip(n - np.maximum((n - back)[:, None], s[None, :]), 0, stages + 1)
+        needed = np.minimum(np.maximum(n - np.maximum((n - back)[:, None], s[None, :]), 0), stages + 1)
         gone[n] = np.sum(window * missed[late, needed], axis=0) / (stages * total)
-        chance = crossing[np.clip(n - s, -1, stages) + 1]
+        chance = crossing[np.minimum(np.maximum(n - s, -1), stages) + 1]
         following = load / stages * np.einsum("jc,cj->c", window[:stages], chance)
-        window = np.vstack([following, window[:-1]])
+        window[1:] = window[:-1]
+        window[0] = following
         if following.max() > _LARGEST:
             scale = np.maximum(1.0, following)
             window, total, late_weights = window / scale, total / scale, late_weights / scale

@@ -35,7 +35,7 @@ class _Port:
     """Queues, server and counts. ``service`` gives one packet's time."""
 
     def __init__(self, classes: Sequence[ClassParameters], service: Callable[[], float]) -> None:
-        self._classes = classes
+        self._capacity = [(entry.limit, entry.threshold) for entry in classes]  # of large packets, of small ones
         self._service = service
         self._queued = [0] * len(classes)
         self._offered = [[0, 0] for _ in classes]
@@ -45,18 +45,29 @@ class _Port:
 
     def arrive(self, now: float, index: int, small: bool) -> None:
         """One packet of class ``index``; ``now`` never decreases."""
-        while self._serving >= 0 and self._departs_at <= now:
-            self._queued[self._serving] -= 1
-            self._serving = next((i for i, count in enumerate(self._queued) if count), -1)
-            self._departs_at += self._service() if self._serving >= 0 else 0.0
-        entry = self._classes[index]
+        if self._serving >= 0 and self._departs_at <= now:
+            self._depart(now)
         self._offered[index][small] += 1
-        if self._queued[index] >= (entry.threshold if small else entry.limit):
+        queued = self._queued[index]
+        if queued >= self._capacity[index][small]:
             self._lost[index][small] += 1
             return
-        self._queued[index] += 1
+        self._queued[index] = queued + 1
         if self._serving < 0:
             self._serving, self._departs_at = index, now + self._service()
+
+    def _depart(self, now: float) -> None:
+        """All whose service has ended; the highest class with a packet is served next."""
+        queued, serving, departs_at = self._queued, self._serving, self._departs_at
+        while serving >= 0 and departs_at <= now:
+            queued[serving] -= 1
+            serving = -1
+            for index, count in enumerate(queued):
+                if count:
+                    serving = index
+                    departs_at += self._service()
+                    break
+        self._serving, self._departs_at = serving, departs_at
 
     def measured(self) -> tuple[Measured, ...]:
         return tuple(
@@ -90,8 +101,9 @@ def simulate(
         now += rng.expovariate(total / burst)
         pick = rng.random() * total
         index = next((i for i, edge in enumerate(cumulative) if pick < edge), len(classes) - 1)
+        small_ratio = classes[index].small_ratio
         for _ in range(burst):
-            port.arrive(now, index, rng.random() < classes[index].small_ratio)
+            port.arrive(now, index, rng.random() < small_ratio)
     return port.measured()
 
 
