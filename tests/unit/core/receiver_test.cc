@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/data_header.h"
 #include "support/transfer.h"
 
 using namespace mlt;
@@ -18,15 +19,7 @@ namespace {
 
 constexpr std::uint32_t kSegment = 1'432;
 
-wire::DataHeader header_of(const Flight& flight) {
-  wire::DataHeader header;
-  std::span<const std::byte> payload;
-  REQUIRE(wire::decode_prefix(flight.bytes, header.prefix) == wire::DropReason::kNone);
-  REQUIRE(wire::decode_data(flight.bytes, header, payload) == wire::DropReason::kNone);
-  return header;
-}
-
-std::uint32_t segment_of(const Flight& flight) { return header_of(flight).offset_bytes / kSegment; }
+std::uint32_t segment_of(const Flight& flight) { return data_header_of(flight).offset_bytes / kSegment; }
 
 }  // namespace
 
@@ -48,7 +41,7 @@ TEST_CASE("loss_bound__is_exact_for_every_fraction_and_size" * doctest::test_sui
         CAPTURE(lost);
         Simulation network(SimulationConfig{});
         network.drop_if = [&](const Flight& f) {
-          return f.type == wire::PacketType::kData && header_of(f).prefix.round == 0 && segment_of(f) < lost;
+          return f.type == wire::PacketType::kData && data_header_of(f).prefix.round == 0 && segment_of(f) < lost;
         };
         TransferOptions options;
         options.loss_bound = bound;
@@ -105,7 +98,7 @@ TEST_CASE("loss_bound__holds_under_random_loss_for_both_policies") {
 TEST_CASE("shared_budget__covers_what_is_missing_until_it_is_used_up") {
   Simulation network(SimulationConfig{});
   network.drop_if = [&](const Flight& f) {
-    return f.type == wire::PacketType::kData && header_of(f).prefix.round == 0 && segment_of(f) == 3;
+    return f.type == wire::PacketType::kData && data_header_of(f).prefix.round == 0 && segment_of(f) == 3;
   };
   core::SharedLossBudget budget(4UL * 10 * kSegment / 4, 4, 0.06);
   CHECK(budget.left_bytes() == 3'436);
@@ -137,7 +130,7 @@ TEST_CASE("shared_budget__of_one_receive_is_its_own_bound_or_one_segment") {
     CAPTURE(lost);
     Simulation network(SimulationConfig{});
     network.drop_if = [&](const Flight& f) {
-      return f.type == wire::PacketType::kData && header_of(f).prefix.round == 0 && segment_of(f) < lost;
+      return f.type == wire::PacketType::kData && data_header_of(f).prefix.round == 0 && segment_of(f) < lost;
     };
     core::SharedLossBudget budget(1'000'000, 4, 0.5);
     Transfer transfer(network, 10 * kSegment, TransferOptions{});
@@ -227,7 +220,9 @@ TEST_CASE("critical__segments_are_never_lost") {
 
 TEST_CASE("critical__holds_even_if_every_packet_of_the_first_round_is_lost") {
   Simulation network(SimulationConfig{});
-  network.drop_if = [](const Flight& f) { return f.type == wire::PacketType::kData && header_of(f).prefix.round == 0; };
+  network.drop_if = [](const Flight& f) {
+    return f.type == wire::PacketType::kData && data_header_of(f).prefix.round == 0;
+  };
   TransferOptions options;
   options.loss_bound = 0.99;
   options.tags.assign(50, SegmentTag{});
@@ -705,7 +700,7 @@ TEST_CASE("bitmap__of_several_chunks_repairs_exactly_what_is_missing") {
   for (std::uint32_t s = 0; s < segments; ++s) lost += is_lost(s) ? 1U : 0U;
   network.drop_if = [&](const Flight& f) {
     if (f.type != wire::PacketType::kData) return false;
-    const wire::DataHeader header = header_of(f);
+    const wire::DataHeader header = data_header_of(f);
     return header.prefix.round == 0 && is_lost(header.offset_bytes / 64);
   };
   Transfer transfer(network, segments * 64);

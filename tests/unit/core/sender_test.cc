@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "support/data_header.h"
 #include "support/transfer.h"
 
 using namespace mlt;
@@ -33,9 +34,7 @@ std::vector<Packet>& record(Simulation& network, std::vector<Packet>& packets) {
   network.drop_if = [&packets](const Flight& f) {
     if (f.type != wire::PacketType::kData || f.from != 0) return false;
     Packet packet;
-    std::span<const std::byte> payload;
-    REQUIRE(wire::decode_prefix(f.bytes, packet.header.prefix) == wire::DropReason::kNone);
-    REQUIRE(wire::decode_data(f.bytes, packet.header, payload) == wire::DropReason::kNone);
+    packet.header = data_header_of(f);
     packet.dscp = f.dscp;
     packet.ecn = f.ecn;
     packets.push_back(packet);

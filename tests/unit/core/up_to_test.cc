@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/receiver.h"
+#include "support/data_header.h"
 #include "support/transfer.h"
 
 using namespace mlt;
@@ -57,14 +58,6 @@ struct UpTo {
  private:
   Simulation& network_;
 };
-
-wire::DataHeader header_of(const Flight& flight) {
-  wire::DataHeader header;
-  std::span<const std::byte> payload;
-  REQUIRE(wire::decode_prefix(flight.bytes, header.prefix) == wire::DropReason::kNone);
-  REQUIRE(wire::decode_data(flight.bytes, header, payload) == wire::DropReason::kNone);
-  return header;
-}
 
 }  // namespace
 
@@ -141,7 +134,7 @@ TEST_CASE("up_to__the_bound_is_of_the_size_that_was_sent") {
       Simulation network(SimulationConfig{});
       network.drop_if = [&](const Flight& f) {
         if (f.type != wire::PacketType::kData) return false;
-        const wire::DataHeader header = header_of(f);
+        const wire::DataHeader header = data_header_of(f);
         return header.prefix.round == 0 && header.offset_bytes / kSegment >= 3 &&
                header.offset_bytes / kSegment < 3 + lost;
       };
@@ -249,7 +242,7 @@ TEST_CASE("up_to__a_deadline_completes_what_has_a_size_and_fails_what_has_none")
     // Of the tensor only the first segment arrives, or nothing.
     network.drop_if = [&](const Flight& f) {
       if (f.type == wire::PacketType::kProbe) return !has_size;
-      return f.type == wire::PacketType::kData && !(has_size && header_of(f).offset_bytes == 0);
+      return f.type == wire::PacketType::kData && !(has_size && data_header_of(f).offset_bytes == 0);
     };
     TransferOptions options;
     options.deadline_ns = 50 * kMillisecond;
