@@ -37,8 +37,7 @@ OperationId Collectives::operation(const Active& active, std::size_t stream, std
 }
 
 std::string Collectives::name(const Active& active) const {
-  return std::string(collective_name(active.request.kind)) + " number " + std::to_string(active.sequence) +
-         " of its group";
+  return std::string(collective_name(active.request.kind)) + " number " + std::to_string(active.sequence) + " of ";
 }
 
 Collectives::Group* Collectives::group_of(TimeNs now, const CollectiveRequest& request) {
@@ -342,7 +341,10 @@ void Collectives::settle(TimeNs now, Group& group) {
     timers_.erase({active.expires_ns, active.slot});
     active.done.elapsed_ns = now - active.started_ns;
     if (!active.failed && active.done.missing_bytes > 0) active.done.status = core::CompletionStatus::kWithinBound;
-    if (active.failed) active.done.error = name(active) + ": " + active.done.error;
+    // A cause that names the call does it alone.
+    if (active.failed && active.done.error.find(name(active)) == std::string::npos) {
+      active.done.error = name(active) + "its group: " + active.done.error;
+    }
     finished_.push_back(std::move(active.done));
     free_slots_.push_back(active.slot);
     slots_[active.slot].reset();

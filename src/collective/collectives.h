@@ -161,6 +161,7 @@ class Collectives {
   void settle(TimeNs now, Group& group);
   bool is_over(const Active& active) const;
   OperationId operation(const Active& active, std::size_t stream, std::uint32_t step) const;
+  // As a mismatch names a call: "all-reduce number 3 of ".
   std::string name(const Active& active) const;
 
   std::uint16_t rank_;

@@ -228,6 +228,38 @@ TEST_CASE("collectives__who_never_calls_is_named_when_the_time_is_up") {
   check_failed(bus, 2, CompletionStatus::kTimedOut, 2, "waiting for rank 2");
 }
 
+TEST_CASE("collectives__the_ranks_that_one_waits_for_are_those_that_have_not_called") {
+  using Ranks = std::vector<std::uint16_t>;
+  FakeBus bus({.ranks = 4, .seed = 9});
+  auto small = random_tensors(4, 10, 1);
+  std::vector<std::vector<float>> later(kLanes, std::vector<float>(4));
+  for (const std::uint16_t rank : Ranks{0, 2}) bus.start(rank, all_reduce_request(1, small[rank]));
+  for (std::uint32_t i = 0; i < kLanes; ++i) bus.start(0, all_reduce_request(2 + i, later[i]));
+  bus.run();
+  CHECK(bus.machine(0).awaited(1) == Ranks{1, 3});
+  CHECK(bus.machine(2).awaited(1) == Ranks{1, 3});
+  CHECK(bus.machine(0).awaited(1 + kLanes) == Ranks{1, 3});  // it waits for a lane
+  CHECK(bus.machine(0).awaited(99).empty());
+  bus.start(1, all_reduce_request(1, small[1]));
+  bus.run();
+  CHECK(bus.machine(0).awaited(1) == Ranks{3});
+  bus.start(3, all_reduce_request(1, small[3]));
+  bus.run();
+  CHECK(bus.machine(0).awaited(1).empty());
+}
+
+TEST_CASE("collectives__the_first_of_a_large_group_names_the_rank_that_has_not_called") {
+  FakeBus bus({.ranks = 17, .seed = 3});
+  auto tensors = random_tensors(17, 10, 1);
+  for (std::uint16_t rank = 0; rank < 17; ++rank) {
+    if (rank != 11) bus.start(rank, all_reduce_request(1, tensors[rank]));
+  }
+  bus.run();
+  CHECK(bus.machine(0).awaited(1) == std::vector<std::uint16_t>{11});
+  const std::vector<std::uint16_t> of_other = bus.machine(5).awaited(1);
+  CHECK(of_other == std::vector<std::uint16_t>{0});
+}
+
 TEST_CASE("collectives__the_cause_that_one_member_knows_is_named_by_all") {
   const std::string cause = "no datagram arrived at rank 1";
   for (const CompletionStatus status : {CompletionStatus::kPeerFailed, CompletionStatus::kTimedOut}) {
