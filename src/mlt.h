@@ -249,6 +249,9 @@ struct CollectiveOptions {
   std::uint32_t layer = 0;           // as of a send
   std::uint32_t layers = 1;
   std::int64_t timeout_ns = 0;  // 0: Options::operation_timeout_ns
+  // Ends the collective at every member, as cancelled by this rank, if this rank's floating-point input has a NaN or an
+  // infinity; nothing of the input is sent then. May differ between members.
+  bool check_finite = false;
   std::shared_ptr<void> lent = nullptr;
 };
 

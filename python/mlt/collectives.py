@@ -61,6 +61,7 @@ class GroupCollectives:
         layers: int = 1,
         timeout: float | None = None,
         dtype: str | None = None,
+        check_finite: bool = False,
     ) -> Operation:
         """Start replacing ``tensor`` by the reduction of all ranks' tensors: by default their mean.
 
@@ -78,8 +79,10 @@ class GroupCollectives:
         ``ranks``: the group, in ring order; None: all workers. ``stream`` in [0, 2^32): every stream of the same ranks
         is a group with an order of its own, so that independent users of a context need no common order. ``layer`` of
         ``layers``: 0 is the front layer, which is sent first. ``timeout`` in seconds limits the whole collective.
-        ``dtype`` reads the tensor's bytes as another element type ("bfloat16", which numpy lacks). Do not access the
-        tensor until its completion is taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError,
+        ``dtype`` reads the tensor's bytes as another element type ("bfloat16", which numpy lacks). ``check_finite``: a
+        NaN or an infinity in this rank's floating-point input ends the call at every rank with a CancelledError that
+        names this rank and the element; nothing of the input is sent. Do not access the tensor until its completion is
+        taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError,
         LimitError.
 
         >>> ones, threes = np.full(4, 1, np.float32), np.full(4, 3, np.float32)
@@ -92,7 +95,7 @@ class GroupCollectives:
         operation = self._engine.post_all_reduce(
             tensor,
             op,
-            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "all_reduce")
 
@@ -113,6 +116,7 @@ class GroupCollectives:
         layers: int = 1,
         timeout: float | None = None,
         dtype: str | None = None,
+        check_finite: bool = False,
     ) -> Operation:
         """Start sending part ``i`` of ``input`` to the ``i``-th rank and receiving part ``i`` of ``output`` from it.
 
@@ -135,7 +139,7 @@ class GroupCollectives:
             input,
             _parts(output, output_splits, "output_splits", len(group), dtype),
             _parts(input, input_splits, "input_splits", len(group), dtype),
-            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "all_to_all")
 
@@ -155,6 +159,7 @@ class GroupCollectives:
         layers: int = 1,
         timeout: float | None = None,
         dtype: str | None = None,
+        check_finite: bool = False,
     ) -> Operation:
         """Start sending ``input`` to rank ``root``, whose ``output`` receives all ranks' inputs in group order.
 
@@ -173,7 +178,7 @@ class GroupCollectives:
             input,
             output,
             root,
-            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "gather")
 
@@ -192,6 +197,7 @@ class GroupCollectives:
         layers: int = 1,
         timeout: float | None = None,
         dtype: str | None = None,
+        check_finite: bool = False,
     ) -> Operation:
         """Start sending ``input`` to all ranks, whose ``output`` receives all ranks' inputs in group order.
 
@@ -209,7 +215,7 @@ class GroupCollectives:
         operation = self._engine.post_all_gather(
             output,
             input,
-            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "all_gather")
 
@@ -229,6 +235,7 @@ class GroupCollectives:
         layers: int = 1,
         timeout: float | None = None,
         dtype: str | None = None,
+        check_finite: bool = False,
     ) -> Operation:
         """Start reducing all ranks' inputs, of which the ``i``-th rank's ``output`` receives part ``i``.
 
@@ -250,7 +257,7 @@ class GroupCollectives:
             output,
             input,
             op,
-            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "reduce_scatter")
 
@@ -268,6 +275,7 @@ class GroupCollectives:
         layers: int = 1,
         timeout: float | None = None,
         dtype: str | None = None,
+        check_finite: bool = False,
     ) -> Operation:
         """Start replacing ``tensor`` by that of rank ``root``, exactly.
 
@@ -284,7 +292,7 @@ class GroupCollectives:
         operation = self._engine.post_broadcast(
             tensor,
             root,
-            *self._how(ranks, stream, 0.0, layer, layers, timeout, dtype),
+            *self._how(ranks, stream, 0.0, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "broadcast")
 
@@ -305,6 +313,7 @@ class GroupCollectives:
         layers: int = 1,
         timeout: float | None = None,
         dtype: str | None = None,
+        check_finite: bool = False,
     ) -> Operation:
         """Start reducing all ranks' inputs at rank ``root``, whose ``output`` receives the result.
 
@@ -326,7 +335,7 @@ class GroupCollectives:
             output,
             root,
             op,
-            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "reduce")
 
@@ -346,6 +355,7 @@ class GroupCollectives:
         layers: int = 1,
         timeout: float | None = None,
         dtype: str | None = None,
+        check_finite: bool = False,
     ) -> Operation:
         """Start sending part ``i`` of rank ``root``'s ``input`` to the ``i``-th rank, whose ``output`` receives it.
 
@@ -364,7 +374,7 @@ class GroupCollectives:
             output,
             input,
             root,
-            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype),
+            *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "scatter")
 
@@ -406,11 +416,11 @@ class GroupCollectives:
 
     def _how(
         self, ranks: Sequence[int] | None, stream: int, loss_bound: float, layer: int, layers: int,
-        timeout: float | None, dtype: str | None,
-    ) -> tuple[Sequence[int], int, float, int, int, int, str]:  # fmt: skip
+        timeout: float | None, dtype: str | None, check_finite: bool,
+    ) -> tuple[Sequence[int], int, float, int, int, int, str, bool]:  # fmt: skip
         """The last arguments of every collective of the native engine, checked."""
         group, layers = self._group(ranks), _layers(layer, layers)
-        return group, _stream(stream), loss_bound, layer, layers, times.limit_ns(timeout), dtype or ""
+        return group, _stream(stream), loss_bound, layer, layers, times.limit_ns(timeout), dtype or "", check_finite
 
     def _operation(self, operation: int, kind: Kind) -> Operation:
         return Operation(operation, kind, -1, 0, cast("Context", self))

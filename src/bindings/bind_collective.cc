@@ -56,90 +56,96 @@ void register_collectives(py::class_<EngineHandle>& engine) {
       .def(
           "post_all_reduce",
           [](EngineHandle& self, py::handle tensor, Reduction reduction, Ranks ranks, std::uint32_t stream,
-             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype) {
-            return self.post_all_reduce(
-                tensor, reduction,
-                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype,
+             bool check_finite) {
+            return self.post_all_reduce(tensor, reduction,
+                                        CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
+                                                            timeout_ns, std::move(dtype), check_finite});
           },
           py::arg("tensor"), py::arg("reduction"), py::arg("ranks"), py::arg("stream"), py::arg("loss_bound"),
-          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("check_finite") = false)
       .def(
           "post_all_to_all",
           [](EngineHandle& self, py::handle output, py::handle input, Parts output_parts, Parts input_parts,
              Ranks ranks, std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
-             std::int64_t timeout_ns, std::string dtype) {
-            return self.post_all_to_all(
-                output, input, std::move(output_parts), std::move(input_parts),
-                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+             std::int64_t timeout_ns, std::string dtype, bool check_finite) {
+            return self.post_all_to_all(output, input, std::move(output_parts), std::move(input_parts),
+                                        CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
+                                                            timeout_ns, std::move(dtype), check_finite});
           },
           py::arg("output"), py::arg("input"), py::arg("output_parts"), py::arg("input_parts"), py::arg("ranks"),
           py::arg("stream"), py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"),
-          py::arg("dtype"))
+          py::arg("dtype"), py::arg("check_finite") = false)
       .def(
           "post_gather",
           [](EngineHandle& self, py::handle input, py::handle output, std::int64_t root, Ranks ranks,
              std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
-             std::int64_t timeout_ns, std::string dtype) {
-            return self.post_gather(
-                input, output, root,
-                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+             std::int64_t timeout_ns, std::string dtype, bool check_finite) {
+            return self.post_gather(input, output, root,
+                                    CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns,
+                                                        std::move(dtype), check_finite});
           },
           py::arg("input"), py::arg("output"), py::arg("root"), py::arg("ranks"), py::arg("stream"),
-          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"),
+          py::arg("check_finite") = false)
       .def(
           "post_all_gather",
           [](EngineHandle& self, py::handle output, py::handle input, Ranks ranks, std::uint32_t stream,
-             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype) {
-            return self.post_all_gather(
-                output, input,
-                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype,
+             bool check_finite) {
+            return self.post_all_gather(output, input,
+                                        CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
+                                                            timeout_ns, std::move(dtype), check_finite});
           },
           py::arg("output"), py::arg("input"), py::arg("ranks"), py::arg("stream"), py::arg("loss_bound"),
-          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("check_finite") = false)
       .def(
           "post_reduce_scatter",
           [](EngineHandle& self, py::handle output, py::handle input, Reduction reduction, Ranks ranks,
              std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
-             std::int64_t timeout_ns, std::string dtype) {
-            return self.post_reduce_scatter(
-                output, input, reduction,
-                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+             std::int64_t timeout_ns, std::string dtype, bool check_finite) {
+            return self.post_reduce_scatter(output, input, reduction,
+                                            CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
+                                                                timeout_ns, std::move(dtype), check_finite});
           },
           py::arg("output"), py::arg("input"), py::arg("reduction"), py::arg("ranks"), py::arg("stream"),
-          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"),
+          py::arg("check_finite") = false)
       .def(
           "post_broadcast",
           [](EngineHandle& self, py::handle tensor, std::int64_t root, Ranks ranks, std::uint32_t stream,
-             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype) {
-            return self.post_broadcast(
-                tensor, root,
-                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype,
+             bool check_finite) {
+            return self.post_broadcast(tensor, root,
+                                       CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
+                                                           timeout_ns, std::move(dtype), check_finite});
           },
           py::arg("tensor"), py::arg("root"), py::arg("ranks"), py::arg("stream"), py::arg("loss_bound"),
-          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("check_finite") = false)
       .def(
           "post_reduce",
           [](EngineHandle& self, py::handle input, py::handle output, std::int64_t root, Reduction reduction,
              Ranks ranks, std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
-             std::int64_t timeout_ns, std::string dtype) {
-            return self.post_reduce(
-                input, output, root, reduction,
-                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+             std::int64_t timeout_ns, std::string dtype, bool check_finite) {
+            return self.post_reduce(input, output, root, reduction,
+                                    CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns,
+                                                        std::move(dtype), check_finite});
           },
           py::arg("input"), py::arg("output"), py::arg("root"), py::arg("reduction"), py::arg("ranks"),
           py::arg("stream"), py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"),
-          py::arg("dtype"))
+          py::arg("dtype"), py::arg("check_finite") = false)
       .def(
           "post_scatter",
           [](EngineHandle& self, py::handle output, py::handle input, std::int64_t root, Ranks ranks,
              std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
-             std::int64_t timeout_ns, std::string dtype) {
-            return self.post_scatter(
-                output, input, root,
-                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+             std::int64_t timeout_ns, std::string dtype, bool check_finite) {
+            return self.post_scatter(output, input, root,
+                                     CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
+                                                         timeout_ns, std::move(dtype), check_finite});
           },
           py::arg("output"), py::arg("input"), py::arg("root"), py::arg("ranks"), py::arg("stream"),
-          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"),
+          py::arg("check_finite") = false)
       .def(
           "post_barrier",
           [](EngineHandle& self, Ranks ranks, std::uint32_t stream, std::uint32_t layer, std::uint32_t layers,

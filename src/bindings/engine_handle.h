@@ -64,6 +64,7 @@ struct CollectiveArguments {
   std::uint32_t layers;
   std::int64_t timeout_ns;
   std::string dtype;
+  bool check_finite = false;
 };
 
 class EngineHandle {

@@ -38,6 +38,7 @@ void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
   options.layer = arguments.layer;
   options.layers = arguments.layers;
   options.timeout_ns = arguments.timeout_ns;
+  options.check_finite = arguments.check_finite;
 }
 
 std::uint16_t EngineHandle::root_rank(const std::string& what, std::int64_t root) const {

@@ -57,6 +57,7 @@ struct CollectiveRequest {
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
   base::DurationNs timeout_ns = 0;  // from the start; 0: the default
+  std::string fault;                // why this member's call must fail at every member; empty: nothing
 };
 
 struct CollectiveDone {

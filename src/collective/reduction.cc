@@ -252,4 +252,45 @@ const Kernel* kernel_of(wire::ElementType element, Reduction reduction) {
   return row == nullptr || index >= row->size() ? nullptr : (*row)[index];
 }
 
+namespace {
+
+// The exponent's bits are all set in a NaN and in an infinity, and in no other value.
+template <typename Bits>
+std::optional<std::size_t> first_with(std::span<const std::byte> values, Bits exponent) {
+  constexpr std::size_t kBlock = 4'096;  // without a branch per element, so that the loop vectorises
+  const std::size_t elements = values.size() / sizeof(Bits);
+  const auto is_special = [&](std::size_t i) {
+    Bits bits;
+    std::memcpy(&bits, values.data() + i * sizeof(Bits), sizeof bits);
+    return (bits & exponent) == exponent;
+  };
+  for (std::size_t block = 0; block < elements; block += kBlock) {
+    const std::size_t end = std::min(elements, block + kBlock);
+    bool any = false;
+    for (std::size_t i = block; i < end; ++i) any |= is_special(i);
+    if (!any) continue;
+    for (std::size_t i = block; i < end; ++i) {
+      if (is_special(i)) return i;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::size_t> first_not_finite(std::span<const std::byte> values, wire::ElementType element) {
+  switch (element) {
+    case wire::ElementType::kFloat64:
+      return first_with<std::uint64_t>(values, 0x7FF0'0000'0000'0000U);
+    case wire::ElementType::kFloat32:
+      return first_with<std::uint32_t>(values, 0x7F80'0000U);
+    case wire::ElementType::kFloat16:
+      return first_with<std::uint16_t>(values, 0x7C00U);
+    case wire::ElementType::kBfloat16:
+      return first_with<std::uint16_t>(values, 0x7F80U);
+    default:
+      return std::nullopt;
+  }
+}
+
 }  // namespace mlt::collective

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "core/event.h"
@@ -72,5 +73,8 @@ struct Kernel {
 //     integers wrap; a sum of bool is "or" and its product "and"; a min or max with a NaN is a NaN; float16 and
 //     bfloat16 are computed in float32 and rounded to the nearest even.
 const Kernel* kernel_of(wire::ElementType element, Reduction reduction);
+
+// Index of the first NaN or infinity; none in integers and bool. The values may have any alignment.
+std::optional<std::size_t> first_not_finite(std::span<const std::byte> values, wire::ElementType element);
 
 }  // namespace mlt::collective

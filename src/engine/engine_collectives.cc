@@ -67,9 +67,16 @@ Verb verb_of(collective::CollectiveKind kind) {
   return Verb::kAllReduce;
 }
 
+// What this member contributes; `own`: its rank.
+std::span<const std::byte> contribution_of(const collective::CollectiveRequest& request, std::uint16_t own) {
+  if (request.kind == collective::CollectiveKind::kAllReduce) return request.output;
+  if (request.kind != collective::CollectiveKind::kBroadcast) return request.input;
+  return request.root == own ? request.output : std::span<std::byte>();
+}
+
 // PROTOCOL 22.1.10: A member MUST refuse what it can't carry before it takes a sequence number, as 5.3.2 says.
 OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop, collective::CollectiveRequest request,
-                 const std::shared_ptr<void>& lent) {
+                 const CollectiveOptions& options) {
   const std::uint16_t own = loop.options().rank;
   engine::Operation operation;
   operation.verb = verb_of(request.kind);
@@ -90,7 +97,13 @@ OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
   for (const std::uint16_t rank : request.ranks) {
     if (rank != own) submitter.check_connected(operation, rank, "rank " + std::to_string(rank) + " is not connected");
   }
-  operation.lent = lent;
+  if (options.check_finite) {
+    if (const auto at = collective::first_not_finite(contribution_of(request, own), request.element)) {
+      request.fault = "the input of rank " + std::to_string(own) + " has a NaN or an infinity at element " +
+                      std::to_string(*at) + " (check_finite): look at what that rank computed";
+    }
+  }
+  operation.lent = options.lent;
   const OperationId id = submitter.begin(std::move(operation)).id;
   request.operation = id;
   submitter.submit(id, [&loop, request = std::move(request)](base::TimeNs now) mutable {
@@ -111,7 +124,7 @@ OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
   request.output = options.data;
   request.element = engine::wire_element(options.element);
   request.reduction = engine::inner_reduction(options.reduction);
-  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
 OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
@@ -121,27 +134,27 @@ OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
   request.send_bytes = options.send_bytes.empty() ? equal_parts(options.input.size(), ranks) : options.send_bytes;
   request.receive_bytes =
       options.receive_bytes.empty() ? equal_parts(options.output.size(), ranks) : options.receive_bytes;
-  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
 OperationId Engine::post_gather(const GatherOptions& options) {
   collective::CollectiveRequest request =
       request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kGather, options);
   request.root = options.root;
-  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
 OperationId Engine::post_all_gather(const AllGatherOptions& options) {
   return post(impl_->submitter, impl_->loop,
               request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllGather, options),
-              options.lent);
+              options);
 }
 
 OperationId Engine::post_reduce_scatter(const ReduceScatterOptions& options) {
   collective::CollectiveRequest request =
       request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kReduceScatter, options);
   request.reduction = engine::inner_reduction(options.reduction);
-  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
 OperationId Engine::post_broadcast(const BroadcastOptions& options) {
@@ -150,7 +163,7 @@ OperationId Engine::post_broadcast(const BroadcastOptions& options) {
   request.output = options.data;
   request.element = engine::wire_element(options.element);
   request.root = options.root;
-  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
 OperationId Engine::post_reduce(const ReduceOptions& options) {
@@ -158,19 +171,19 @@ OperationId Engine::post_reduce(const ReduceOptions& options) {
       request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kReduce, options);
   request.reduction = engine::inner_reduction(options.reduction);
   request.root = options.root;
-  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
 OperationId Engine::post_scatter(const ScatterOptions& options) {
   collective::CollectiveRequest request =
       request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kScatter, options);
   request.root = options.root;
-  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
 OperationId Engine::post_barrier(const BarrierOptions& options) {
   return post(impl_->submitter, impl_->loop,
-              request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kBarrier, options), options.lent);
+              request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kBarrier, options), options);
 }
 
 }  // namespace mlt

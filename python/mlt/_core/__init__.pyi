@@ -231,6 +231,7 @@ class Engine:
         layers: int,
         timeout_ns: int,
         dtype: str,
+        check_finite: bool = ...,
     ) -> int: ...
     def post_all_to_all(
         self,
@@ -245,6 +246,7 @@ class Engine:
         layers: int,
         timeout_ns: int,
         dtype: str,
+        check_finite: bool = ...,
     ) -> int: ...
     def post_gather(
         self,
@@ -258,6 +260,7 @@ class Engine:
         layers: int,
         timeout_ns: int,
         dtype: str,
+        check_finite: bool = ...,
     ) -> int: ...
     def post_all_gather(
         self,
@@ -270,6 +273,7 @@ class Engine:
         layers: int,
         timeout_ns: int,
         dtype: str,
+        check_finite: bool = ...,
     ) -> int: ...
     def post_reduce_scatter(
         self,
@@ -283,6 +287,7 @@ class Engine:
         layers: int,
         timeout_ns: int,
         dtype: str,
+        check_finite: bool = ...,
     ) -> int: ...
     def post_broadcast(
         self,
@@ -295,6 +300,7 @@ class Engine:
         layers: int,
         timeout_ns: int,
         dtype: str,
+        check_finite: bool = ...,
     ) -> int: ...
     def post_reduce(
         self,
@@ -309,6 +315,7 @@ class Engine:
         layers: int,
         timeout_ns: int,
         dtype: str,
+        check_finite: bool = ...,
     ) -> int: ...
     def post_scatter(
         self,
@@ -322,6 +329,7 @@ class Engine:
         layers: int,
         timeout_ns: int,
         dtype: str,
+        check_finite: bool = ...,
     ) -> int: ...
     def post_barrier(self, ranks: Sequence[int], stream: int, layer: int, layers: int, timeout_ns: int) -> int: ...
     def cancel(self, operation: int) -> None: ...

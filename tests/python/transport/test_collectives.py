@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_names, names, until
+from collective_calls import FLOATING, REDUCING, UFUNCS, VERBS, Call, encoded, outcome
 from transport_jobs import ETHERNET_SEGMENT, local_job, open_rank, process_job
 
 import mlt
@@ -148,15 +149,6 @@ def test_all_reduce__several_at_once_and_of_several_groups(job: list[mlt.Context
 
 DTYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
 DTYPES += ["float16", "float32", "float64"]
-UFUNCS: dict[Reduction, Any] = {
-    Reduction.SUM: np.add,
-    Reduction.MIN: np.minimum,
-    Reduction.MAX: np.maximum,
-    Reduction.PRODUCT: np.multiply,
-    Reduction.AND: np.bitwise_and,
-    Reduction.OR: np.bitwise_or,
-    Reduction.XOR: np.bitwise_xor,
-}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -506,6 +498,42 @@ def test_cancel__leaves_a_group_that_works() -> None:
         tensors = [np.full(500_000, rank, np.float32) for rank in range(2)]
         all_reduce(contexts, tensors, op=Reduction.SUM)
         assert all((tensor == 1).all() for tensor in tensors)
+
+
+@pytest.mark.parametrize("element", FLOATING)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_check_finite__ends_every_verb_at_every_rank_and_names_the_rank_and_the_element(
+    job: list[mlt.Context], element: str, value: float
+) -> None:
+    n, at = len(job), 4
+    ranks = list(range(n))
+    for verb in VERBS[:-1]:  # a barrier has no input
+        call = Call(verb, n, 3_000, element, Reduction.SUM if verb in REDUCING else None, root=n - 1)
+        buffers = [call.buffers(index) for index in ranks]
+        bad = next(one for one in buffers[n - 1] if one is not None)  # in place, or the input
+        bad[at] = encoded(np.array([value]), element)[0]
+        # Rank 0 does not check: that is each rank's own choice.
+        operations = [call.post(job[rank], buffers[rank], check_finite=rank != 0, timeout=30) for rank in ranks]
+        for operation in operations:
+            error, text = outcome(operation, 30)
+            assert error == "CancelledError", (verb, text)
+            assert_names(text, f"the input of rank {n - 1} has a NaN or an infinity at element {at}")
+        # The group still works, and finite values pass.
+        buffers = [call.buffers(index) for index in ranks]
+        operations = [call.post(job[rank], buffers[rank], check_finite=True) for rank in ranks]
+        for index, operation in enumerate(operations):
+            assert operation.wait(30).status == "complete"
+            call.check(index, buffers[index])
+
+
+def test_check_finite__concerns_no_integers(job: list[mlt.Context]) -> None:
+    tensors = [np.full(9, -1, np.int32) for _ in job]  # every bit is set, as in a NaN
+    operations = [
+        context.post_all_reduce(one, op=Reduction.MAX, check_finite=True)
+        for context, one in zip(job, tensors, strict=True)
+    ]
+    assert [operation.wait(30).status for operation in operations] == ["complete"] * len(job)
+    assert all((one == -1).all() for one in tensors)
 
 
 def test_poll_cq__has_collectives_among_the_rest(job: list[mlt.Context]) -> None:

@@ -209,6 +209,41 @@ TEST_CASE("collectives__a_cancelled_one_ends_everywhere_naming_who_cancelled") {
   for (std::uint16_t rank = 0; rank < 3; ++rank) memory.check(rank);
 }
 
+TEST_CASE("collectives__a_faulty_input_ends_the_call_everywhere_sends_nothing_and_leaves_a_group_that_works") {
+  for (const std::size_t elements : {std::size_t{10}, kElements}) {
+    for (const bool is_late : {false, true}) {
+      CAPTURE(elements);
+      CAPTURE(is_late);
+      FakeBus bus({.ranks = 3, .seed = 8});
+      const auto inputs = random_tensors(3, elements, 17);
+      auto tensors = inputs;
+      CollectiveRequest faulty = all_reduce_request(1, tensors[1]);
+      faulty.fault = "the input of rank 1 is bad";
+      if (!is_late) bus.start(1, faulty);
+      for (const std::uint16_t rank : {std::uint16_t{0}, std::uint16_t{2}})
+        bus.start(rank, all_reduce_request(1, tensors[rank]));
+      if (is_late) {
+        bus.run();
+        bus.start(1, faulty);
+      }
+      CHECK(bus.posted(1) == 0);
+      bus.run();
+      for (std::uint16_t rank = 0; rank < 3; ++rank) {
+        check_failed(bus, rank, CompletionStatus::kCancelled, 1, "the input of rank 1 is bad");
+      }
+      CHECK(tensors[1] == inputs[1]);
+      auto next = inputs;
+      for (std::uint16_t rank = 0; rank < 3; ++rank) bus.start(rank, all_reduce_request(2, next[rank]));
+      bus.run();
+      for (std::uint16_t rank = 0; rank < 3; ++rank) {
+        REQUIRE(bus.done(rank).size() == 2);
+        CHECK(bus.done(rank)[1].error == "");
+        CHECK(next[rank] == next[0]);
+      }
+    }
+  }
+}
+
 TEST_CASE("collectives__who_never_calls_is_named_when_the_time_is_up") {
   FakeBus bus({.ranks = 3, .seed = 9});
   Guarded memory(3);

@@ -266,3 +266,32 @@ TEST_CASE("kernel_of__has_none_for_what_is_no_enumerator") {
   CHECK(kernel_of(static_cast<ElementType>(mlt::wire::kElementTypeCount), Reduction::kSum) == nullptr);
   CHECK(kernel_of(ElementType::kInt8, static_cast<Reduction>(kReductionCount)) == nullptr);
 }
+
+TEST_CASE("first_not_finite__finds_the_first_nan_or_infinity_at_any_place_and_alignment") {
+  const auto check = [](ElementType element, auto largest, auto infinity, auto nan) {
+    using Bits = decltype(largest);
+    constexpr std::size_t kElements = 10'000;  // several blocks, the last one in part
+    std::vector<std::byte> bytes(kElements * sizeof(Bits) + 1);
+    const auto values = std::span(bytes).subspan(1);
+    const auto set = [&](std::size_t i, Bits value) { std::memcpy(&values[i * sizeof(Bits)], &value, sizeof value); };
+    for (std::size_t i = 0; i < kElements; ++i) set(i, largest);
+    CHECK_FALSE(first_not_finite(values, element).has_value());
+    CHECK_FALSE(first_not_finite(values.first(0), element).has_value());
+    const auto sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+    for (const std::size_t at : {9'999UL, 4'096UL, 4'095UL, 0UL}) {  // each before the others
+      for (const Bits value : {infinity, static_cast<Bits>(infinity | sign), nan, static_cast<Bits>(nan | sign)}) {
+        set(at, value);
+        CHECK(first_not_finite(values, element) == at);
+      }
+    }
+  };
+  check(ElementType::kFloat64, std::uint64_t{0x7FEF'FFFF'FFFF'FFFF}, std::uint64_t{0x7FF0'0000'0000'0000},
+        std::uint64_t{0x7FF8'0000'0000'0000});
+  check(ElementType::kFloat32, std::uint32_t{0x7F7F'FFFF}, std::uint32_t{0x7F80'0000}, std::uint32_t{0x7F80'0001});
+  check(ElementType::kFloat16, std::uint16_t{0x7BFF}, std::uint16_t{0x7C00}, std::uint16_t{0x7E00});
+  check(ElementType::kBfloat16, std::uint16_t{0x7F7F}, std::uint16_t{0x7F80}, std::uint16_t{0x7FC0});
+  const std::vector<std::byte> ones(64, std::byte{0xFF});
+  for (const ElementType element : {ElementType::kInt32, ElementType::kUint64, ElementType::kUint8}) {
+    CHECK_FALSE(first_not_finite(ones, element).has_value());
+  }
+}
