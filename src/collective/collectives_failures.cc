@@ -292,6 +292,7 @@ std::vector<std::uint16_t> Collectives::awaited(OperationId operation) const {
     }
     if (!ranks.empty()) break;
   }
+  std::ranges::sort(ranks);
   return ranks;
 }
 
