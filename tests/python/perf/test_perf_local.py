@@ -78,7 +78,7 @@ def test_local__bare_loop_and_rate(tmp_path: Path) -> None:
 
 @needs_torch
 def test_local__all_compares_with_what_is_there_and_names_the_rest(tmp_path: Path) -> None:
-    out, plot = tmp_path / "out.json", tmp_path / "deep" / "out.png"
+    out, plot = tmp_path / "out.json", tmp_path / "out.png"
     done = perf(
         "--local", "--ranks", "3", "--pattern", "allreduce", "--size", "8KB,64KB", "--rounds", "5", "--compare", "all",
         "--json", str(out), "--plot", str(plot),

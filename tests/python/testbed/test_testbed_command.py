@@ -22,7 +22,7 @@ from mlt.testbed import state
     [
         (["run", "--", "true"], "--hosts"),
         (["run", "--hosts", "2"], "no command"),
-        (["run", "--hosts", "0", "--", "true"], "hosts: "),
+        (["run", "--hosts", "0", "--", "true"], "'--hosts': '0'"),
         (["run", "--hosts", "2", "--loss", "200%", "--", "true"], "between 0% and 100%"),
         (
             ["run", "--hosts", "2", "--rate", "fast", "--", "true"],
