@@ -1,7 +1,6 @@
 #include "core/endpoint.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/check.h"
 
@@ -196,9 +195,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   const bool refused = peer.refused;
   const std::uint64_t issued_cookie = peer.issued_cookie;
   MLT_CHECK(issued_cookie == 0 || issued_cookie == up.local_cookie);
-  PathSpray spray = std::move(peer.spray);
-  peer = Peer{};
-  peer.spray = std::move(spray);
+  static_cast<PeerConnection&>(peer) = PeerConnection{};
   peer.spray.restart(shared_.config.first_sequence);
   peer.refused_before_up = refused;
   peer.issued_cookie = issued_cookie;

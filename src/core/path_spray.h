@@ -84,19 +84,22 @@ class PathSpray {
 
   PathSpray() = default;  // without a path, and without memory: to be assigned
   // `first_sequence`: of the first packet on each path; not 0.
-  explicit PathSpray(std::uint8_t paths, std::uint32_t first_sequence = 1) : paths_out_(paths) {
+  explicit PathSpray(std::uint8_t paths, std::uint32_t first_sequence = 1) : paths_(paths), paths_out_(paths) {
     restart(first_sequence);
   }
-  // As constructed, with the same number of paths; allocates nothing.
+  // As constructed, with the same number of paths; neither allocates nor frees.
   void restart(std::uint32_t first_sequence) {
-    std::vector<PathOut> paths_out = std::move(paths_out_);
-    for (PathOut& out : paths_out) {
+    for (PathOut& out : paths_out_) {
       out = PathOut{};
       out.last_sequence = out.resolved = out.checkpoint = first_sequence - 1;
     }
-    *this = PathSpray();
-    paths_ = static_cast<std::uint8_t>(paths_out.size());
-    paths_out_ = std::move(paths_out);
+    lossy_paths_ = reply_path_ = 0;
+    control_path_ = 0;
+    base_rtt_ns_ = base_probe_rtt_ns_ = 0;
+    newest_arrived_ns_ = 0;
+    max_weight_ = kFullWeight;
+    delivered_packets_ = 0;
+    changes_ = {};
   }
   // Memory of each path (tests/bench/core_memory.cc).
   static constexpr std::size_t bytes_per_path() { return sizeof(PathOut); }

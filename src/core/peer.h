@@ -27,7 +27,8 @@ static_assert(RateController<Timely>);
 
 inline constexpr std::uint8_t kNoPath = 0xFF;
 
-struct Peer {
+// Begins anew with each connection.
+struct PeerConnection {
   bool up = false;
   bool holds_back = false;  // the path has flow control of its own: no rate control, no path MTU search
   std::uint64_t local_cookie = 0;
@@ -46,7 +47,6 @@ struct Peer {
   PathWindow path_window;
   ProbeTurns probe_turns;
   bool replies_by_control = false;  // the newest reply to a probe came over TCP: datagrams may not get through
-  PathSpray spray;
 
   // Receiving. Owned by Receiver.
   TimeNs datagram_at = 0;  // of the last datagram from it
@@ -55,6 +55,10 @@ struct Peer {
   bool refused_before_up = false;    // received such datagrams since the connection before this one was up
   bool early_refused = false;        // the early buffer had no space for a segment of a transfer without a record
   DurationNs reorder_window_ns = 0;  // largest observed delay of a packet behind a later one
+};
+
+struct Peer : PeerConnection {
+  PathSpray spray;  // Sender's; restarted with each connection, because it has memory of its own
 };
 
 // State shared by sender and receiver. Owned by the endpoint.
