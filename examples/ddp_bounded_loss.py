@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 29500 examples/ddp_bounded_loss.py
 
 Compared with any DDP script: the backend's name, the import of mlt.torch and the hook. Up to a tenth of each gradient
-bucket may be lost on each hop between two workers; all replicas stay equal to the last bit. With summation services
+bucket may be lost on each hop between two workers; all replicas stay equal to the last bit. This model's gradients
+are 5.6 KB, carried as one small all-reduce, which loses nothing (docs/collectives.md). With summation services
 (docs/pytorch.md) the same script uses them.
 """
 
