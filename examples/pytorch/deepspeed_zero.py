@@ -1,6 +1,8 @@
 """DeepSpeed's ZeRO, one stage after another: its optimizer's state, the gradients and the parameters are divided.
 
 torchrun --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 29500 examples/pytorch/deepspeed_zero.py
+
+Its libraries are mlt's extra ``recipes``: pip install '.[recipes]' in the checkout.
 """
 
 import sys

@@ -1,6 +1,8 @@
 """Hugging Face Accelerate. On CPUs it insists on gloo, but takes the process group that is there: one line more.
 
 torchrun --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 29500 examples/pytorch/hf_accelerate.py
+
+Its libraries are mlt's extra ``recipes``: pip install '.[recipes]' in the checkout.
 """
 
 import sys

@@ -1,6 +1,8 @@
 """Lightning: the backend is an argument of the strategy. Lightning starts the second worker itself:
 
 python examples/pytorch/lightning_ddp.py
+
+Its libraries are mlt's extra ``recipes``: pip install '.[recipes]' in the checkout.
 """
 
 import sys

@@ -1,6 +1,8 @@
 """Ray Train: DistributedDataParallel in two of Ray's workers. What differs from gloo is ``TorchConfig(backend="mlt")``.
 
 python examples/pytorch/ray_train.py
+
+Its libraries are mlt's extra ``recipes-ray``: pip install '.[recipes-ray]' in the checkout.
 """
 
 import sys

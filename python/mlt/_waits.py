@@ -107,8 +107,8 @@ class ConnectWatch:
         missing = [f"{rank} ({where})" for rank, where in self._peers.items() if not engine.is_peer_up(rank)]
         if missing:
             logger.warning(
-                "rank %d: still waiting for a connection with rank %s, %g s in all; check that TCP passes between the "
-                "hosts", self._context.rank, ", ".join(missing[:SHOWN]), self._timeout,
+                "rank %d: still waiting for a connection with rank %s (gives up %g s after the start); check that TCP "
+                "passes between the hosts", self._context.rank, ", ".join(missing[:SHOWN]), self._timeout,
             )  # fmt: skip
 
 

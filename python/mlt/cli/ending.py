@@ -64,6 +64,18 @@ def interrupted(error: BaseException | None) -> int:
     return int(getattr(error, "status", INTERRUPTED))
 
 
+def not_found_text(program: str) -> str:
+    """The error of a program to run that is not there.
+
+    >>> not_found_text("train.py")
+    "program not found: 'train.py'; to run a Python script, write python train.py"
+    """
+    if program.endswith(".py"):
+        return f"program not found: {program!r}; to run a Python script, write python {program}"
+    is_here = "/" not in program and os.path.isfile(program)
+    return f"program not found: {program!r}" + (f"; to run a file of this folder, write ./{program}" if is_here else "")
+
+
 def finish(command: Callable[[], object]) -> NoReturn:
     """Call ``command`` and exit with the status that it returns or, if that is neither number nor text, with 0."""
     try:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlt._shared import processes as supervisor
-from mlt.cli.ending import NOT_FOUND, interrupted
+from mlt.cli.ending import NOT_FOUND, interrupted, not_found_text
 from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.demo.problem import DemoError
@@ -74,7 +74,7 @@ def launch(
             raise _CannotStartError(f"{names[rank]}: cannot start {words[0]!r}: {_why(error)}") from None
 
     if shutil.which(command[0]) is None:
-        _say(f"program not found: {command[0]!r}")
+        _say(not_found_text(command[0]))
         raise typer.Exit(NOT_FOUND)
     try:
         with supervisor.interruptible():

@@ -272,6 +272,7 @@ def _run(
     console = Output(file=stream, width=None if stream.isatty() else WIDTH, highlight=False)
     for table in report.tables(result):
         console.print_table(table)
+    console.print(report.LEGEND, markup=False, soft_wrap=True)
     for skipped in result.skipped:
         console.print(f"not compared with {skipped.peer}: {skipped.why}", markup=False, soft_wrap=True)
     if is_stdout(json):

@@ -16,7 +16,7 @@ import click
 
 from mlt._shared.output_files import WriteFailedError
 from mlt.cli.click_style import Group
-from mlt.cli.ending import NOT_FOUND, interrupted
+from mlt.cli.ending import NOT_FOUND, interrupted, not_found_text
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
@@ -125,7 +125,7 @@ def _check_command(command: tuple[str, ...]) -> None:
     if not command:
         raise BadTopologyError("no command; write it after --, for example: -- python train.py")
     if shutil.which(command[0]) is None:  # before a network is made for it
-        click.echo(f"testbed: program not found: {command[0]!r}", err=True)
+        click.echo(f"testbed: {not_found_text(command[0])}", err=True)
         raise SystemExit(NOT_FOUND)
 
 

@@ -153,7 +153,7 @@ class Host:
         refused = f"; refused: {self._refused[-1]}" if self._refused else ""
         return (
             f"rank 0: still waiting at {rendezvous.where(self._config)} for {rendezvous.ranks_text(missing)} of "
-            f"{self._config.size}, {timeout:g} s in all{refused}{self._rejected_text()}"
+            f"{self._config.size}, gives up {timeout:g} s after its start{refused}{self._rejected_text()}"
         )
 
     def _rejected_text(self) -> str:

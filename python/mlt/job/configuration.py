@@ -150,5 +150,5 @@ def _check(condition: bool, text: str) -> None:
 def _required(env: Mapping[str, str], name: str, given: int | None, *, least: int) -> int:
     value = given if given is not None else variables.integer(env, name, least=least, most=MAX_RANKS)
     if value is None:
-        raise ConfigError(f"{name} is not set: start with torchrun, set {name}, or pass {name.lower()}=")
+        raise ConfigError(f"{name} is not set: start with mlt launch or torchrun, set {name}, or pass {name.lower()}=")
     return value

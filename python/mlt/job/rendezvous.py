@@ -140,16 +140,16 @@ def _join(
     patience = Patience()
 
     def waiting_text() -> str:
-        who = f"rank {config.rank}: still waiting for rank 0 at {where(config)}, {timeout:g} s in all"
         return (
-            f"{who} (last: {cause}); check that it is running, that MASTER_ADDR is the same on all ranks, and "
+            f"rank {config.rank}: still waiting for rank 0 at {where(config)} (gives up {timeout:g} s after its start; "
+            f"last: {cause}); check that it is running, that MASTER_ADDR is the same on all ranks, and "
             "that the job did not start without this rank (WORLD_SIZE and MLT_SERVICES must be the same on all)"
         )
 
     def not_all_text() -> str:
         return (
-            f"rank {config.rank}: rank 0 at {where(config)} still waits for other ranks, {timeout:g} s in all; it "
-            "reports which are missing"
+            f"rank {config.rank}: rank 0 at {where(config)} still waits for other ranks (gives up {timeout:g} "
+            "s after the start); it reports which are missing"
         )
 
     while (left := deadline - time.monotonic()) > 0:

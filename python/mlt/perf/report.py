@@ -129,6 +129,12 @@ def write_json(result: Result, path: Path) -> None:
         raise PerfError(f"{path}: {error.strerror}; choose another place with --json") from None
 
 
+LEGEND = (
+    "lost: packets that did not arrive; repairs: packets sent again; missing: payload given up within the loss bound; "
+    "s/GB: CPU seconds of all ranks per 10^9 bytes over the network (docs/perf.md)"
+)
+
+
 def tables(result: Result) -> list[Table]:
     """One table per size; one row per transport, mlt first."""
     sizes = sorted({measurement.case.bytes for measurement in result.measurements})

@@ -135,6 +135,18 @@ def test_launch__a_program_that_is_not_there() -> None:
     assert "'no-such-program-of-anybody'" in done.stderr
 
 
+def test_launch__a_script_in_place_of_its_interpreter(tmp_path: Path) -> None:
+    done = launch("-n", "2", "two.py")
+    assert done.returncode == 127
+    assert "write python two.py" in done.stderr
+    (tmp_path / "two").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "mlt", "launch", "two"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 127
+    assert "write ./two" in done.stderr
+
+
 def test_launch__a_program_that_cannot_be_executed_is_named_and_no_secret_shown(tmp_path: Path) -> None:
     program = tmp_path / "no-interpreter"
     program.write_text("neither a binary nor a script\n")
