@@ -14,13 +14,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from mlt.torch.loss import Allowance, LossSchedule, allowing, check_bound
 from mlt.torch.process_group import mlt_group
 from mlt.torch.reductions import factor_of, multiplied
-from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 
 import torch
 import torch.distributed as dist
+from mlt._gradients.loss import Allowance, LossSchedule, allowing, check_bound
+from mlt._gradients.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 from torch.autograd import Variable
 
 _NONE = -1  # torch's number outside of a backward pass

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlt.torch.exchange import Exchange
-from mlt.torch.loss import current_allowance
 from mlt.torch.reductions import Landing
 from mlt.torch.staged_calls import StagedCalls
 from mlt.torch.staging import Device
@@ -21,6 +20,7 @@ from mlt.torch.transfers import InProgress, TransferWork
 from mlt.torch.work import CallQueue, MltWork
 
 import torch
+from mlt._gradients.loss import current_allowance
 
 if TYPE_CHECKING:
     from mlt import Context, Operation

@@ -14,16 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch.contexts import current_context
-from mlt.torch.loss import LossSchedule, check_bound
 from mlt.torch.process_group import mlt_group
 from mlt.torch.rotation import TYPES as ROTATED_TYPES
 from mlt.torch.rotation import restore, rotate
 from mlt.torch.staging import Staged, device_of
-from mlt.torch.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 from mlt.torch.work import CallQueue
 
 import torch
 import torch.distributed as dist
+from mlt._gradients.loss import LossSchedule, check_bound
+from mlt._gradients.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 from torch._C._distributed_c10d import GradBucket
 
 if TYPE_CHECKING:

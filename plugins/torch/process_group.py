@@ -23,7 +23,6 @@ from mlt.torch import collectives, contexts
 from mlt.torch.checks import check_configured, check_count, check_dense, check_transfer, parts_by_splits
 from mlt.torch.exchange import Exchange, as_bytes
 from mlt.torch.group_calls import GroupCalls
-from mlt.torch.loss import EXACT, current_allowance
 from mlt.torch.monitored_barrier import MonitoredBarrier
 from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, multiplied, reduction_of
 from mlt.torch.staged_calls import in_host_memory, receive_staged
@@ -34,6 +33,7 @@ from mlt.torch.work import CallQueue
 
 import torch
 import torch.distributed as dist
+from mlt._gradients.loss import EXACT, current_allowance
 from mlt.errors import ConfigError, RendezvousError
 from mlt.job import ending
 from torch.distributed.distributed_c10d import _world

@@ -38,6 +38,7 @@ LAYERS = (
     "mlt.job",
     "mlt.priority",
     "mlt",
+    "mlt._gradients",
     "mlt._named",
     "mlt.testbed",
     "mlt.diagnosis",

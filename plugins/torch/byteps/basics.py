@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 from mlt.torch.byteps import push_pull
-from mlt.torch.horovod import basics
-from mlt.torch.horovod.basics import local_rank, local_size, rank, shutdown, size
+
+from mlt._named import basics
+from mlt._named.basics import local_rank, local_size, rank, shutdown, size
 
 __all__ = ["get_pushpull_speed", "init", "local_rank", "local_size", "rank", "resume", "shutdown", "size", "suspend"]
 

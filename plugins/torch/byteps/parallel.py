@@ -8,11 +8,11 @@ from typing import Any
 
 from mlt.torch.byteps.push_pull import push_pull_async_inplace
 from mlt.torch.byteps.training import broadcast_parameters
-from mlt.torch.horovod import basics
 from mlt.torch.horovod.compression import Compression, Compressor
 from mlt.torch.horovod.handles import synchronize
 
 import torch
+from mlt._named import basics
 
 
 class DistributedDataParallel(torch.nn.Module):

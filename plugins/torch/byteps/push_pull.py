@@ -6,11 +6,12 @@ import threading
 import time
 
 from mlt.torch.horovod.compression import Compression, Compressor
-from mlt.torch.horovod.handles import Average, Sum, poll, synchronize
-from mlt.torch.horovod.process_sets import global_process_set
+from mlt.torch.horovod.handles import poll, synchronize
 from mlt.torch.horovod.reduce import allreduce, start_allreduce
 
 import torch
+from mlt._named.process_sets import global_process_set
+from mlt._named.reduce_ops import Average, Sum
 
 __all__ = [
     "byteps_torch_set_num_grads",

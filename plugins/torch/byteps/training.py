@@ -9,6 +9,7 @@ from mlt.torch.horovod import functions, optimizer
 from mlt.torch.horovod.compression import Compression, Compressor
 
 import torch
+from mlt._named import objects
 
 
 def DistributedOptimizer(
@@ -46,4 +47,4 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """The object of ``root_rank``, pickled on its way."""
-    return functions.broadcast_object(obj, root_rank, name)
+    return objects.broadcast_object(obj, root_rank, name)

@@ -8,7 +8,42 @@ docs/horovod.md has what differs from Horovod.
 from __future__ import annotations
 
 from mlt.torch.horovod import elastic
-from mlt.torch.horovod.basics import (
+from mlt.torch.horovod.compression import Compression
+from mlt.torch.horovod.functions import broadcast_optimizer_state, broadcast_parameters
+from mlt.torch.horovod.handles import poll, synchronize
+from mlt.torch.horovod.movement import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+)
+from mlt.torch.horovod.optimizer import DistributedOptimizer
+from mlt.torch.horovod.reduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    sparse_allreduce_async,
+)
+from mlt.torch.horovod.scatter import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from mlt.torch.horovod.sync_batch_norm import SyncBatchNorm
+
+from mlt._named.basics import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -32,49 +67,11 @@ from mlt.torch.horovod.basics import (
     start_timeline,
     stop_timeline,
 )
-from mlt.torch.horovod.compression import Compression
-from mlt.torch.horovod.control import barrier, join
-from mlt.torch.horovod.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
-from mlt.torch.horovod.handles import Adasum, Average, Max, Min, Product, Sum, poll, synchronize
-from mlt.torch.horovod.movement import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-)
-from mlt.torch.horovod.optimizer import DistributedOptimizer
-from mlt.torch.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from mlt.torch.horovod.reduce import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    sparse_allreduce_async,
-)
-from mlt.torch.horovod.scatter import (
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-)
-from mlt.torch.horovod.sync_batch_norm import SyncBatchNorm
-
+from mlt._named.control import barrier, join
 from mlt._named.controller import HorovodInternalError
+from mlt._named.objects import allgather_object, broadcast_object
+from mlt._named.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from mlt._named.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 
 __all__ = [
     "Adasum",

@@ -1,17 +1,16 @@
-"""Parameters, optimizer states and objects, from one rank to all or from all to all."""
+"""Parameters and optimizer states, from one rank to all."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mlt.torch.horovod import job
 from mlt.torch.horovod.handles import synchronize
 from mlt.torch.horovod.movement import broadcast_async_
-from mlt.torch.horovod.process_sets import ProcessSet, global_process_set, set_id
 
 import torch
+from mlt._named import job
+from mlt._named.objects import broadcast_object
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
@@ -82,26 +81,3 @@ def _with_new_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_with_new_tensors(one, tensors) for one in value)
     return value
-
-
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """The object of ``root_rank``, pickled on its way."""
-    own = job.controller()
-    is_root = own.rank == root_rank
-    number = set_id(process_set)
-    text = pickle.dumps(obj) if is_root else b""
-    label = f"{name or 'object'}.broadcast_object"
-    texts = job.gather_bytes(own, text, label, set_id=number, root=root_rank)
-    ranks = job.ranks_of(number)
-    if root_rank not in ranks:
-        raise ValueError(f"root rank {root_rank} is not in the process set of ranks {list(ranks)}")
-    return obj if is_root else pickle.loads(texts[ranks.index(root_rank)])
-
-
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """The objects of all ranks, in order, pickled on their way."""
-    label = f"{name or 'object'}.allgather_object"
-    texts = job.gather_bytes(job.controller(), pickle.dumps(obj), label, set_id=set_id(process_set))
-    return [pickle.loads(text) for text in texts]

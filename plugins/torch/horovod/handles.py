@@ -9,35 +9,15 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from typing import Any, Final
 
-from mlt.torch.horovod import job
-from mlt.torch.horovod.process_sets import ProcessSet, set_id
-
 import torch
+from mlt._named import job
 from mlt._named.controller import Handle
 from mlt._named.elements import Bytes
+from mlt._named.process_sets import ProcessSet, set_id
+from mlt._named.reduce_ops import ReduceOp
 from mlt._named.requests import Kind, Request
-
-
-class ReduceOp(IntEnum):
-    """How the ranks' elements are combined. The numbers are Horovod's."""
-
-    Average = 0
-    Sum = 1
-    Adasum = 2
-    Min = 3
-    Max = 4
-    Product = 5
-
-
-Average: Final = ReduceOp.Average
-Sum: Final = ReduceOp.Sum
-Adasum: Final = ReduceOp.Adasum
-Min: Final = ReduceOp.Min
-Max: Final = ReduceOp.Max
-Product: Final = ReduceOp.Product
 
 _DTYPES: Final = {
     torch.bool: "bool",
@@ -55,6 +35,7 @@ _DTYPES: Final = {
 _results: dict[int, tuple[Handle, Callable[[], Any]]] = {}
 _numbers = itertools.count()
 _lock = threading.Lock()
+job.at_stop(_results.clear)  # after shutdown no handle is valid
 
 
 class Tensors:
@@ -148,12 +129,6 @@ def synchronize(handle: int) -> Any:
         return None
     found[0].wait()
     return found[1]()
-
-
-def forget_handles() -> None:
-    """After ``shutdown``: no handle is valid."""
-    with _lock:
-        _results.clear()
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlt.torch.horovod import job
-from mlt.torch.horovod.handles import Average, Tensors, all_results, apply, handle_of, one_result, submit, synchronize
-from mlt.torch.horovod.process_sets import ProcessSet, global_process_set
+from mlt.torch.horovod.handles import Tensors, all_results, apply, handle_of, one_result, submit, synchronize
 
 import torch
+from mlt._named import job
 from mlt._named.controller import Handle
+from mlt._named.process_sets import ProcessSet, global_process_set
+from mlt._named.reduce_ops import Average
 
 
 def _average(gradients: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:

@@ -8,19 +8,16 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from mlt.torch.horovod import job
 from mlt.torch.horovod.compression import Compression, Compressor
-from mlt.torch.horovod.functions import broadcast_object
-from mlt.torch.horovod.handles import Adasum, Average, ReduceOp, synchronize
-from mlt.torch.horovod.process_sets import ProcessSet, global_process_set
-from mlt.torch.horovod.reduce import (
-    grouped_allreduce_,
-    sparse_allreduce_async,
-    start_allreduce,
-)
-from mlt.torch.loss import LossSchedule
+from mlt.torch.horovod.handles import synchronize
+from mlt.torch.horovod.reduce import grouped_allreduce_, sparse_allreduce_async, start_allreduce
 
 import torch
+from mlt._gradients.loss import LossSchedule
+from mlt._named import job
+from mlt._named.objects import broadcast_object
+from mlt._named.process_sets import ProcessSet, global_process_set
+from mlt._named.reduce_ops import Adasum, Average, ReduceOp
 
 Parameter = torch.Tensor
 Unit = tuple[Parameter, ...]

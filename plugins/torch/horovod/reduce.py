@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlt.torch.horovod import job
 from mlt.torch.horovod.compression import Compression, Compressor
-from mlt.torch.horovod.handles import (
-    Adasum,
-    Average,
-    ReduceOp,
-    Sum,
-    all_results,
-    apply,
-    one_result,
-    submit,
-    synchronize,
-)
+from mlt.torch.horovod.handles import all_results, apply, one_result, submit, synchronize
 from mlt.torch.horovod.movement import allgather_async
-from mlt.torch.horovod.process_sets import ProcessSet, global_process_set
-from mlt.torch.loss import check_bound, current_bound
 
 import torch
-
-
-def chosen_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """The reduction from the arguments ``op`` and, as long ago, ``average``."""
-    if op is not None:
-        if average is not None:
-            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-        return op
-    if average is None:
-        return Average
-    warnings.warn(
-        "Parameter `average` has been replaced with `op` and will be removed in v1.0", DeprecationWarning, stacklevel=3
-    )
-    return Average if average else Sum
+from mlt._gradients.loss import check_bound, current_bound
+from mlt._named import job
+from mlt._named.process_sets import ProcessSet, global_process_set
+from mlt._named.reduce_ops import Adasum, Average, ReduceOp, Sum, chosen_op
 
 
 def start_allreduce(

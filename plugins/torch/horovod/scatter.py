@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlt.torch.horovod import job
 from mlt.torch.horovod.compression import Compression, Compressor
-from mlt.torch.horovod.handles import Average, ReduceOp, Sum, all_results, apply, one_result, submit, synchronize
+from mlt.torch.horovod.handles import all_results, apply, one_result, submit, synchronize
 from mlt.torch.horovod.movement import start_allgather
-from mlt.torch.horovod.process_sets import ProcessSet, global_process_set
 
 import torch
+from mlt._named import job
+from mlt._named.process_sets import ProcessSet, global_process_set
+from mlt._named.reduce_ops import Average, ReduceOp, Sum
 
 
 def _reducescatter(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mlt.torch.horovod import basics
-from mlt.torch.horovod.handles import Sum
 from mlt.torch.horovod.reduce import allreduce
 
 import torch
+from mlt._named import basics
+from mlt._named.reduce_ops import Sum
 from torch.nn.modules.batchnorm import _BatchNorm
 
 

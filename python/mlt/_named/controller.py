@@ -23,7 +23,7 @@ from mlt.errors import MltError
 
 if TYPE_CHECKING:
     from mlt.context import Context, WaitWatch
-    from mlt.operation import Operation
+    from mlt.operation import Completion, Operation
 
 logger = logging.getLogger("mlt")
 
@@ -48,6 +48,8 @@ class EndedError(HorovodInternalError):
 class Handle:
     """One submitted request. ``answer`` is set once it has completed without error.
 
+    ``completions``: of the transport's operations that carried it out; of requests that were carried out together, the
+    first has all.
     ``missing``: the ranks that had not submitted it when rank 0 was asked last; None: not known.
     """
 
@@ -57,6 +59,7 @@ class Handle:
         self.missing: tuple[int, ...] | None = None
         self._controller = controller
         self.answer: Answer | None = None
+        self.completions: tuple[Completion, ...] = ()
         self.submitted = time.monotonic()
         self._error: Exception | None = None
         self._ended = threading.Event()
@@ -90,9 +93,12 @@ class Handle:
         else:
             watch.look("all ranks have submitted it; earlier operations are in progress, or the network is slow")
 
-    def end(self, answer: Answer | None, error: Exception | None = None) -> None:
+    def end(
+        self, answer: Answer | None, error: Exception | None = None, completions: tuple[Completion, ...] = ()
+    ) -> None:
         """Set the outcome; called once."""
         self.answer = answer
+        self.completions = completions
         self._error = error
         self.tensors = None
         self._ended.set()
@@ -304,10 +310,10 @@ class Controller:
             tensors = [None if handle is None else handle.tensors for handle in handles]
             started.append((answers, handles, self._execution.start(answers, tensors, ranks)))
         for answers, handles, one in started:
-            one.end()
+            completions = one.end()
             self._apply(answers[0])
             self._record(handles, now)
-            self._finish(answers, handles, None)
+            self._finish(answers, handles, None, completions)
 
     def _record(self, handles: list[Handle | None], started: float) -> None:
         timeline = self._timeline
@@ -328,7 +334,13 @@ class Controller:
             with self._lock:
                 self._counters.clear()
 
-    def _finish(self, answers: list[Answer], handles: list[Handle | None], error: HorovodInternalError | None) -> None:
+    def _finish(
+        self,
+        answers: list[Answer],
+        handles: list[Handle | None],
+        error: HorovodInternalError | None,
+        completions: tuple[Completion, ...] = (),
+    ) -> None:
         for answer, handle in zip(answers, handles, strict=True):
             if handle is None:
                 continue
@@ -336,7 +348,8 @@ class Controller:
                 self._pending.pop(answer.request.key, None)
                 if answer.cache_id >= 0:
                     self._numbers[answer.request.key] = answer.cache_id, handle.request
-            handle.end(answer, error)
+            handle.end(answer, error, completions)
+            completions = ()
 
     def _end(self, text: str) -> None:
         """Fail everything in progress, and what comes."""

@@ -236,6 +236,6 @@ def _may_fuse(one: Answer, other: Answer) -> bool:
         and not one.error
         and not other.error
         and first.op == second.op != "adasum"
-        and (first.set_id, first.prescale, first.postscale, first.bound)
-        == (second.set_id, second.prescale, second.postscale, second.bound)
+        and (first.set_id, first.prescale, first.postscale, first.bound, first.layer, first.layers)
+        == (second.set_id, second.prescale, second.postscale, second.bound, second.layer, second.layers)
     )

@@ -15,7 +15,7 @@ from mlt._named.requests import Answer, Request
 
 if TYPE_CHECKING:
     from mlt.context import Context
-    from mlt.operation import Operation
+    from mlt.operation import Completion, Operation
 
 # Above this the copies to and from a common buffer cost more than an operation of its own.
 FUSED_TENSOR_BYTES: Final = 1 << 20
@@ -52,12 +52,12 @@ class Started:
     operations: list[Operation] = field(default_factory=list)
     finish: list[Finish] = field(default_factory=list)
 
-    def end(self) -> None:
-        """Wait, then finish. Raises MltError."""
-        for operation in self.operations:
-            operation.wait()
+    def end(self) -> tuple[Completion, ...]:
+        """Wait, then finish; the operations' completions. Raises MltError."""
+        completions = tuple(operation.wait() for operation in self.operations)
         for step in self.finish:
             step()
+        return completions
 
 
 class Execution:
@@ -142,7 +142,14 @@ class Execution:
         bound = request.bound if op in (Reduction.SUM, Reduction.MEAN) and elements.is_float(dtype) else 0.0
         started.operations.append(
             self._context.post_all_reduce(
-                flat, op=op, loss_bound=bound, ranks=ranks, stream=_stream(request), dtype=dtype
+                flat,
+                op=op,
+                loss_bound=bound,
+                ranks=ranks,
+                stream=_stream(request),
+                layer=request.layer,
+                layers=request.layers,
+                dtype=dtype,
             )
         )
 

@@ -22,7 +22,8 @@ class Request:
     ``root``: rank in the job. ``splits`` of an alltoall: rows for each rank of the set, None for equal parts.
     "missing" is a question to the coordinator: which ranks did not submit ``name`` yet, whose kind is ``op``.
     ``bound``: loss bound. ``ranks``: of a process set to add. ``priority``: of those that are ready at the same time,
-    the highest is first; that of the set's first rank counts.
+    the highest is first; that of the set's first rank counts. ``layer`` of ``layers``: 0 is the front layer, which the
+    transport sends first; those of the set's first rank count.
     """
 
     kind: Kind
@@ -37,6 +38,8 @@ class Request:
     bound: float = 0.0
     ranks: tuple[int, ...] = ()
     priority: int = 0
+    layer: int = 0
+    layers: int = 1
 
     @property
     def key(self) -> tuple[int, str]:

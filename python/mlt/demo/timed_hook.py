@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
-from mlt.torch.statistics import StepLog, StepStatistics
+from mlt._gradients.statistics import StepLog, StepStatistics
 
 
 class TimedState:

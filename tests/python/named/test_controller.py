@@ -96,6 +96,26 @@ def test_submit__a_disagreement_is_an_error_on_every_rank_and_the_next_call_work
     assert_names(first, "'odd'", "3 on rank 0", "4 on rank 1")
 
 
+def test_handle__has_the_completions_of_what_carried_it_out() -> None:
+    def reduce(own: Controller) -> tuple[int, int]:
+        handles = []
+        for layer in range(2):
+            array = np.ones(100_000 * (layer + 1), np.float32)
+            specs = (("float32", array.shape),)
+            request = Request("allreduce", f"l{layer}", specs, op="average", bound=0.3, layer=layer, layers=2)
+            handles.append(own.submit(request, Arrays(array)))
+        for handle in handles:
+            handle.wait()
+        assert [sum(one.bytes for one in handle.completions) for handle in handles] == [400_000, 800_000]
+        done = handles[1].completions[0]
+        return done.missing_bytes, done.bytes
+
+    with controllers(2, faults=mlt.Faults(drop=0.05, seed=1), datapath="udp") as made:
+        missing = everywhere(made, reduce)
+    assert any(lost for lost, _ in missing)
+    assert all(lost <= 0.3 * whole for lost, whole in missing)
+
+
 def test_submit__moves_uneven_parts() -> None:
     def move(own: Controller) -> None:
         rank = own.rank

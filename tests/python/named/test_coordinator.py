@@ -69,6 +69,7 @@ def test_take__fuses_no_others() -> None:
         reduce("a"),
         reduce("b", prescale=2.0),
         reduce("c", bound=0.1),
+        reduce("c of layer 1", bound=0.1, layer=1, layers=2),
         reduce("d", op="adasum"),
         reduce("e", op="adasum"),
         Request("allgather", "f", (("float32", (4,)),)),

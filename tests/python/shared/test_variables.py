@@ -58,7 +58,7 @@ def perf_port(environ: Environ) -> object:
 
 def stall_settings(environ: Environ) -> object:
     pytest.importorskip("torch")
-    from mlt.torch.horovod.job import settings
+    from mlt._named.job import settings
 
     return settings(full(environ))
 

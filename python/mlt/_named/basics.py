@@ -6,9 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mlt.torch.horovod import handles, job
-from mlt.torch.horovod.process_sets import ProcessSet, add_process_set, global_process_set
-
+from mlt._named import job
+from mlt._named.process_sets import ProcessSet, add_process_set, global_process_set
 from mlt._named.timeline import Timeline
 from mlt._shared import variables
 
@@ -36,7 +35,6 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[in
 def shutdown() -> None:
     """End the job on all ranks; operations in progress fail. ``init`` may be called again."""
     job.stop()
-    handles.forget_handles()
 
 
 def is_initialized() -> bool:

@@ -6,7 +6,7 @@ import atexit
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -38,6 +38,7 @@ class Job:
 _job: Job | None = None
 _lock = threading.RLock()
 _pid = 0
+_at_stop: list[Callable[[], object]] = []
 
 
 def current() -> Job:
@@ -86,6 +87,14 @@ def stop(reason: str = "") -> None:
         job, _job = _job, None
     if job is not None and _pid == os.getpid():
         job.controller.close(reason)
+    if job is not None:
+        for call in _at_stop:
+            call()
+
+
+def at_stop(call: Callable[[], object]) -> None:
+    """Call a function whenever this process has left a job."""
+    _at_stop.append(call)
 
 
 def settings(environ: Mapping[str, str]) -> Settings:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mlt.torch.horovod import job
-
+from mlt._named import job
 from mlt._named.controller import RejectedError
 from mlt._named.requests import GLOBAL_SET
 

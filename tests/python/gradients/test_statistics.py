@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlt.torch.statistics import StepLog
+from mlt._gradients.statistics import StepLog
 
 
 def test_step_log__step_ends_with_its_last_result_whatever_the_order() -> None:

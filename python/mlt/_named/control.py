@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mlt.torch.horovod import job
-from mlt.torch.horovod.handles import submit, synchronize
-from mlt.torch.horovod.process_sets import ProcessSet, global_process_set
+from mlt._named import job
+from mlt._named.process_sets import ProcessSet, global_process_set, set_id
+from mlt._named.requests import Request
 
 
 def join(device: int = -1) -> int:
@@ -17,4 +17,5 @@ def join(device: int = -1) -> int:
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the process set have called it."""
-    synchronize(submit("barrier", [], None, process_set, result=lambda tensors, handle: None))
+    own, number = job.controller(), set_id(process_set)
+    own.submit(Request("barrier", own.name("barrier", number), set_id=number)).wait()

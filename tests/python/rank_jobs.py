@@ -1,0 +1,89 @@
+"""Starts the processes of a small job for the tests: workers and services of one program file, each a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlt.demo.processes import free_port_pair
+
+LIMIT_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one process ended: exit status (negative: signal), what it printed, the JSON of its last line."""
+
+    status: int
+    output: str
+
+    @property
+    def answer(self) -> Any:
+        return json.loads(self.output.splitlines()[-1])
+
+
+def run_job(
+    program: str,
+    *,
+    workers: int = 2,
+    services: int = 0,
+    kill: int | None = None,
+    programs: Path,
+    limit_seconds: float = LIMIT_SECONDS,
+    **options: Any,
+) -> list[Outcome]:
+    """Run ``program`` of the file ``programs`` on every worker, the summation service on the ranks after them.
+
+    ``kill``: this rank gets SIGKILL as soon as it says so on a line of its own ("kill me").
+    """
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(workers),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port_pair()),
+        "MLT_SERVICES": str(services),
+        "OMP_NUM_THREADS": "1",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(programs), program if rank < workers else "service", json.dumps(options)],
+            env={**environment, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(workers + services)
+    ]
+    try:
+        if kill is not None:
+            stream = processes[kill].stdout
+            assert stream is not None
+            for line in stream:
+                if line.strip() == "kill me":
+                    processes[kill].send_signal(signal.SIGKILL)
+                    break
+        deadline = time.monotonic() + limit_seconds
+        return [
+            Outcome(status=process.returncode, output=output)
+            for process in processes
+            for output in [process.communicate(timeout=max(1.0, deadline - time.monotonic()))[0]]
+        ]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+def answers(outcomes: list[Outcome], *, workers: int = 2) -> list[Any]:
+    """The workers' answers; fails with the output of whoever did not end well."""
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.status == 0, f"rank {rank} ended with {outcome.status}:\n{outcome.output}"
+    return [outcome.answer for outcome in outcomes[:workers]]
