@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import warm_python
 
 from mlt.demo.processes import free_port_pair
 
@@ -36,12 +37,14 @@ def run_job(
     services: int = 0,
     kill: int | None = None,
     programs: Path,
+    modules: Sequence[str] = (),
     limit_seconds: float = LIMIT_SECONDS,
     **options: Any,
 ) -> list[Outcome]:
     """Run ``program`` of the file ``programs`` on every worker, the summation service on the ranks after them.
 
-    ``kill``: this rank gets SIGKILL as soon as it says so on a line of its own ("kill me").
+    ``modules``: imported before the processes are forked, so that no process takes that time. ``kill``: this rank gets
+    SIGKILL as soon as it says so on a line of its own ("kill me").
     """
     environment = {
         **os.environ,
@@ -52,20 +55,16 @@ def run_job(
         "OMP_NUM_THREADS": "1",
     }
     processes = [
-        subprocess.Popen(
-            [sys.executable, str(programs), program if rank < workers else "service", json.dumps(options)],
+        warm_python.start(
+            modules,
+            [str(programs), program if rank < workers else "service", json.dumps(options)],
             env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
         )
         for rank in range(workers + services)
     ]
     try:
         if kill is not None:
-            stream = processes[kill].stdout
-            assert stream is not None
-            for line in stream:
+            for line in processes[kill].stdout:
                 if line.strip() == "kill me":
                     processes[kill].send_signal(signal.SIGKILL)
                     break

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import horovod_programs
 import mlt.torch.horovod as hvd
 import pytest
+import warm_python
 from checks import assert_names
-from job import answers, run_job
+from job import MODULES, answers, run_job
 
 from mlt.demo.processes import free_port_pair
 
@@ -84,20 +83,13 @@ def test_elastic__a_killed_rank_comes_back_and_training_goes_on_from_the_last_co
     killed = 0  # the harder case: it leads the others, and its state is not the one that counts
     port = free_port_pair()
 
-    def start(rank: int, **more: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(PROGRAMS), "elastic", json.dumps({"steps": 6, "killed": killed})],
-            env={**environment(rank, 2, port), **more},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def start(rank: int, **more: str) -> warm_python.WarmProcess:
+        arguments = [str(PROGRAMS), "elastic", json.dumps({"steps": 6, "killed": killed})]
+        return warm_python.start(MODULES, arguments, env={**environment(rank, 2, port), **more})
 
     processes = [start(0), start(1)]
     try:
-        stream = processes[killed].stdout
-        assert stream is not None
-        assert any(line.strip() == "kill me" for line in stream)
+        assert any(line.strip() == "kill me" for line in processes[killed].stdout)
         processes[killed].kill()
         processes.append(start(killed, AGAIN="1"))
         outputs = [process.communicate(timeout=60)[0] for process in processes]
@@ -114,12 +106,8 @@ def test_elastic__a_killed_rank_comes_back_and_training_goes_on_from_the_last_co
 def test_example__trains_and_all_ranks_agree(example: str) -> None:
     port = free_port_pair()
     processes = [
-        subprocess.Popen(
-            [sys.executable, str(EXAMPLES / example), "--epochs", "2", "--samples", "512"],
-            env=environment(rank, 2, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        warm_python.start(
+            MODULES, [str(EXAMPLES / example), "--epochs", "2", "--samples", "512"], env=environment(rank, 2, port)
         )
         for rank in range(2)
     ]
