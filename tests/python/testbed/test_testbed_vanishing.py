@@ -28,6 +28,7 @@ def test_run__a_link_that_goes_down_ends_the_job_with_the_rank_that_is_gone() ->
     with subprocess.Popen([*words, *job], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             until(lambda: sent(name) > 1_000)
+            asked = time.monotonic()
             assert command("set", "host2", "--name", name, "--break").returncode == 0
             began = time.monotonic()
             out, err = process.communicate(timeout=60)
@@ -35,7 +36,9 @@ def test_run__a_link_that_goes_down_ends_the_job_with_the_rank_that_is_gone() ->
         finally:
             process.kill()
     assert process.returncode == 1
-    assert seconds < PEER_TIMEOUT + SLACK + 5  # the grace that the others have to end by themselves
+    # Five seconds are the grace that the others have to end by themselves. A command takes half a second where nothing
+    # else runs: it says how slow the machine is now.
+    assert seconds < PEER_TIMEOUT + 5 + max(SLACK, 10 * (began - asked))
     assert "rank 0: receive of tag" in out + err
     assert "from rank 2" in out + err
     assert "PeerFailedError" in out + err
