@@ -46,6 +46,13 @@ def test_start__tells_how_it_ended(end: str, status: int, tmp_path: Path) -> Non
     assert ("ZeroDivisionError" in output) == (status == 1)
 
 
+def test_start__runs_a_text_and_keeps_its_errors_apart() -> None:
+    program = "import sys\nprint(__name__, sys.argv)\nprint('errors', file=sys.stderr)"
+    process = warm_python.start(MODULES, ["-c", program, "one"], dict(os.environ), errors_apart=True)
+    assert process.communicate(timeout=30) == ("__main__ ['-c', 'one']\n", "errors\n")
+    assert process.returncode == 0
+
+
 def test_kill__ends_one_and_what_it_printed_is_kept(tmp_path: Path) -> None:
     program = "import signal\nprint('ready', flush=True)\nprint('more', flush=True)\nsignal.pause()"
     killed, other = start(tmp_path, program), start(tmp_path, program)
@@ -53,7 +60,7 @@ def test_kill__ends_one_and_what_it_printed_is_kept(tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         killed.wait(timeout=0)
     killed.kill()
-    assert killed.communicate(timeout=30) == ("more\n", None)
+    assert killed.communicate(timeout=30) == ("more\n", "")
     assert killed.returncode == -signal.SIGKILL
     assert other.poll() is None
     other.send_signal(signal.SIGTERM)

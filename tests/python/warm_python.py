@@ -1,9 +1,9 @@
 """Python programs as processes of their own that start with slow modules imported: they are forked from a server.
 
 `import torch` takes two seconds of CPU, and most jobs of the tests are over in less. A server imports the modules once,
-starts no thread, and forks for each program: a child gets its arguments, environment and output, runs the file as
-``__main__`` and ends as any interpreter does. What it imports beyond those modules, or reads from the environment later
-than they do, is its own.
+starts no thread, and forks for each program: a child gets its arguments, environment and output, runs the file, or the
+text after ``-c``, as ``__main__`` and ends as any interpreter does. What it imports beyond those modules, or reads from
+the environment later than they do, is its own.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ REQUEST_BYTES = 1 << 18
 class WarmProcess:
     """A running program; as much of subprocess.Popen as tests of jobs use."""
 
-    def __init__(self, command: Sequence[str], pid: int, output: IO[str], status: socket.socket) -> None:
+    def __init__(self, command: Sequence[str], pid: int, outputs: list[IO[str]], status: socket.socket) -> None:
         self.args = list(command)
         self.pid = pid
-        self.stdout = output
+        self.stdout = outputs[0]
         self.returncode: int | None = None
+        self._outputs = outputs
         self._status = status
 
     def poll(self) -> int | None:
@@ -46,18 +47,28 @@ class WarmProcess:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return ended
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """All that it prints from now on, when it has ended."""
-        printed: list[str] = []
-        if not self.stdout.closed:
-            reader = threading.Thread(target=lambda: printed.append(self.stdout.read()), daemon=True)
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All that it prints from now on, when it has ended, and its errors if they are apart."""
+        printed = ["", ""]
+
+        def read(number: int, output: IO[str]) -> None:
+            printed[number] = output.read()
+
+        readers = [
+            threading.Thread(target=read, args=pair, daemon=True)
+            for pair in enumerate(self._outputs)
+            if not pair[1].closed
+        ]
+        for reader in readers:
             reader.start()
+        for reader in readers:
             reader.join(timeout)
             if reader.is_alive():
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.stdout.close()
+        for output in self._outputs:
+            output.close()
         self.wait(timeout)
-        return "".join(printed), None
+        return printed[0], printed[1]
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -76,18 +87,26 @@ class WarmProcess:
         return self.returncode
 
 
-def start(modules: Sequence[str], command: Sequence[str], env: Mapping[str, str]) -> WarmProcess:
-    """Run ``command``, a Python file and its arguments, with these modules imported; stderr goes to stdout."""
+def start(
+    modules: Sequence[str], command: Sequence[str], env: Mapping[str, str], *, errors_apart: bool = False
+) -> WarmProcess:
+    """Run ``command``, a Python file and its arguments, with these modules imported.
+
+    What it writes to stderr goes to stdout, or to a pipe of its own.
+    """
     server = server_of(tuple(modules))
-    reading, writing = os.pipe()
+    pipes = [os.pipe() for _ in range(2 if errors_apart else 1)]
+    writing = [pipe[1] for pipe in pipes]
     status, of_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     request = json.dumps({"command": list(command), "env": dict(env), "folder": os.getcwd()}).encode()
     assert len(request) < REQUEST_BYTES
-    socket.send_fds(server, [request], [writing, of_server.fileno()])
-    os.close(writing)
+    socket.send_fds(server, [request], [of_server.fileno(), *writing])
+    for fd in writing:
+        os.close(fd)
     of_server.close()
     pid = int(status.recv(64))
-    return WarmProcess(command, pid, os.fdopen(reading, encoding="utf-8", errors="replace"), status)
+    outputs = [os.fdopen(pipe[0], encoding="utf-8", errors="replace") for pipe in pipes]
+    return WarmProcess(command, pid, outputs, status)
 
 
 @functools.cache
@@ -132,23 +151,24 @@ def serve(server: socket.socket) -> dict[str, object] | None:
                     told.send(str(os.waitstatus_to_exitcode(status)).encode())
         if server not in ready:
             continue
-        request, fds, _, _ = socket.recv_fds(server, REQUEST_BYTES, 2)
+        request, fds, _, _ = socket.recv_fds(server, REQUEST_BYTES, 3)
         if not request:
             return None
-        output, status_fd = fds
+        status_fd, *outputs = fds
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            os.dup2(outputs[0], 1)
+            os.dup2(outputs[-1], 2)
             for ours in (server, waking, woken, *statuses.values()):
                 ours.close()
-            os.close(output)
-            os.close(status_fd)
+            for fd in fds:
+                os.close(fd)
             chosen: dict[str, object] = json.loads(request)
             return chosen
-        os.close(output)
+        for fd in outputs:
+            os.close(fd)
         statuses[pid] = socket.socket(fileno=status_fd)
         statuses[pid].send(str(pid).encode())
 
@@ -166,6 +186,11 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(env)
     os.chdir(str(chosen["folder"]))
+    if command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        sys.path[0] = ""
+        exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})
+        return
     sys.argv = command
     sys.path[0] = os.path.dirname(command[0])  # as the interpreter has it for a file
     runpy.run_path(command[0], run_name="__main__")

@@ -13,7 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import warm_python
 from checks import assert_names, names, until
+from job import MODULES
 
 pytest.importorskip("torch")
 import mlt.torch_autoload
@@ -75,17 +77,18 @@ dist.init_process_group("mlt", init_method=f"file://{sys.argv[3]}", rank=1, worl
 """
 
 
-def run(program: str, *, size: int, place: str = "", **environment: str) -> list[tuple[int, Any, str]]:
-    """Exit status, answer and errors of each rank."""
+def run(
+    program: str, *, size: int, place: str = "", warm: bool = True, **environment: str
+) -> list[tuple[int, Any, str]]:
+    """Exit status, answer and errors of each rank; not ``warm``: it imports torch by itself."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", program, str(rank), str(size), place],
+        warm_python.start(
+            MODULES if warm else (),
+            ["-c", program, str(rank), str(size), place],
             env={**inherited, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1", **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            errors_apart=True,
         )
         for rank in range(size)
     ]
@@ -193,7 +196,9 @@ def test_join__a_group_larger_than_the_chosen_context() -> None:
 
 
 def test_register__torch_may_turn_it_off() -> None:
-    (_, _, errors), _ = run(PROGRAM.format(init=WAYS["env"]), size=2, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    (_, _, errors), _ = run(PROGRAM.format(init=WAYS["env"]), size=2, warm=False, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert_names(errors, "Unknown backend type mlt")
-    first, second = run("import mlt.torch" + PROGRAM.format(init=WAYS["env"]).replace("assert", "0 and"), size=2)
+    first, second = run(
+        "import mlt.torch" + PROGRAM.format(init=WAYS["env"]).replace("assert", "0 and"), size=2, warm=False
+    )
     assert (first[:2], second[:2]) == ((0, 3.0), (0, 3.0)), (first, second)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+import warm_python
 from checks import assert_names
+from job import MODULES
 
 pytest.importorskip("torch")
 from mlt.demo.processes import free_port_pair
@@ -57,12 +57,8 @@ def run(*own: dict[str, str], program: str = PROGRAM) -> list[tuple[int, Any, st
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
     shared = {"WORLD_SIZE": str(len(own)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port_pair())}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            env={**inherited, **shared, "RANK": str(rank), **more},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        warm_python.start(
+            MODULES, ["-c", program], env={**inherited, **shared, "RANK": str(rank), **more}, errors_apart=True
         )
         for rank, more in enumerate(own)
     ]
