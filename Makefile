@@ -16,6 +16,7 @@
 #   make chaos    real ranks in a faulty network, checked by the oracle; CHAOS_ARGS="--seconds 600": the long form
 #   make torch-suite  PyTorch's own tests of c10d, over mlt: all that gloo passes
 #   make recipes  every script of examples/pytorch over gloo and over mlt; installs Ray too (410 MB)
+#   make test-tensorflow  the tests of mlt.tensorflow, in an environment of their own (.venv-tensorflow, 1.6 GB)
 #   make torch-speed  steps per second of DDP on a testbed, gloo and mlt in turns (docs/results/pytorch.md)
 #   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
 #   make lint    ruff, mypy, clang-format
@@ -23,15 +24,17 @@
 #   make docs    the documentation as a site (build/site); fails on a broken link
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+TENSORFLOW ?= tensorflow-cpu==2.21.0
 FUZZ_SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
+TENSORFLOW_VENV := .venv-tensorflow
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed attacks chaos torch-suite recipes torch-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed attacks chaos torch-suite recipes test-tensorflow torch-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -186,6 +189,26 @@ recipes: $(VENV)/.wheel
 	$(BIN)/python -m pip install -q -r build/recipes-requirements.txt "$(TORCH)"
 	$(BIN)/python -m pytest tests/plugins/torch/test_recipes.py
 
+# TensorFlow has an environment of its own: its packages and torch's need not agree.
+$(TENSORFLOW_VENV)/.packages: pyproject.toml tools/extra_requirements.py | build/.system
+	$(PYTHON) tools/pulse.py "makes $(TENSORFLOW_VENV)" $(PYTHON) -m venv $(TENSORFLOW_VENV)
+	$(PYTHON) tools/extra_requirements.py > build/tensorflow-requirements.txt
+	@echo "mlt: installs $(TENSORFLOW), a large download (TENSORFLOW=... chooses another build)"
+	$(PYTHON) tools/pulse.py "installs $(TENSORFLOW)" $(TENSORFLOW_VENV)/bin/python -m pip install -q "$(TENSORFLOW)" \
+	  -r build/tensorflow-requirements.txt "pytest>=8" "pytest-timeout>=2.2"
+	@touch $@
+
+# What was compiled for .venv is packed again.
+$(TENSORFLOW_VENV)/.wheel: $(VENV)/.wheel $(TENSORFLOW_VENV)/.packages
+	rm -rf build/wheel-tensorflow
+	$(BIN)/python tools/pulse.py "packs the wheel" $(BIN)/python -m pip wheel -q --no-deps --no-build-isolation \
+	  -w build/wheel-tensorflow .
+	$(TENSORFLOW_VENV)/bin/python -m pip install -q --no-deps --force-reinstall build/wheel-tensorflow/mlt-*.whl
+	@touch $@
+
+test-tensorflow: $(TENSORFLOW_VENV)/.wheel
+	$(TENSORFLOW_VENV)/bin/python -m pytest -o addopts=-ra tests/plugins/tensorflow $(PYTEST_ARGS)
+
 # As root; SPEED_ARGS="--rates 200mbit --losses 1% --turns 1": a part of it.
 torch-speed: $(VENV)/.wheel
 	$(BIN)/python tools/torch_speed $(SPEED_ARGS)
@@ -202,4 +225,4 @@ format: $(VENV)/.tools
 	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cc' '*.c')
 
 clean:
-	rm -rf build $(VENV) demo-report bench-report
+	rm -rf build $(VENV) $(TENSORFLOW_VENV) demo-report bench-report

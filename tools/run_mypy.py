@@ -1,6 +1,6 @@
 """Run mypy --strict over studies and the Python of the wheel, as it installs (plugins, switch_configs under ``mlt``).
 
-The source folders of ``mlt.torch`` and ``mlt.switch_configs`` are outside ``python/mlt``. mypy must see them under
+The source folders of the plugins and of ``mlt.switch_configs`` are outside ``python/mlt``. mypy must see them under
 their installed names, so this script builds a folder of links and checks that.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = {
     "torch": ROOT / "plugins" / "torch",
+    "tensorflow": ROOT / "plugins" / "tensorflow",
     "torch_autoload": ROOT / "plugins" / "torch_autoload",
     "switch_configs": ROOT / "switch_configs",
 }

@@ -15,7 +15,7 @@ from test_import_layers import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
-OTHERS = "BYTEPS|DMLC|GLOO|HOROVOD|MKL|NCCL|OMP|OMPI|PMIX|SLURM|SUDO|XDG"  # first words of others' variables
+OTHERS = "BYTEPS|DMLC|GLOO|HOROVOD|KERAS|MKL|NCCL|OMP|OMPI|PMIX|SLURM|SUDO|XDG"  # first words of others' variables
 VARIABLE = re.compile(
     rf"_?(MLT|{OTHERS})_[A-Z][A-Z_]*|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK|LOCAL_WORLD_SIZE"
     "|PYTHONUNBUFFERED"

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Source folder -> the name under which it installs.
 SOURCES = {
     "python/mlt": "mlt",
+    "plugins/tensorflow": "mlt.tensorflow",
     "plugins/torch": "mlt.torch",
     "plugins/torch_autoload": "mlt.torch_autoload",
     "switch_configs": "mlt.switch_configs",
@@ -45,6 +46,7 @@ LAYERS = (
     "mlt.switch_push",
     "mlt.simulation",
     "mlt.perf",
+    "mlt.tensorflow",
     "mlt.torch",
     "mlt.torch_autoload",
     "mlt.demo",
@@ -54,6 +56,13 @@ LAYERS = (
 )
 # What a layer names only to build the native form of its own values, when a context asks for it.
 NATIVE = LAYERS[0]
+# Framework -> the layers that may import it.
+FRAMEWORKS = {
+    "torch": ("mlt.torch", "mlt.torch_autoload", "mlt.perf", "mlt.demo", "mlt.cli", "studies"),
+    "tensorflow": ("mlt.tensorflow",),
+    "keras": ("mlt.tensorflow",),
+}
+PLUGINS = ("mlt.tensorflow", "mlt.torch")
 
 
 def modules() -> dict[str, Path]:
@@ -108,6 +117,22 @@ def upward(name: str, text: str) -> list[str]:
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_layers__import_only_lower_ones(name: str) -> None:
     assert upward(name, MODULES[name].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_frameworks__are_imported_by_their_own_plugins_only(name: str) -> None:
+    own = layer_of(name)
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            used = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            used = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for one in used:
+            assert own in FRAMEWORKS.get(one.split(".")[0], (own,)), f"{name}:{node.lineno} imports {one}"
+            plugin = layer_of(one) if one.startswith("mlt.") else ""
+            assert own not in PLUGINS or plugin not in PLUGINS or plugin == own, f"{name}:{node.lineno} imports {one}"
 
 
 @pytest.mark.parametrize(

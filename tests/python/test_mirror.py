@@ -3,7 +3,7 @@
 The mirrored place of ``python/mlt/perf/report.py`` is ``tests/python/perf``, and the file is ``test_report.py`` or,
 because pytest requires unique file names, ``test_perf_report.py``. The modules at the top of ``python/mlt`` have their
 tests in ``tests/python/transport``, those of ``switch_configs`` in ``tests/python/switch_configs``, those of
-``plugins/torch`` in ``tests/plugins/torch``.
+``plugins/torch`` in ``tests/plugins/torch``, and so on.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ TESTED_BY = {
     "mlt.switch_push.doctor": "python/switch_push/test_push_counters.py",
     "mlt.switch_push.statements": "python/switch_push/test_by_napalm.py",
     "mlt.switch_push.testbed": "python/switch_push/test_push_linux.py",
+    "mlt.tensorflow.": "plugins/tensorflow/test_tensorflow.py",
     "mlt.testbed.": "python/testbed/test_testbed_lifecycle.py",
     "mlt.testbed.counters": "python/testbed/test_testbed_proofs.py",
     "mlt.testbed.impairments": "python/testbed/test_testbed_links.py",
@@ -112,8 +113,8 @@ TESTED_BY = {
 def mirrored(name: str) -> list[Path]:
     """The test files that have the name of the module ``name``."""
     parts = [part.lstrip("_") for part in name.split(".")[1:]]
-    if parts[0] == "torch":
-        folder = TESTS / "plugins" / "torch"
+    if parts[0] in ("tensorflow", "torch"):
+        folder = (TESTS / "plugins").joinpath(*(parts[:-1] or parts))
     else:
         folder = (TESTS / "python").joinpath(*(parts[:-1] or ["transport"]))
     found = (folder / f"test_{parts[-1]}.py", folder / f"test_{folder.name}_{parts[-1]}.py")

@@ -1,0 +1,139 @@
+"""``mlt.tensorflow``: train with TensorFlow and Keras 3 over the bounded-loss transport; Horovod's names.
+
+``import mlt.tensorflow as hvd`` in place of ``import horovod.tensorflow as hvd``, and ``import mlt.tensorflow.keras as
+hvd`` in place of ``import horovod.tensorflow.keras as hvd``.
+
+- ``DistributedOptimizer`` for ``model.fit``, ``DistributedGradientTape`` for training loops of one's own; both in eager
+  execution and in ``tf.function``.
+- Everything is exact unless the program asks: ``DistributedOptimizer(..., loss_bound=0.1)`` or a schedule.
+- The collectives are matched by name and not by the order of calls. A mistake is an error on every rank.
+
+docs/tensorflow.md has what is exact, limits, and what differs from Horovod. ``tf.distribute`` is left alone. No other
+part of mlt imports TensorFlow, and this one imports no other framework.
+"""
+
+from __future__ import annotations
+
+import mlt.tensorflow.requirement  # noqa: F401 (before the first module that imports tensorflow)
+from mlt.tensorflow import elastic
+from mlt.tensorflow.collectives import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
+from mlt.tensorflow.compression import Compression
+from mlt.tensorflow.exchange import BoundedLossState
+from mlt.tensorflow.optimizer import DistributedOptimizer
+from mlt.tensorflow.rank_ops import (
+    broadcast_object_fn,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
+from mlt.tensorflow.tape import DistributedGradientTape
+from mlt.tensorflow.variables import broadcast_, broadcast_variables
+
+from mlt._gradients.loss import LossSchedule, lossy, phases, warm_up
+from mlt._gradients.statistics import StepStatistics
+from mlt._named.basics import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from mlt._named.control import barrier, join
+from mlt._named.controller import HorovodInternalError
+from mlt._named.objects import allgather_object, broadcast_object
+from mlt._named.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from mlt._named.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "BoundedLossState",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "LossSchedule",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "StepStatistics",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "lossy",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "phases",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
+    "warm_up",
+]

@@ -1,0 +1,237 @@
+"""``GradientExchange``: averages the gradients of one step over all ranks, as one call of Python whatever their number.
+
+Gradients with a loss bound travel in buckets of consecutive variables, which are the layers: the first bucket holds the
+variables that were made first, the front layers, and is sent first. Exact gradients are one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from mlt.tensorflow.arrays import Array, Arrays
+from mlt.tensorflow.collectives import check_sparse, start
+from mlt.tensorflow.compression import Compression, Compressor
+from mlt.tensorflow.stateful import call, graph_name
+
+import tensorflow as tf
+from mlt._gradients.loss import LossSchedule, check_bound
+from mlt._gradients.statistics import DEFAULT_HISTORY, StepRecorder
+from mlt._named import elements, job
+from mlt._named.controller import Handle, RejectedError
+from mlt._named.process_sets import ProcessSet, global_process_set
+from mlt._named.reduce_ops import Average, ReduceOp, Sum
+from mlt._named.requests import Spec
+
+DEFAULT_BUCKET_BYTES: Final = 4 << 20
+_SHOWN: Final = 12
+"""Variables that an error lists."""
+
+
+class BoundedLossState(StepRecorder):
+    """How much of the gradients may be lost, and the statistics of the last steps.
+
+    ``loss_bound`` in [0, 1): max fraction of a bucket's elements that may be lost in each hop of the sum; 0 is exact.
+    Or a function of step and layer (``warm_up``, ``phases``), the same on every rank; its step counts the exchanges of
+    this state, its layer 0 is the front layer. ``bucket_bytes``: size from which a bucket ends. ``history``: number of
+    steps whose statistics are kept. Of one optimizer, or of the tapes of one training loop. Raises ValueError for a
+    bound outside [0, 1) or no bucket size.
+
+    >>> state = BoundedLossState(loss_bound=0.1)
+    >>> state.latest is None  # before the first step; later state.latest.loss_fraction
+    True
+    """
+
+    def __init__(
+        self,
+        loss_bound: float | LossSchedule = 0.1,
+        *,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        history: int = DEFAULT_HISTORY,
+    ) -> None:
+        if not callable(loss_bound):
+            check_bound(loss_bound)
+        if bucket_bytes < 1:
+            raise ValueError(f"bucket_bytes is {bucket_bytes}; give the size of a bucket in bytes, 1 or more")
+        super().__init__(history)
+        self.loss_bound = loss_bound
+        self.bucket_bytes = bucket_bytes
+        self.step = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing may ever be lost."""
+        return self.loss_bound == 0
+
+    def bound(self, layer: int) -> float:
+        """The bound of a layer in the current step."""
+        return check_bound(self.loss_bound(self.step, layer)) if callable(self.loss_bound) else self.loss_bound
+
+    def exchange(self, handles: Sequence[Handle]) -> None:
+        """Wait for the layers' operations of a step, and record them. Raises HorovodInternalError."""
+        self.step += 1
+        step = None
+        for number, _ in enumerate(handles):
+            step = self._log.push(first=number == 0, last=number == len(handles) - 1)
+        for handle in handles:
+            handle.wait()
+            done = handle.completions
+            assert step is not None
+            self._log.result(
+                step,
+                pushed_bytes=sum(one.bytes for one in done),
+                missing_bytes=sum(one.missing_bytes for one in done),
+                repairs=sum(one.repairs for one in done),
+            )
+
+
+def loss_state(loss_bound: float | LossSchedule | BoundedLossState | None) -> BoundedLossState:
+    """The state of an argument ``loss_bound``; None: exact."""
+    if isinstance(loss_bound, BoundedLossState):
+        return loss_bound
+    return BoundedLossState(0.0 if loss_bound is None else loss_bound)
+
+
+class GradientExchange:
+    """Averages lists of gradients. ``name``: the same on all ranks.
+
+    ``op``, ``compression``, ``gradient_predivide_factor``, ``sparse_as_dense``, ``process_set``: as Horovod's
+    ``DistributedOptimizer`` has them. ``state``: the loss that is allowed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        op: ReduceOp = Average,
+        compression: type[Compressor] = Compression.none,
+        gradient_predivide_factor: float = 1.0,
+        sparse_as_dense: bool = False,
+        process_set: ProcessSet = global_process_set,
+        state: BoundedLossState | None = None,
+    ) -> None:
+        if gradient_predivide_factor != 1.0 and op != Average:
+            raise ValueError("gradient_predivide_factor not supported with op != Average")
+        self.name = name
+        self.state = BoundedLossState(0.0) if state is None else state
+        self._op = op
+        self._compression = compression
+        self._predivide = float(gradient_predivide_factor)
+        self._sparse_as_dense = sparse_as_dense
+        self._process_set = process_set
+        if not self.state.is_exact and op not in (Average, Sum):
+            raise ValueError(f"loss_bound needs op Average or Sum, whose terms may be missing, not {op.name}")
+
+    def __call__(self, gradients: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+        """The averages, in order: tensors, ``tf.IndexedSlices``, and None where there was None.
+
+        ``labels``: of the variables, for errors. All ranks call it with gradients of the same variables. Raises
+        HorovodInternalError, in a graph one of ``tf.errors``.
+        """
+        given = [
+            tf.convert_to_tensor(one) if self._sparse_as_dense and isinstance(one, tf.IndexedSlices) else one
+            for one in gradients
+        ]
+        places = [number for number, one in enumerate(given) if one is not None]
+        sparse = [number for number in places if isinstance(given[number], tf.IndexedSlices)]
+        dense = [number for number in places if number not in sparse]
+        if sparse:
+            check_sparse(self._op)
+        pairs = [self._compression.compress(tf.convert_to_tensor(given[number])) for number in dense]
+        tensors = [tensor for tensor, _ in pairs]
+        tensors += [part for number in sparse for part in (given[number].values, given[number].indices)]
+        shapes = [tensor.shape for tensor, _ in pairs]
+        shapes += [tf.TensorShape([None]).concatenate(one.shape[1:]) for one in tensors[len(dense) :]]
+        name = graph_name(self.name) or self.name
+        chosen = [labels[number] for number in [*dense, *sparse]]
+
+        def run(*arrays: Array) -> list[Array]:
+            return self._run(name, arrays[: len(dense)], arrays[len(dense) :], chosen)
+
+        reduced = call(run, tensors, shapes, f"a gradient of {self.name!r}")
+        for number, tensor, (_, ctx) in zip(dense, reduced, pairs, strict=False):
+            given[number] = self._compression.decompress(tensor, ctx)
+        for position, number in enumerate(sparse):
+            values, indices = reduced[len(dense) + 2 * position :][:2]
+            given[number] = tf.IndexedSlices(values, indices, dense_shape=given[number].dense_shape)
+        return given
+
+    def _run(self, name: str, dense: Sequence[Array], sparse: Sequence[Array], labels: Sequence[str]) -> list[Array]:
+        """Start everything, then wait: layers from the front, then all sparse gradients."""
+        buckets = self._buckets(dense)
+        size = len(job.ranks_of(self._process_set.process_set_id))
+        scales = {}
+        if self._predivide != 1.0:
+            scales = {"prescale": 1.0 / self._predivide, "postscale": self._predivide}
+        handles: list[Handle] = []
+        rows: list[Handle] = []
+        gathered: list[Arrays] = []
+        try:
+            for layer, held in enumerate(buckets):
+                handles.append(
+                    start(
+                        "allreduce",
+                        held,
+                        name if len(buckets) == 1 else f"{name}/layer {layer} of {len(buckets)}",
+                        self._process_set,
+                        self._op,
+                        bound=self.state.bound(layer),
+                        layer=layer,
+                        layers=len(buckets),
+                        **scales,
+                    )
+                )
+            if sparse:
+                gathered.append(Arrays(sparse))
+                rows.append(start("allgather", gathered[0], f"{name}/sparse", self._process_set))
+            self.state.exchange(handles)
+            for handle in rows:
+                handle.wait()
+        except RejectedError as error:
+            # One that the ranks disagree about; the others end as well, before the caller may go on.
+            for handle in [*handles, *rows]:
+                _settle(handle)
+            raise RejectedError(f"{error}; {_listed(dense, sparse, labels)}") from None
+        results = [array for held in buckets for array in held.results()]
+        for held in gathered:
+            parts = held.results()
+            if self._op == Average:
+                for values in parts[::2]:
+                    _divide(values, size)
+            results += parts
+        return results
+
+    def _buckets(self, dense: Sequence[Array]) -> list[Arrays]:
+        if not dense:
+            return []
+        if self.state.is_exact:
+            return [Arrays(dense)]
+        buckets: list[list[Array]] = [[]]
+        for array in dense:
+            if sum(one.nbytes for one in buckets[-1]) >= self.state.bucket_bytes:
+                buckets.append([])
+            buckets[-1].append(array)
+        return [Arrays(one) for one in buckets]
+
+
+def _settle(handle: Handle) -> None:
+    try:
+        handle.wait()
+    except RejectedError:
+        return
+
+
+def _divide(values: Array, size: int) -> None:
+    (spec,) = Arrays([values]).specs
+    elements.scale(values.reshape(-1).view("uint8"), spec[0], 1.0 / size)
+
+
+def _listed(dense: Sequence[Array], sparse: Sequence[Array], labels: Sequence[str]) -> str:
+    """This rank's gradients, for an error about a difference between ranks."""
+    specs: list[Spec] = [*Arrays(dense).specs, *Arrays(sparse[::2]).specs]
+    texts = [
+        f"{label} {dtype} {'x'.join(map(str, shape)) or 'scalar'}"
+        for label, (dtype, shape) in zip(labels, specs, strict=True)
+    ]
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return f"the gradients of rank {job.controller().rank} are {', '.join(texts[:_SHOWN])}{more}"

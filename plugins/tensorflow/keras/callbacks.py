@@ -1,0 +1,293 @@
+"""Callbacks for ``model.fit``: the start from one rank's weights, metrics of all ranks, learning rates, the loss of
+gradients, elastic training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from mlt.tensorflow.exchange import BoundedLossState
+from mlt.tensorflow.variables import broadcast_variables
+
+import tensorflow as tf
+from mlt._named import basics
+from mlt._named.elastic import State
+from mlt._named.objects import allgather_object
+from mlt._named.process_sets import ProcessSet, global_process_set
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives all ranks the weights and the optimizer's state of ``root_rank`` when training begins.
+
+    If the model is not built yet, that is after its first batch. ``device`` and ``local_variables`` have no effect.
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+        super().__init__()
+        self._root_rank = root_rank
+        self._is_done = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._is_done = False
+        if self.model.built and (self.model.optimizer is None or self.model.optimizer.built):
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self._is_done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        optimizer = self.model.optimizer
+        variables = [*self.model.weights, *([] if optimizer is None else optimizer.variables)]
+        broadcast_variables(variables, self._root_rank)
+        self._is_done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Replaces the metrics in ``logs`` at the end of an epoch by their averages over all ranks.
+
+    It stands before callbacks that use them (``ReduceLROnPlateau``, ``EarlyStopping``, ``TensorBoard``). Raises
+    ValueError on all ranks if they have different metrics. ``device`` has no effect.
+    """
+
+    def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
+        super().__init__()
+        self._process_set = process_set
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is None:
+            return
+        own = {name: float(value) for name, value in logs.items() if _is_number(value)}
+        everywhere: list[dict[str, float]] = allgather_object(own, "metrics of an epoch", self._process_set)
+        known = set().union(*everywhere)
+        for rank, metrics in enumerate(everywhere):
+            if lacking := sorted(known - metrics.keys()):
+                raise ValueError(
+                    f"metrics of epoch {epoch}: rank {rank} lacks {', '.join(lacking)}, which other ranks have; give "
+                    "all ranks the same metrics and validation data, or none"
+                )
+        for name in own:
+            logs[name] = sum(metrics[name] for metrics in everywhere) / len(everywhere)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Sets the learning rate to ``initial_lr`` times ``multiplier``, from ``start_epoch`` until ``end_epoch``.
+
+    ``multiplier``: a number, or a function of the epoch, which with ``staircase`` False has a fraction: the part of the
+    epoch's ``steps_per_epoch`` that is done (None: as ``fit`` knows them). ``momentum_correction`` has no effect:
+    Keras 3 compiles the momentum into the training step. Raises ValueError for ``staircase`` False without
+    ``steps_per_epoch`` where ``fit`` does not know it.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("Parameter `initial_lr` is required")
+        self._initial_lr = initial_lr
+        # A number stands for a decay by this factor in each epoch.
+        self._multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
+        self._is_staircase = staircase if callable(multiplier) else True
+        self._start, self._end = start_epoch, end_epoch
+        self._steps = steps_per_epoch
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._epoch = epoch
+        if self._is_staircase:
+            self._set(epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._is_staircase:
+            return
+        steps = self._steps or (self.params or {}).get("steps")
+        if not steps:
+            raise ValueError(
+                "the number of steps in an epoch is not known: give steps_per_epoch to "
+                f"{type(self).__name__} or to fit()"
+            )
+        self._set(self._epoch + batch / steps)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is not None:
+            logs["lr"] = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
+
+    def _set(self, epoch: float) -> None:
+        if epoch >= self._start and (self._end is None or epoch < self._end):
+            self.model.optimizer.learning_rate = self._initial_lr * self._multiplier(epoch)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate from ``initial_lr / size()`` to ``initial_lr`` in the first ``warmup_epochs``.
+
+    ``initial_lr``: the rate for all ranks, usually that of one process times ``size()`` (Goyal et al., 2017).
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        def multiplier(epoch: float) -> float:
+            # The end of a batch counts, so that the last of the warm-up has the whole rate.
+            steps = self._steps or (self.params or {}).get("steps") or 1
+            done = min(epoch + 1.0 / steps, warmup_epochs)
+            size = basics.size()
+            return (done * (size - 1) / warmup_epochs + 1) / size
+
+        super().__init__(
+            initial_lr,
+            multiplier,
+            start_epoch=0,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self._verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        if self._verbose and basics.rank() == 0 and self._end is not None and epoch + 1 == self._end:
+            rate = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
+            print(f"Epoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.", flush=True)
+
+
+class GradientLossCallback(keras.callbacks.Callback):
+    """Reports the loss and the cost of the gradients' exchange: in ``logs`` per epoch, and per step for TensorBoard.
+
+    ``log_dir``: folder of TensorBoard's files; None: none is written. ``state``: whose steps; None: those of the
+    model's ``DistributedOptimizer``. In an epoch's ``logs``: ``gradient_loss``, the fraction of the gradients' bytes
+    that are missing on this rank, and ``gradient_exchange_ms`` per step. Per step, by the number of the exchange:
+    ``mlt/gradient_loss``, ``mlt/exchange_ms``, ``mlt/bytes`` and ``mlt/repairs``.
+    """
+
+    def __init__(self, log_dir: str | None = None, state: BoundedLossState | None = None) -> None:
+        super().__init__()
+        self._log_dir = log_dir
+        self._state = state
+        self._writer: Any = None
+        self._written = -1
+        self._first = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self._state is None:
+            self._state = getattr(self.model.optimizer, "loss_state", None)
+        if self._state is None:
+            raise ValueError(
+                "GradientLossCallback: the model has no DistributedOptimizer; compile it with one, or give state="
+            )
+        if self._log_dir is not None:
+            self._writer = tf.summary.create_file_writer(self._log_dir)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._first = len(self._steps())
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        latest = None if self._state is None else self._state.latest
+        if self._writer is None or latest is None or latest.step == self._written:
+            return
+        self._written = latest.step
+        with self._writer.as_default(step=latest.step):
+            _write("mlt/gradient_loss", latest.loss_fraction)
+            _write("mlt/exchange_ms", latest.sync_seconds * 1e3)
+            _write("mlt/bytes", latest.bytes)
+            _write("mlt/repairs", latest.repairs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        steps = self._steps()[self._first :]
+        if logs is None or not steps:
+            return
+        total = sum(one.bytes for one in steps)
+        logs["gradient_loss"] = sum(one.missing_bytes for one in steps) / total if total else 0.0
+        logs["gradient_exchange_ms"] = sum(one.sync_seconds for one in steps) / len(steps) * 1e3
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _steps(self) -> Any:
+        return () if self._state is None else self._state.steps
+
+
+def _write(tag: str, value: float) -> None:
+    """A scalar, in the form that TensorBoard reads; ``tf.summary.scalar`` needs TensorBoard to be installed."""
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = "scalars"
+    metadata.data_class = 1  # DATA_CLASS_SCALAR
+    tf.summary.write(tag, tf.constant(value, tf.float32), metadata=metadata)
+
+
+class CommitStateCallback(keras.callbacks.Callback):
+    """Commits an elastic state every ``batches_per_commit`` batches, and at the end of an epoch."""
+
+    def __init__(self, state: State, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        if batches_per_commit < 1:
+            raise ValueError(f"batches_per_commit is {batches_per_commit}; give 1 or more")
+        self._elastic = state
+        self._every = batches_per_commit
+        self._left = batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._left = self._every
+            self._elastic.commit()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._left = self._every
+        self._elastic.commit()
+
+
+class UpdateBatchStateCallback(keras.callbacks.Callback):
+    """Keeps ``state.batch`` at the number of the batch that comes next, 0 at the end of an epoch.
+
+    It stands before ``CommitStateCallback``. A program that resumes gives ``fit`` the rest of its data.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self._elastic = state
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._elastic.batch = batch + 1
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._elastic.batch = 0
+
+
+class UpdateEpochStateCallback(keras.callbacks.Callback):
+    """Keeps ``state.epoch`` at the number of the epoch that comes next. It stands before ``CommitStateCallback``."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self._elastic = state
+        self._first = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._first = self._elastic.epoch
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._elastic.epoch = self._first + epoch + 1

@@ -1,0 +1,112 @@
+"""``DistributedGradientTape``: a ``tf.GradientTape`` whose gradients are averaged over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mlt.tensorflow.compression import Compression, Compressor
+from mlt.tensorflow.exchange import BoundedLossState, GradientExchange, loss_state
+
+import tensorflow as tf
+from mlt._named import job
+from mlt._named.process_sets import ProcessSet, global_process_set
+from mlt._named.reduce_ops import Average, ReduceOp
+
+
+class _Distributed(tf.GradientTape):
+    """The part of a distributed tape that stands before the class of the user's tape."""
+
+    _exchange: GradientExchange
+    _local: set[int]
+    _scale_local: bool
+
+    def register_local_source(self, source: Any) -> None:
+        """Leave the gradient of a variable to this rank: it is not averaged (``scale_local_gradients`` divides it)."""
+        self._local.add(id(source))
+
+    def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        """The gradients of ``target``, averaged over all ranks, in the structure of ``sources``."""
+        gradients = super().gradient(target, sources, *args, **kwargs)
+        flat = tf.nest.flatten(gradients, expand_composites=False)
+        variables = tf.nest.flatten(sources, expand_composites=False)
+        averaged = average(self._exchange, flat, variables, self._local, self._scale_local)
+        return tf.nest.pack_sequence_as(gradients, averaged, expand_composites=False)
+
+
+def average(
+    exchange: GradientExchange, gradients: list[Any], variables: list[Any], local: Iterable[int], scale_local: bool
+) -> list[Any]:
+    """The averages of gradients; those of variables in ``local`` stay this rank's, divided by the number of ranks if
+    ``scale_local``."""
+    own = set(local)
+    shared = [number for number, one in enumerate(variables) if id(one) not in own]
+    reduced = list(gradients)
+    labels = [label_of(variables[number], number) for number in shared]
+    for number, one in zip(shared, exchange([gradients[number] for number in shared], labels), strict=True):
+        reduced[number] = one
+    if scale_local:
+        size = job.controller().size
+        for number in set(range(len(reduced))) - set(shared):
+            if reduced[number] is not None:
+                reduced[number] = reduced[number] / size
+    return reduced
+
+
+def label_of(variable: Any, number: int) -> str:
+    """How errors call a variable."""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"number {number}")
+
+
+def keys_of(variables: Iterable[Any]) -> set[int]:
+    """What ``average`` takes as ``local``."""
+    return set(map(id, variables))
+
+
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+    *,
+    loss_bound: float | BoundedLossState | None = None,
+) -> Any:
+    """A tape that continues ``gradtape``, and whose ``gradient`` averages over all ranks; an instance of its class too.
+
+    ``loss_bound``: max fraction of the gradients that may be lost in each hop, or a ``BoundedLossState`` that outlives
+    the tape: it has schedules and statistics. ``device_dense``, ``device_sparse``, ``num_groups`` and ``groups`` have
+    no effect: all gradients are one exchange. Raises ValueError for a schedule without a state.
+
+    >>> weights = tf.Variable([3.0])
+    >>> with tf.GradientTape() as tape:
+    ...     loss = weights * weights
+    >>> hvd.DistributedGradientTape(tape).gradient(loss, [weights])[0].numpy().tolist()  # of one rank
+    [6.0]
+    """
+    if callable(loss_bound):
+        raise ValueError(
+            "DistributedGradientTape(loss_bound=) is a schedule, whose steps a tape cannot count: make "
+            "state = BoundedLossState(schedule) once, and give loss_bound=state"
+        )
+    kind = type(gradtape)
+    made: Any = object.__new__(type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__}))
+    made.__dict__.update(gradtape.__dict__)
+    made._exchange = GradientExchange(
+        "gradient_tape",
+        op=op,
+        compression=compression,
+        gradient_predivide_factor=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+        state=loss_state(loss_bound),
+    )
+    made._local = set()
+    made._scale_local = scale_local_gradients
+    return made

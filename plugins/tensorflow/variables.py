@@ -1,0 +1,42 @@
+"""Variables of one rank for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mlt.tensorflow.collectives import broadcast_tensors
+
+import tensorflow as tf
+from mlt._named.process_sets import ProcessSet, global_process_set
+
+
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
+) -> None:
+    """Replace variables, of TensorFlow or Keras, by those of ``root_rank``, as one operation.
+
+    All ranks give the same variables in the same order. ``inplace`` has no effect. Raises HorovodInternalError if
+    shapes or element types differ between ranks; then no variable was changed.
+
+    >>> weights = tf.Variable([1.0, 2.0])
+    >>> hvd.broadcast_variables([weights], root_rank=0)
+    """
+    own: Sequence[Any] = list(variables)
+    if not own:
+        return
+    values = broadcast_tensors([tf.convert_to_tensor(one) for one in own], root_rank, None, process_set)
+    for variable, value in zip(own, values, strict=True):
+        variable.assign(value)
+
+
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """``broadcast_variables`` that returns the variables. ``name`` has no effect."""
+    own = list(variables)
+    broadcast_variables(own, root_rank, process_set)
+    return own
