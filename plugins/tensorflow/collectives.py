@@ -25,7 +25,7 @@ from mlt._named.requests import Kind, Request
 def start(
     kind: Kind, held: Arrays, name: str | None, process_set: ProcessSet, op: ReduceOp | None = None, **options: Any
 ) -> Handle:
-    """Start an operation on arrays. ``name`` None: one from the count."""
+    """Start an operation on arrays; the caller waits for it at once. ``name`` None: one from the count."""
     own, number = job.controller(), set_id(process_set)
     request = Request(
         kind,
@@ -33,6 +33,7 @@ def start(
         held.specs,
         set_id=number,
         op="" if op is None else ReduceOp(op).name.lower(),
+        blocks=True,
         **options,
     )
     return own.submit(request, held)

@@ -54,7 +54,7 @@ def graph_name(name: str) -> str | None:
     unique, path = graph.unique_name(name), []
     while graph is not None:
         # The functions of branches and loops have numbers that count in the process.
-        path.append(re.sub(r"_\d+$", "", getattr(graph, "name", "graph")))
+        path.append(re.sub(r"_\d+$", "", getattr(graph, "name", "")))
         graph = getattr(graph, "outer_graph", None)
     return "/".join([*reversed([one for one in path if one]), unique])
 

@@ -39,12 +39,14 @@ def run_job(
     programs: Path,
     modules: Sequence[str] = (),
     limit_seconds: float = LIMIT_SECONDS,
+    again: dict[str, str] | None = None,
     **options: Any,
 ) -> list[Outcome]:
     """Run ``program`` of the file ``programs`` on every worker, the summation service on the ranks after them.
 
     ``modules``: imported before the processes are forked, so that no process takes that time. ``kill``: this rank gets
-    SIGKILL as soon as it says so on a line of its own ("kill me").
+    SIGKILL as soon as it says so on a line of its own ("kill me"). ``again``: it is then started again with these
+    variables too, and its outcome is that of the second process.
     """
     environment = {
         **os.environ,
@@ -54,20 +56,24 @@ def run_job(
         "MLT_SERVICES": str(services),
         "OMP_NUM_THREADS": "1",
     }
-    processes = [
-        warm_python.start(
+
+    def start(rank: int, **more: str) -> warm_python.WarmProcess:
+        return warm_python.start(
             modules,
             [str(programs), program if rank < workers else "service", json.dumps(options)],
-            env={**environment, "RANK": str(rank)},
+            env={**environment, **more, "RANK": str(rank)},
         )
-        for rank in range(workers + services)
-    ]
+
+    processes = [start(rank) for rank in range(workers + services)]
     try:
         if kill is not None:
             for line in processes[kill].stdout:
                 if line.strip() == "kill me":
                     processes[kill].send_signal(signal.SIGKILL)
                     break
+            if again is not None:
+                processes[kill].communicate()
+                processes[kill] = start(kill, **again)
         deadline = time.monotonic() + limit_seconds
         return [
             Outcome(status=process.returncode, output=output)

@@ -270,12 +270,16 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
     def __init__(self, state: Any) -> None:
         super().__init__()
         self._elastic = state
+        self._first = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._first = self._elastic.batch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._elastic.batch = batch + 1
+        self._elastic.batch = self._first + batch + 1
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._elastic.batch = 0
+        self._elastic.batch = self._first = 0
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):

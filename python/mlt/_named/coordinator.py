@@ -69,6 +69,8 @@ class Coordinator:
         self._known: list[dict[int, Request]] = []  # by cache number: the requests by rank
         self._answers: list[Answer] = []  # by cache number
         self._numbers: dict[tuple[int, str], int] = {}
+        self._submissions = 0
+        self._standstill = -1, 0.0  # submissions when all ranks blocked, and since when
 
     @property
     def has_ready(self) -> bool:
@@ -82,6 +84,7 @@ class Coordinator:
 
     def submit(self, rank: int, request: Request | int) -> None:
         """A rank is ready for a request, or for the one with this number of the cache."""
+        self._submissions += 1
         if isinstance(request, int):
             cache_id, request = request, self._known[request][rank]
         else:
@@ -142,6 +145,26 @@ class Coordinator:
             waited = self._now() - entry.since
             if waited >= seconds:
                 self._fail((set_id, name), entry, self._overdue_text(set_id, name, entry, waited))
+
+    def end_standstill(self, seconds: float) -> None:
+        """Answer everything with an error if all ranks have been blocked for this long, each in something else."""
+        where: dict[int, list[str]] = {}
+        for (_, name), entry in self._entries.items():
+            for rank, request in entry.requests.items():
+                if request.blocks:
+                    where.setdefault(rank, []).append(repr(name))
+        where |= {rank: ["join()"] for rank in self._joined}
+        if self._ready or not self._entries or len(where) < len(self._sets[GLOBAL_SET]):
+            self._standstill = -1, 0.0
+            return
+        submissions, since = self._standstill
+        if submissions != self._submissions:
+            self._standstill = self._submissions, self._now()
+        elif self._now() - since >= seconds:
+            waits = "; ".join(f"rank {rank} in {', '.join(where[rank][:3])}" for rank in sorted(where))
+            for key, entry in list(self._entries.items()):
+                text = f"tensor {key[1]!r}: all ranks wait for each other: {waits}"
+                self._fail(key, entry, f"{text}; all must call the same, with as many batches in each epoch")
 
     def _overdue_text(self, set_id: int, name: str, entry: _Entry, waited: float) -> str:
         missing, waiting = list(self._missing(set_id, entry)), sorted(entry.requests)

@@ -21,6 +21,8 @@ logger = logging.getLogger("mlt")
 
 # While so many messages with work for rank 0 are not carried out, further answers wait, and are fused.
 _AHEAD: Final = 2
+# All ranks blocked for so long, each in something else, is the end: no rank can continue.
+_STANDSTILL_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,8 @@ class Leader:
                     logger.warning("%s", text)
             if self._settings.stall_end_seconds:
                 self._coordinator.give_up(self._settings.stall_end_seconds)
-                self._pump()
+            self._coordinator.end_standstill(_STANDSTILL_SECONDS)
+            self._pump()
 
     def _pump(self) -> None:
         """Send what is ready, unless rank 0 is behind: then more can be fused."""

@@ -23,7 +23,8 @@ class Request:
     "missing" is a question to the coordinator: which ranks did not submit ``name`` yet, whose kind is ``op``.
     ``bound``: loss bound. ``ranks``: of a process set to add. ``priority``: of those that are ready at the same time,
     the highest is first; that of the set's first rank counts. ``layer`` of ``layers``: 0 is the front layer, which the
-    transport sends first; those of the set's first rank count.
+    transport sends first; those of the set's first rank count. ``blocks``: the rank submits nothing else before this
+    has completed, as far as its program is known.
     """
 
     kind: Kind
@@ -40,6 +41,7 @@ class Request:
     priority: int = 0
     layer: int = 0
     layers: int = 1
+    blocks: bool = False
 
     @property
     def key(self) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -393,6 +394,28 @@ def fit_with_callbacks_in_graph_and_eager() -> None:
 
 
 @check
+def fit_with_last_batches_of_different_sizes_retraces_on_its_own() -> None:
+    import keras
+
+    model = compile_of(keras, model_of(keras, seed=1), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    inputs, labels = data_of(hvd.rank(), 36 if hvd.rank() else 48)  # 16, 16, 4 and 16, 16, 16
+    model.fit(inputs, labels, batch_size=16, epochs=2, verbose=0)
+    same_everywhere(model.weights)
+
+
+@check
+def fit_of_models_that_differ_is_an_error_everywhere() -> None:
+    import keras
+
+    model = model_of(keras, seed=1, units=8 + hvd.rank())
+    compile_of(keras, model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    before = digest(model.weights)
+    with fails(tf.errors.InvalidArgumentError, "shape differs", "24x8", "24x9", "rank 1", "/dense", "/embedding"):
+        model.fit(*data_of(0, 16), verbose=0)
+    assert digest(model.weights) == before
+
+
+@check
 def warmup_raises_the_rate_from_that_of_one_process() -> None:
     import keras
     from mlt.tensorflow.keras import callbacks
@@ -520,6 +543,90 @@ def metrics_that_one_rank_lacks_are_an_error_everywhere() -> None:
     assert logs == {"loss": 1.5, "text": "x"}
 
 
+def uneven_batches() -> str:
+    """The error of an epoch in which rank 1 has one batch more."""
+    import keras
+    from mlt.tensorflow.keras import callbacks
+
+    hvd.init()
+    model = compile_of(keras, model_of(keras, seed=1), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    try:
+        model.fit(
+            *data_of(0, 32 + 16 * hvd.rank()), batch_size=16, verbose=0, callbacks=[callbacks.MetricAverageCallback()]
+        )
+    except (hvd.HorovodInternalError, tf.errors.OpError) as error:
+        hvd.barrier()  # the next call works
+        hvd.shutdown()
+        return str(error)
+    return "no error"
+
+
+def ends_in_fit(how: str) -> str:
+    """The error of rank 0 when rank 1 ends in its second batch."""
+    import keras
+
+    class End(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 1 and hvd.rank() == 1:
+                if how == "error":
+                    raise ArithmeticError("in a callback")
+                print("kill me", flush=True)
+                signal.pause()
+
+    hvd.init()
+    model = compile_of(keras, model_of(keras, seed=1), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    try:
+        model.fit(*data_of(0, 160), batch_size=16, verbose=0, callbacks=[End()])
+    except tf.errors.OpError as error:
+        return str(error)
+    return "no error"
+
+
+def elastic(steps: int, killed: int) -> list[Any]:
+    """Training in which the test kills a rank, once, and starts it again."""
+    import keras
+    from mlt.tensorflow.keras import callbacks
+
+    hvd.init()
+    model = compile_of(keras, model_of(keras, seed=hvd.rank()), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    state = hvd.elastic.TensorFlowKerasState(model, batch=0, epoch=0, restarts=0)
+
+    def count_restart() -> None:
+        state.restarts += 1
+
+    state.register_reset_callbacks([count_restart])
+
+    class Die(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if "AGAIN" not in os.environ and hvd.rank() == killed and (state.epoch, batch) == (1, 1):
+                print("kill me", flush=True)
+                signal.pause()
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        inputs, labels = data_of(0, 16 * steps)
+        model.fit(
+            inputs[16 * state.batch :],
+            labels[16 * state.batch :],
+            batch_size=16,
+            shuffle=False,
+            verbose=0,
+            epochs=2 - state.epoch,
+            callbacks=[
+                Die(),
+                callbacks.UpdateBatchStateCallback(state),
+                callbacks.UpdateEpochStateCallback(state),
+                callbacks.CommitStateCallback(state),
+            ],
+        )
+
+    train(state)
+    same_everywhere(model.weights)
+    iterations = int(model.optimizer.iterations.numpy())
+    hvd.shutdown()
+    return [iterations, state.epoch, state.restarts]
+
+
 def semantics(checks: list[str]) -> dict[str, str]:
     """The failures of these checks, by name; empty: none."""
     found = {}
@@ -537,4 +644,10 @@ def semantics(checks: list[str]) -> dict[str, str]:
 
 if __name__ == "__main__":
     program, options = sys.argv[1], json.loads(sys.argv[2])
-    print(json.dumps({"semantics": semantics}[program](**options)), flush=True)
+    programs: dict[str, Callable[..., Any]] = {
+        "elastic": elastic,
+        "ends_in_fit": ends_in_fit,
+        "semantics": semantics,
+        "uneven_batches": uneven_batches,
+    }
+    print(json.dumps(programs[program](**options)), flush=True)

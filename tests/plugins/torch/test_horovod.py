@@ -3,7 +3,6 @@ example."""
 
 from __future__ import annotations
 
-import json
 import os
 from functools import cache
 from pathlib import Path
@@ -14,23 +13,13 @@ import pytest
 import warm_python
 from checks import assert_names
 from job import MODULES, answers, run_job
+from loading import load
 
 from mlt.demo.processes import free_port_pair
 
 PROGRAMS = Path(horovod_programs.__file__)
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-# Of horovod.torch 0.28.
-NAMES = """
-    Adasum Average Compression DistributedOptimizer HorovodInternalError Max Min ProcessSet Product Sum SyncBatchNorm
-    add_process_set allgather allgather_async allgather_object allreduce allreduce_ allreduce_async allreduce_async_
-    alltoall alltoall_async barrier broadcast broadcast_ broadcast_async broadcast_async_ broadcast_object
-    broadcast_optimizer_state broadcast_parameters ccl_built cross_rank cross_size cuda_built ddl_built elastic
-    global_process_set gloo_built gloo_enabled grouped_allgather grouped_allgather_async grouped_allreduce
-    grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter
-    grouped_reducescatter_async init is_homogeneous is_initialized join local_rank local_size mpi_built mpi_enabled
-    mpi_threads_supported nccl_built poll rank reducescatter reducescatter_async remove_process_set rocm_built shutdown
-    size sparse_allreduce_async start_timeline stop_timeline synchronize
-"""
+TOOLS = EXAMPLES.parent / "tools"
 
 
 def environment(rank: int, workers: int, port: int) -> dict[str, str]:
@@ -63,7 +52,8 @@ def semantics(workers: int) -> list[dict[str, str]]:
 
 
 def test_names__are_those_of_horovod() -> None:
-    assert set(NAMES.split()) <= set(hvd.__all__)
+    _, _, names = load(TOOLS / "horovod_names.py").MODULES["horovod.torch"]
+    assert set(names.split()) <= set(hvd.__all__)
     assert all(hasattr(hvd, name) for name in hvd.__all__)
 
 
@@ -81,25 +71,9 @@ def test_rank_that_ends_with_an_error__is_named_on_the_others() -> None:
 
 def test_elastic__a_killed_rank_comes_back_and_training_goes_on_from_the_last_commit() -> None:
     killed = 0  # the harder case: it leads the others, and its state is not the one that counts
-    port = free_port_pair()
-
-    def start(rank: int, **more: str) -> warm_python.WarmProcess:
-        arguments = [str(PROGRAMS), "elastic", json.dumps({"steps": 6, "killed": killed})]
-        return warm_python.start(MODULES, arguments, env={**environment(rank, 2, port), **more})
-
-    processes = [start(0), start(1)]
-    try:
-        assert any(line.strip() == "kill me" for line in processes[killed].stdout)
-        processes[killed].kill()
-        processes.append(start(killed, AGAIN="1"))
-        outputs = [process.communicate(timeout=60)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    outcomes = run_job("elastic", programs=PROGRAMS, kill=killed, again={"AGAIN": "1"}, steps=6, killed=killed)
     # The survivor went on from its commits, which the new process got from it.
-    for output in (outputs[1 - killed], outputs[2]):
-        assert json.loads(output.splitlines()[-1]) == [6.0, 6, 1], output
+    assert answers(outcomes) == [[6.0, 6, 1], [6.0, 6, 1]]
 
 
 @pytest.mark.parametrize("example", ["horovod_mnist.py", "byteps_mnist.py"])

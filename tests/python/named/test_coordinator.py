@@ -183,6 +183,46 @@ def test_process_sets__a_removed_one_fails_what_waits_and_what_comes() -> None:
     assert_names(unknown.error, "process set 7")
 
 
+def test_end_standstill__fails_everything_once_all_ranks_are_blocked_apart() -> None:
+    now = [0.0]
+    own = Coordinator(3, fusion_bytes=1, capacity=1, now=lambda: now[0])
+
+    def errors_after(seconds: float) -> list[str]:
+        own.end_standstill(10.0)  # sees the state
+        now[0] += seconds
+        own.end_standstill(10.0)
+        return [answer.error for batch in own.take() for answer in batch.answers]
+
+    own.submit(0, reduce("gradients", blocks=True))
+    own.submit(1, reduce("gradients", blocks=True))
+    own.submit(2, reduce("in the background"))
+    assert errors_after(60.0) == []  # rank 2 may come
+    own.submit(2, reduce("metrics", blocks=True))
+    assert errors_after(9.0) == []
+    first, *others = errors_after(2.0)
+    assert len(others) == 2
+    assert_names(first, "rank 0 in 'gradients'", "rank 1 in 'gradients'", "rank 2 in 'metrics'", "same")
+    assert not own.is_waiting
+    assert errors_after(60.0) == []
+    for rank in range(3):
+        own.submit(rank, reduce("next", blocks=True))
+    assert errors_after(60.0) == [""]
+
+
+def test_end_standstill__ranks_that_joined_are_blocked_too() -> None:
+    now = [0.0]
+    own = Coordinator(3, fusion_bytes=1, capacity=1, now=lambda: now[0])
+    own.submit(0, Request("join", "join"))
+    own.submit(1, reduce("a", blocks=True))
+    own.submit(2, reduce("b", blocks=True))
+    own.end_standstill(10.0)
+    now[0] = 11.0
+    own.end_standstill(10.0)
+    errors = [answer.error for batch in own.take() for answer in batch.answers]
+    assert len(errors) == 2
+    assert_names(errors[0], "rank 0 in join()", "rank 1 in 'a'", "rank 2 in 'b'")
+
+
 def test_overdue__names_the_tensor_and_the_ranks_once() -> None:
     now = [0.0]
     own = Coordinator(3, fusion_bytes=1, capacity=1, now=lambda: now[0])

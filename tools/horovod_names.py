@@ -1,0 +1,124 @@
+"""Writes docs/horovod-names.md: which of Horovod's names each plugin has, read from the plugins' ``__all__``.
+
+    python tools/horovod_names.py            # writes the page
+    python tools/horovod_names.py --check    # fails if it is not that of the code
+
+Nothing is imported, so no framework needs to be installed.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "horovod-names.md"
+BASICS = """
+    ccl_built cross_rank cross_size cuda_built ddl_built gloo_built gloo_enabled init is_homogeneous is_initialized
+    local_rank local_size mpi_built mpi_enabled mpi_threads_supported nccl_built rank rocm_built shutdown size
+    start_timeline stop_timeline
+"""
+SETS = "ProcessSet add_process_set global_process_set remove_process_set"
+OPS = "Adasum Average Max Min Product Sum"
+# Horovod's module (0.28) -> mlt's module, its file, and Horovod's public names.
+MODULES = {
+    "horovod.torch": (
+        "mlt.torch.horovod",
+        "plugins/torch/horovod/__init__.py",
+        f"""
+    {BASICS} {SETS} {OPS} Compression DistributedOptimizer HorovodInternalError SyncBatchNorm allgather allgather_async
+    allgather_object allreduce allreduce_ allreduce_async allreduce_async_ alltoall alltoall_async barrier broadcast
+    broadcast_ broadcast_async broadcast_async_ broadcast_object broadcast_optimizer_state broadcast_parameters elastic
+    grouped_allgather grouped_allgather_async grouped_allreduce grouped_allreduce_ grouped_allreduce_async
+    grouped_allreduce_async_ grouped_reducescatter grouped_reducescatter_async join poll reducescatter
+    reducescatter_async sparse_allreduce_async synchronize
+""",
+    ),
+    "horovod.tensorflow": (
+        "mlt.tensorflow",
+        "plugins/tensorflow/__init__.py",
+        f"""
+    {BASICS} {SETS} {OPS} Compression DistributedGradientTape DistributedOptimizer SyncBatchNormalization allgather
+    allgather_object allreduce alltoall barrier broadcast broadcast_ broadcast_global_variables broadcast_object
+    broadcast_object_fn broadcast_variables elastic grouped_allgather grouped_allreduce grouped_reducescatter join
+    local_rank_op local_size_op process_set_included_op rank_op reducescatter size_op
+""",
+    ),
+    "horovod.tensorflow.keras": (
+        "mlt.tensorflow.keras",
+        "plugins/tensorflow/keras/__init__.py",
+        f"""
+    {BASICS} {SETS} {OPS} Compression DistributedOptimizer PartialDistributedOptimizer allgather allreduce broadcast
+    broadcast_global_variables callbacks elastic load_model reducescatter
+""",
+    ),
+    "horovod.tensorflow.keras.callbacks": (
+        "mlt.tensorflow.keras.callbacks",
+        "plugins/tensorflow/keras/callbacks.py",
+        """
+    BestModelCheckpoint BroadcastGlobalVariablesCallback LearningRateScheduleCallback LearningRateWarmupCallback
+    MetricAverageCallback
+""",
+    ),
+    "horovod.tensorflow.elastic": (
+        "mlt.tensorflow.elastic",
+        "plugins/tensorflow/elastic.py",
+        "TensorFlowKerasState TensorFlowState run",
+    ),
+    "horovod.torch.elastic": (
+        "mlt.torch.horovod.elastic",
+        "plugins/torch/horovod/elastic.py",
+        "ElasticSampler TorchState run",
+    ),
+}
+HEAD = """# Horovod's names
+
+Which public names of Horovod 0.28 each module has, and what it has beside them. `tools/horovod_names.py` writes this
+page from the code. [horovod.md](horovod.md) and [tensorflow.md](tensorflow.md) say what differs in meaning.
+
+| Horovod's module | mlt's module | names there | missing | mlt's own |
+|---|---|---|---|---|
+"""
+
+
+def public_names(path: Path) -> set[str]:
+    """``__all__`` of a module; without one its classes and functions without an underscore."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    for node in body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    defined = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {name for name in defined if not name.startswith("_")}
+
+
+def page() -> str:
+    """The text of the page."""
+    rows = []
+    for theirs, (ours, file, text) in MODULES.items():
+        wanted, found = set(text.split()), public_names(ROOT / file)
+        cells = [f"{len(wanted & found)} of {len(wanted)}", _listed(wanted - found), _listed(found - wanted)]
+        rows.append(f"| `{theirs}` | `{ours}` | {' | '.join(cells)} |\n")
+    lists = [
+        f"\n## {theirs}\n\nIn `{ours}`: {_listed(set(text.split()) & public_names(ROOT / file))}.\n"
+        for theirs, (ours, file, text) in MODULES.items()
+    ]
+    return HEAD + "".join(rows) + "".join(lists)
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:]:
+        if PAGE.read_text(encoding="utf-8") != page():
+            print(f"{PAGE.relative_to(ROOT)} is not that of the code: run python tools/horovod_names.py")
+            return 1
+        return 0
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
