@@ -167,7 +167,6 @@ collective-table: $(VENV)/.wheel
 
 # Every collective beside gloo and, where it is installed, Open MPI, on loopback and testbeds; six minutes.
 collective-speed: $(VENV)/.wheel
-	$(BIN)/python -m pip install -q "$(TORCH)"
 	$(BIN)/python tools/collective_speed
 
 attacks: $(VENV)/.wheel

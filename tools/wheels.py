@@ -2,11 +2,15 @@
 
     python tools/wheels.py                          # build/wheels/*.whl
     python tools/wheels.py --only 3.12 --no-tests
+    python tools/wheels.py --only 3.11 --torch 2.8.0 --torch 2.14.1
 
 Looks for Python 3.10 and later on the path and among pyenv's versions. A wheel is installed into a new environment with
 its dependencies only; the tests that run there need no compiler and none of the extras. For the oldest Python they run
-with the oldest permitted release of each dependency too. These wheels run on this machine's distribution and later
-ones; those for every Linux are built in containers, by cibuildwheel (pyproject.toml).
+with the oldest permitted release of each dependency too. With ``--torch``, those of the PyTorch plugin run instead, in
+an environment with each of these releases of torch (up to 8 GB each: most are builds for GPUs).
+
+These wheels run on this machine's distribution and later ones; those for every Linux are built in containers, by
+cibuildwheel (pyproject.toml).
 """
 
 from __future__ import annotations
@@ -46,6 +50,9 @@ TESTS = (
     "tests/python/transport/test_errors.py",
     "tests/python/transport/test_push_pull.py",
 )
+# All of the plugin's but the recipes', whose libraries ask for a torch of their own.
+TORCH_TESTS = ("tests/plugins/torch", "--ignore=tests/plugins/torch/test_recipes.py")
+TORCH_TEST_PACKAGES = ("expecttest", "psutil")
 # The options of the checkout name plugins that the empty environment lacks.
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not live")
 SPEAK = "import json, sys; print(json.dumps([*sys.version_info[:2], sys.implementation.name]))"
@@ -120,17 +127,44 @@ def oldest_dependencies(wheel: Path) -> list[str]:
 def test(version: str, python: Path, wheel: Path, log: Path, dependencies: Sequence[str]) -> bool:
     """Whether the wheel installs in an empty environment, with these dependencies if given, and passes there."""
     home = OUT / f"env-{version}{'-oldest' if dependencies else ''}"
+    return _test_in(home, python, (wheel, *dependencies), TEST_PACKAGES, TESTS, log)
+
+
+def test_torch(version: str, python: Path, wheel: Path, log: Path, torch: str) -> bool:
+    """The same for the PyTorch plugin beside this release of torch."""
+    home = OUT / f"env-{version}-torch-{torch}"
+    return _test_in(
+        home, python, (wheel, f"torch=={torch}"), (*TEST_PACKAGES, *TORCH_TEST_PACKAGES), TORCH_TESTS, log
+    )  # fmt: skip
+
+
+def _test_in(
+    home: Path,
+    python: Path,
+    packages: Sequence[str | Path],
+    test_packages: Sequence[str],
+    tests: Sequence[str],
+    log: Path,
+) -> bool:
     shutil.rmtree(home, ignore_errors=True)
     own = home / "bin" / "python"
     steps: tuple[tuple[str | Path, ...], ...] = (
         (python, "-m", "venv", home),
-        (own, "-m", "pip", "install", "-q", wheel, *dependencies),
+        (own, "-m", "pip", "install", "-q", *packages),
         (own, "-I", "-c", "import mlt; print(mlt.__version__, mlt.__file__)"),
         (home / "bin" / "mlt", "-h"),
-        (own, "-m", "pip", "install", "-q", *TEST_PACKAGES),
-        (own, *PYTEST, *TESTS),
+        (own, "-m", "pip", "install", "-q", *test_packages),
+        (own, *PYTEST, *tests),
     )
     return all(run(*step, log=log) for step in steps)
+
+
+def _tell_torch(version: str, python: Path, wheel: Path, log: Path, torch: str) -> bool:
+    began = time.monotonic()
+    passed = test_torch(version, python, wheel, log, torch)
+    outcome = "passes" if passed else f"FAILED, see {log.relative_to(ROOT)}"
+    print(f"Python {version} with torch {torch}: {outcome}; {time.monotonic() - began:.0f} s", flush=True)
+    return passed
 
 
 def main() -> int:
@@ -138,6 +172,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="VERSION", help="Python version, such as 3.12; repeatable")
     parser.add_argument("--test-here", action="store_true", help="run the tests with this Python, which has a wheel")
+    parser.add_argument("--torch", action="append", default=[], metavar="RELEASE", help="of torch; repeatable")
     parser.add_argument("--no-tests", action="store_true", help="build the wheels only")
     options = parser.parse_args()
     if options.test_here:
@@ -154,6 +189,9 @@ def main() -> int:
         began, log = time.monotonic(), OUT / f"{version}.log"
         log.unlink(missing_ok=True)
         wheel = build(version, found[version], log)
+        if options.torch and wheel is not None:
+            failed += [one for one in options.torch if not _tell_torch(version, found[version], wheel, log, one)]
+            continue
         passed = wheel is not None and (options.no_tests or test(version, found[version], wheel, log, ()))
         what = "not built" if wheel is None else f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB"
         outcome = "built" if options.no_tests else "installs and passes"

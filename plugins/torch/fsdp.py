@@ -67,7 +67,7 @@ class LossyReduceScatter(StepRecorder):
                 f"{type(model).__name__} has no module that fully_shard has wrapped: call fully_shard first"
             )
         if not hasattr(wrapped[0], "set_custom_reduce_scatter"):
-            raise TypeError(f"torch {torch.__version__} cannot replace FSDP2's reduce-scatter: torch 2.8 or newer can")
+            raise TypeError(f"torch {torch.__version__} cannot replace FSDP2's reduce-scatter: torch 2.9 or newer can")
         for name, parameter in model.named_parameters():
             # Of a DTensor, whose class takes a second to import. Where a mesh has several dimensions, the first call
             # learns which of them is FSDP's.

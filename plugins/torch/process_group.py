@@ -170,6 +170,18 @@ class MltProcessGroup(dist.ProcessGroup):
     def supports_splitting(self) -> bool:
         return False
 
+    # torch 2.14 asks these of the backend of any group, in ``batch_isend_irecv`` for one.
+    def _get_backend(self, device: torch.device) -> Any:
+        return self
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return False
+
+    @property
+    def supports_time_estimate(self) -> bool:
+        return False
+
     # -- collectives -------------------------------------------------------------------------------------------------
 
     @_in_order

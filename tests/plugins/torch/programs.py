@@ -149,6 +149,15 @@ def verbs(context: mlt.Context, options: dict[str, Any]) -> Any:
     callbacks(size)
     sparse(rank, size)
 
+    # As torch 2.14 looks for a group's backend, before it sends.
+    assert not dist.group.WORLD._get_backend(torch.device("cpu")).supports_coalescing
+    after, before = torch.empty(3), torch.full((3,), float(rank))
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.irecv, after, (rank - 1) % size), dist.P2POp(dist.isend, before, (rank + 1) % size)]
+    ):
+        work.wait()
+    assert after.tolist() == [float((rank - 1) % size)] * 3
+
     x = torch.full((7,), float(rank + 1))
     dist.reduce(x, dst=last)
     assert torch.equal(x, torch.full((7,), float(sum(range(1, size + 1)) if rank == last else rank + 1)))

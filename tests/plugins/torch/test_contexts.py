@@ -98,7 +98,7 @@ def run(
             output, errors = process.communicate(timeout=90)
         finally:
             process.kill()
-        ended.append((process.returncode, json.loads(output) if output else None, errors))
+        ended.append((process.returncode, json.loads(output.splitlines()[-1]) if output else None, errors))
     return ended
 
 

@@ -12,8 +12,12 @@ import torch.distributed as dist
 from checks import assert_names, names
 from job import answers, run_job
 from mlt.torch import LossyReduceScatter, fsdp
+from torch.distributed.fsdp import FSDPModule
 
 STEPS = 4
+needs_custom_reduce_scatter = pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_custom_reduce_scatter"), reason="torch 2.9 and newer let it be replaced"
+)
 
 
 OTHER_SUMS: dict[str, dict[str, Any]] = {
@@ -47,12 +51,14 @@ def test_examples() -> None:
     assert doctest.testmod(fsdp).failed == 0
 
 
+@needs_custom_reduce_scatter
 @pytest.mark.parametrize(("run", "plain"), [("bound 0", "exact"), *((f"{name}, bound 0", name) for name in OTHER_SUMS)])
 def test_bound_zero__is_the_exact_way_to_the_last_bit(told: dict[str, list[Any]], run: str, plain: str) -> None:
     assert digests(told[run]) == digests(told[plain])
     assert len(digests(told[run])) == 1
 
 
+@needs_custom_reduce_scatter
 def test_statistics__count_every_step_layer_and_byte(told: dict[str, list[Any]]) -> None:
     for answer in told["bound 0"]:
         assert [step["step"] for step in answer["steps"]] == list(range(STEPS))
@@ -64,6 +70,7 @@ def test_statistics__count_every_step_layer_and_byte(told: dict[str, list[Any]])
         assert answer["layers"] == [0, 0, 0, *[2, 1, 0] * (STEPS - 1)]
 
 
+@needs_custom_reduce_scatter
 def test_bound__is_kept_and_parameters_stay_the_same_on_all_ranks(told: dict[str, list[Any]]) -> None:
     assert len(digests(told["bound"])) == 1
     assert digests(told["bound"]) != digests(told["exact"])
@@ -72,12 +79,14 @@ def test_bound__is_kept_and_parameters_stay_the_same_on_all_ranks(told: dict[str
     assert all(0 <= step["loss_fraction"] <= 0.1 for step in steps)
 
 
+@needs_custom_reduce_scatter
 def test_schedule__decides_the_bound_of_each_step(told: dict[str, list[Any]]) -> None:
     missing = [sum(answer["steps"][step]["missing_bytes"] for answer in told["phases"]) for step in range(STEPS)]
     assert missing[:2] == [0, 0]
     assert sum(missing[2:]) > 0
 
 
+@needs_custom_reduce_scatter
 def test_steps__are_the_backward_passes_that_reduce_and_one_that_fails_does_not_stop_them() -> None:
     for answer in answers(run_job("fsdp_failure")):
         assert_names(answer["error"], "the program failed")
@@ -86,6 +95,7 @@ def test_steps__are_the_backward_passes_that_reduce_and_one_that_fails_does_not_
         assert answer["asked"] == [[0, 0], [0, 0], [1, 1], [2, 1], [2, 0], [3, 1], [3, 0]]
 
 
+@needs_custom_reduce_scatter
 def test_backward_pass__names_the_rank_that_was_killed() -> None:
     outcomes = run_job("fsdp_victim", kill=1)
     told = outcomes[0].answer
@@ -94,6 +104,7 @@ def test_backward_pass__names_the_rank_that_was_killed() -> None:
     assert told["seconds"] < 15
 
 
+@needs_custom_reduce_scatter
 def test_elements__are_not_smaller_for_what_is_lost() -> None:
     told = answers(run_job("lossy_shares", workers=3, drop=0.05, seed=4), workers=3)
     assert sum(sum(answer["missing"]) for answer in told) > 0
@@ -116,6 +127,7 @@ def test_set_on__refuses_a_model_that_is_not_sharded() -> None:
         LossyReduceScatter().set_on(torch.nn.Linear(1, 1))
 
 
+@needs_custom_reduce_scatter
 def test_set_on__refuses_shards_over_another_backend_and_sets_nothing() -> None:
     for answer in answers(run_job("fsdp_over_gloo")):
         assert_names(answer["error"], "LossyReduceScatter", "3.weight", "gloo", '"mlt"')
