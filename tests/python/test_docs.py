@@ -27,7 +27,8 @@ NAMES_OF_PROGRAMS = {"MLT_BPF_OBJECTS"}
 
 
 def variables_of_the_code() -> dict[str, str]:
-    """Variable -> a module that has it as a string of its own, or in a generated shell text as ``${NAME``."""
+    """Variable -> a module or a plugin's C++ file that has it as a string of its own, or in a generated shell text as
+    ``${NAME``."""
     found = {}
     for name, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -35,6 +36,9 @@ def variables_of_the_code() -> dict[str, str]:
                 text = node.value
                 named = [text] if VARIABLE.fullmatch(text) else re.findall(r"\$\{(MLT_[A-Z_]+)", text)
                 found.update(dict.fromkeys(named, name))
+    for path in sorted(ROOT.glob("plugins/*/*.cc")):
+        named = re.findall(r'"(\w+)"', path.read_text(encoding="utf-8"))
+        found.update({one: path.name for one in named if VARIABLE.fullmatch(one)})
     return {variable: name for variable, name in found.items() if variable not in NAMES_OF_PROGRAMS}
 
 
@@ -94,7 +98,7 @@ def test_ports__the_table_has_those_of_the_code() -> None:
 
 def test_variables__every_one_of_the_code_is_in_the_table() -> None:
     code = variables_of_the_code()
-    assert {"MLT_JOB", "MLT_PATHS", "RANK", "MLT_MAX_TAGS", "MLT_BPF"} <= set(code)
+    assert {"MLT_JOB", "MLT_PATHS", "RANK", "MLT_MAX_TAGS", "MLT_BPF", "MLT_NCCL_FAULTS"} <= set(code)
     missing = {name: where for name, where in code.items() if name not in variables_of_the_table()}
     assert not missing, "docs/variables.md lacks these"
 

@@ -1,0 +1,216 @@
+#include "settings.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "net_table.h"
+#include "variables.h"
+
+namespace mlt::nccl {
+
+namespace {
+
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+// A receive waits for as long as its sender computes. Peers that die are noticed without a limit.
+constexpr std::int64_t kNoLimitNs = 10LL * 365 * 24 * 3600 * kSecondNs;
+constexpr std::int64_t kConnectTimeoutNs = 60 * kSecondNs;
+constexpr std::uint32_t kMaxPaths = 16;
+constexpr int kUnknownSpeedMbps = 10'000;  // what NCCL's own sockets report then
+constexpr std::size_t kMaxSecretBytes = 4'096;
+// A connection has kMaxRequests operations in progress, all of one tag, so the defaults would only reserve more.
+constexpr std::uint32_t kMaxOperations = 1'024;
+constexpr std::uint32_t kMinOperations = 2 * kMaxRequests + 1;  // a connection's pool, and the sender's introduction
+constexpr std::uint32_t kMaxTags = 64;
+
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf2'9ce4'8422'2325;  // FNV-1a
+  for (const char one : text) hash = (hash ^ static_cast<unsigned char>(one)) * 0x100'0000'01b3;
+  return hash;
+}
+
+// The content of the file without the newline at its end.
+std::string read_secret(const std::string& path) {
+  const auto fail = [&](const std::string& text) { reject("MLT_JOB_SECRET_FILE", path, text); };
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(std::string("it cannot be read: ") + std::strerror(errno));
+  struct stat found{};
+  std::string content(kMaxSecretBytes + 2, '\0');
+  const bool is_known = ::fstat(file, &found) == 0;
+  const ssize_t size = ::read(file, content.data(), content.size());
+  ::close(file);
+  if (!is_known || size < 0) fail("it cannot be read");
+  if (S_ISREG(found.st_mode) &&
+      ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0 || (found.st_uid != 0 && found.st_uid != ::geteuid()))) {
+    fail("other users may read or write it: chown it to this user, and chmod 600");
+  }
+  content.resize(static_cast<std::size_t>(size));
+  for (const char end : {'\n', '\r'}) {
+    if (content.ends_with(end)) content.pop_back();
+  }
+  return content;
+}
+
+std::string job_secret() {
+  std::optional<std::string> secret;
+  if (const char* value = std::getenv("MLT_JOB_SECRET"); value != nullptr && *value != '\0') secret = value;
+  const std::optional<std::string> path = variable("MLT_JOB_SECRET_FILE");
+  if (secret && path) {
+    throw Error(ErrorCode::kConfig, "MLT_JOB_SECRET and MLT_JOB_SECRET_FILE are both set; keep one of them");
+  }
+  if (path) secret = read_secret(*path);
+  if (!secret) return "";
+  if (secret->size() < kMinSecretBytes || secret->size() > kMaxSecretBytes) {
+    throw Error(ErrorCode::kConfig,
+                std::string("the job secret (") + (path ? "MLT_JOB_SECRET_FILE" : "MLT_JOB_SECRET") + ") has " +
+                    std::to_string(secret->size()) + " bytes; it needs " + std::to_string(kMinSecretBytes) + " to " +
+                    std::to_string(kMaxSecretBytes) + ": make one with `openssl rand -hex 32`");
+  }
+  return *secret;
+}
+
+std::vector<PathOptions> paths() {
+  const std::optional<std::string> text = variable("MLT_PATHS");
+  if (!text) return {};
+  const auto check_count = [&](std::uint64_t count) {
+    if (count < 1 || count > kMaxPaths) reject("MLT_PATHS", *text, "there are 1 to " + std::to_string(kMaxPaths));
+  };
+  if (const std::optional<std::uint64_t> count = parse_integer(*text)) {
+    check_count(*count);
+    return std::vector<PathOptions>(*count);
+  }
+  if (text->find('/') != std::string::npos || text->ends_with(".yaml") || text->ends_with(".yml") ||
+      text->ends_with(".json")) {
+    reject(
+        "MLT_PATHS", *text,
+        "the NCCL plugin reads no path files; give a number of paths, or interfaces or addresses with commas between");
+  }
+  std::vector<PathOptions> found;
+  for (const std::string& item : split(*text)) {
+    if (item.empty()) reject("MLT_PATHS", *text, "a path is empty");
+    PathOptions path;
+    const bool is_address =
+        item.find_first_not_of("0123456789.") == std::string::npos || item.find(':') != std::string::npos;
+    (is_address ? path.host : path.interface) = item;
+    found.push_back(path);
+  }
+  check_count(found.size());
+  return found;
+}
+
+FaultOptions faults() {
+  FaultOptions found;
+  const std::optional<std::string> text = variable("MLT_NCCL_FAULTS");
+  if (!text) return found;
+  for (const std::string& item : split(*text)) {
+    const std::size_t equals = item.find('=');
+    const std::string_view name = trimmed(std::string_view(item).substr(0, equals));
+    const std::string_view value =
+        equals == std::string::npos ? std::string_view() : trimmed(std::string_view(item).substr(equals + 1));
+    const auto take = [&](auto parsed, auto& into) {
+      if (!parsed) reject("MLT_NCCL_FAULTS", *text, "'" + item + "' has no valid value");
+      into = static_cast<std::remove_reference_t<decltype(into)>>(*parsed);
+    };
+    if (name == "drop")
+      take(parse_loss(value), found.drop);
+    else if (name == "duplicate")
+      take(parse_loss(value), found.duplicate);
+    else if (name == "reorder")
+      take(parse_loss(value), found.reorder);
+    else if (name == "corrupt")
+      take(parse_loss(value), found.corrupt);
+    else if (name == "delay_us")
+      take(parse_time(value, 1e3), found.delay_ns);
+    else if (name == "jitter_us")
+      take(parse_time(value, 1e3), found.jitter_ns);
+    else if (name == "seed")
+      take(parse_integer(value), found.seed);
+    else if (name == "control" && (value == "0" || value == "1"))
+      found.control = value == "1";
+    else
+      reject("MLT_NCCL_FAULTS", *text,
+             "'" + item +
+                 "' is not one of drop=1%, duplicate=, reorder=, corrupt=, delay_us=, jitter_us=, seed=, control=0");
+  }
+  return found;
+}
+
+double line_rate() {
+  const std::optional<std::string> text = variable("MLT_NCCL_LINE_RATE_GBPS");
+  if (!text) return 0;
+  char* end = nullptr;
+  const double gbps = std::strtod(text->c_str(), &end);
+  if (*end != '\0' || !(gbps > 0 && gbps < 1e6)) {
+    reject("MLT_NCCL_LINE_RATE_GBPS", *text, "it must be a speed in Gbit/s, above 0");
+  }
+  return gbps * 1e9;
+}
+
+void reject_unsupported() {
+  if (const auto text = variable("MLT_QOS_POLICY")) {
+    reject("MLT_QOS_POLICY", *text, "the NCCL plugin reads no policy files and sends with the default DSCPs: unset it");
+  }
+  for (const char* name : {"MLT_IO_THREADS", "MLT_IO_CPUS"}) {
+    const auto text = variable(name);
+    if (text && *text != "0") reject(name, *text, "mlt no longer has I/O threads: unset it");
+  }
+}
+
+// The speed of all paths together, which is 0 if one is unknown.
+int speed_of(const Settings& settings) {
+  const Options& options = settings.options;
+  if (options.line_rate_bits_per_second > 0) return static_cast<int>(options.line_rate_bits_per_second / 1e6);
+  int sum = 0;
+  for (const PathOptions& path : options.paths) {
+    const std::string& name = !path.interface.empty() ? path.interface : path.host;
+    if (name.empty()) continue;  // differs in ports only
+    const int speed = speed_mbps_of(name);
+    if (speed == 0) return 0;
+    sum += speed;
+  }
+  return sum > 0 ? sum : settings.interface.speed_mbps;
+}
+
+}  // namespace
+
+Settings read_settings() {
+  reject_unsupported();
+  Settings settings;
+  Options& options = settings.options;
+  settings.interface = choose_interface();
+  settings.job_name = hash_of(variable("MLT_JOB").value_or("default"));
+  settings.job_secret = job_secret();
+  settings.connect_timeout_ns = time_variable("MLT_CONNECT_TIMEOUT").value_or(kConnectTimeoutNs);
+  options.host = settings.interface.address;
+  options.ranks = 2;
+  options.paths = paths();
+  options.faults = faults();
+  options.line_rate_bits_per_second = line_rate();
+  options.datapath = variable("MLT_DATAPATH").value_or(options.datapath);
+  options.operation_timeout_ns = time_variable("MLT_OPERATION_TIMEOUT").value_or(kNoLimitNs);
+  options.peer_timeout_ns = time_variable("MLT_PEER_TIMEOUT").value_or(options.peer_timeout_ns);
+  options.suspended_timeout_ns = time_variable("MLT_SUSPENDED_TIMEOUT").value_or(options.suspended_timeout_ns);
+  options.max_operations = integer_variable("MLT_MAX_OPERATIONS", kMinOperations, 131'072).value_or(kMaxOperations);
+  options.max_tags = integer_variable("MLT_MAX_TAGS", 1, 1U << 24).value_or(kMaxTags);
+  options.early_segments = integer_variable("MLT_EARLY_SEGMENTS", 1, 1U << 22).value_or(options.early_segments);
+  options.early_transfers = integer_variable("MLT_EARLY_TRANSFERS", 1, 1U << 22).value_or(options.early_transfers);
+  options.max_window_mib = integer_variable("MLT_MAX_WINDOW_MIB", 1, 1U << 16).value_or(options.max_window_mib);
+  if (const auto spin = variable("MLT_SPIN_US")) {
+    const std::optional<std::int64_t> spin_ns = parse_time(*spin, 1e3);
+    if (!spin_ns || *spin_ns > kSecondNs)
+      reject("MLT_SPIN_US", *spin, "it must be a time of 0 to 1000000 microseconds");
+    options.spin_us = static_cast<std::uint32_t>(*spin_ns / 1'000);
+  }
+  // Every connection has a secret of its own, so there is nothing to permit; the value is still checked.
+  integer_variable("MLT_INSECURE", 0, 1);
+  settings.speed_mbps = speed_of(settings);
+  if (settings.speed_mbps == 0) settings.speed_mbps = kUnknownSpeedMbps;
+  return settings;
+}
+
+}  // namespace mlt::nccl

@@ -1,0 +1,34 @@
+// Reads environment variables, in the grammar of docs/variables.md. Python's reader is python/mlt/_shared/variables.py;
+// here are only the kinds of values that the plugin reads. Everything throws mlt::Error that names the variable.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mlt::nccl {
+
+// The value without the spaces around it; nothing if it is unset or empty.
+std::optional<std::string> variable(const char* name);
+std::optional<std::uint32_t> integer_variable(const char* name, std::uint32_t min, std::uint32_t max);
+// Nanoseconds, above 0. A number without a unit is in seconds.
+std::optional<std::int64_t> time_variable(const char* name);
+
+// A time such as "20s", "1500ms" or "2 min", in nanoseconds; a number without a unit is in `unit_ns`. Nothing if it is
+// none, negative or above 9e9 s.
+std::optional<std::int64_t> parse_time(std::string_view text, double unit_ns);
+// "1%" or "0.01". Nothing if it is none, negative or above 100%, and for "1", which may mean either.
+std::optional<double> parse_loss(std::string_view text);
+// All of the text, in the digits 0 to 9.
+std::optional<std::uint64_t> parse_integer(std::string_view text);
+
+std::string_view trimmed(std::string_view text);
+// The parts between commas, trimmed.
+std::vector<std::string> split(std::string_view text);
+
+// Throws mlt::Error: "NAME is 'VALUE': TEXT".
+[[noreturn]] void reject(const std::string& name, std::string_view value, const std::string& text);
+
+}  // namespace mlt::nccl
