@@ -17,6 +17,7 @@
 #   make torch-suite  PyTorch's own tests of c10d, over mlt: all that gloo passes
 #   make recipes  every script of examples/pytorch over gloo and over mlt; installs Ray too (410 MB)
 #   make test-tensorflow  the tests of mlt.tensorflow, in an environment of their own (.venv-tensorflow, 1.6 GB)
+#   make tensorflow-speed  steps per second on a testbed, tf.distribute over gRPC and mlt in turns (docs/tensorflow.md)
 #   make torch-speed  steps per second of DDP on a testbed, gloo and mlt in turns (docs/results/pytorch.md)
 #   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
 #   make lint    ruff, mypy, clang-format
@@ -34,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed attacks chaos torch-suite recipes test-tensorflow torch-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed attacks chaos torch-suite recipes test-tensorflow tensorflow-speed torch-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -207,6 +208,10 @@ $(TENSORFLOW_VENV)/.wheel: $(VENV)/.wheel $(TENSORFLOW_VENV)/.packages
 
 test-tensorflow: $(TENSORFLOW_VENV)/.wheel
 	$(TENSORFLOW_VENV)/bin/python -m pytest -o addopts=-ra tests/plugins/tensorflow $(PYTEST_ARGS)
+
+# As root; SPEED_ARGS="--workers 2 --losses 1% --turns 1": a part of it.
+tensorflow-speed: $(TENSORFLOW_VENV)/.wheel
+	$(BIN)/python tools/tensorflow_speed $(SPEED_ARGS)
 
 # As root; SPEED_ARGS="--rates 200mbit --losses 1% --turns 1": a part of it.
 torch-speed: $(VENV)/.wheel

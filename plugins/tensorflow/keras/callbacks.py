@@ -3,7 +3,7 @@ gradients, elastic training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +11,7 @@ from mlt.tensorflow.exchange import BoundedLossState
 from mlt.tensorflow.variables import broadcast_variables
 
 import tensorflow as tf
+from mlt._gradients.statistics import StepStatistics
 from mlt._named import basics
 from mlt._named.elastic import State
 from mlt._named.objects import allgather_object
@@ -187,8 +188,8 @@ class GradientLossCallback(keras.callbacks.Callback):
         self._log_dir = log_dir
         self._state = state
         self._writer: Any = None
-        self._written = -1
-        self._first = 0
+        self._next = 0  # step to be written
+        self._first = 0  # step of the epoch
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._state is None:
@@ -197,25 +198,26 @@ class GradientLossCallback(keras.callbacks.Callback):
             raise ValueError(
                 "GradientLossCallback: the model has no DistributedOptimizer; compile it with one, or give state="
             )
+        self._next = self._end()
         if self._log_dir is not None:
             self._writer = tf.summary.create_file_writer(self._log_dir)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._first = len(self._steps())
+        self._first = self._end()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        latest = None if self._state is None else self._state.latest
-        if self._writer is None or latest is None or latest.step == self._written:
+        if self._writer is None:
             return
-        self._written = latest.step
-        with self._writer.as_default(step=latest.step):
-            _write("mlt/gradient_loss", latest.loss_fraction)
-            _write("mlt/exchange_ms", latest.sync_seconds * 1e3)
-            _write("mlt/bytes", latest.bytes)
-            _write("mlt/repairs", latest.repairs)
+        for one in self._since(self._next):  # several with steps_per_execution
+            with self._writer.as_default(step=one.step):
+                _write("mlt/gradient_loss", one.loss_fraction)
+                _write("mlt/exchange_ms", one.sync_seconds * 1e3)
+                _write("mlt/bytes", one.bytes)
+                _write("mlt/repairs", one.repairs)
+        self._next = self._end()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        steps = self._steps()[self._first :]
+        steps = self._since(self._first)
         if logs is None or not steps:
             return
         total = sum(one.bytes for one in steps)
@@ -227,8 +229,16 @@ class GradientLossCallback(keras.callbacks.Callback):
             self._writer.close()
             self._writer = None
 
-    def _steps(self) -> Any:
-        return () if self._state is None else self._state.steps
+    def _end(self) -> int:
+        """The step after the latest."""
+        latest = None if self._state is None else self._state.latest
+        return 0 if latest is None else latest.step + 1
+
+    def _since(self, step: int) -> Sequence[StepStatistics]:
+        """The steps from this one on."""
+        if self._state is None or self._end() <= step:
+            return ()
+        return self._state.steps[step - self._end() :]
 
 
 def _write(tag: str, value: float) -> None:

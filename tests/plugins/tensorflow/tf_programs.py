@@ -362,7 +362,8 @@ def fit_with_callbacks_in_graph_and_eager() -> None:
     for eagerly in (False, True):
         model = model_of(keras, seed=10 + hvd.rank())  # differs between ranks until the broadcast
         optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.1), loss_bound=hvd.warm_up(0.1, 2))
-        compile_of(keras, model, optimizer, run_eagerly=eagerly)
+        steps = {"run_eagerly": True} if eagerly else {"steps_per_execution": 2}
+        compile_of(keras, model, optimizer, **steps)
         with tempfile.TemporaryDirectory() as folder:
             inputs, labels = data_of(hvd.rank())
             history = model.fit(
