@@ -14,6 +14,8 @@ part of mlt imports TensorFlow, and this one imports no other framework.
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlt.tensorflow.requirement  # noqa: F401 (before the first module that imports tensorflow)
 from mlt.tensorflow import elastic
 from mlt.tensorflow.collectives import (
@@ -87,6 +89,7 @@ __all__ = [
     "Product",
     "StepStatistics",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -137,3 +140,12 @@ __all__ = [
     "stop_timeline",
     "warm_up",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``SyncBatchNormalization``, whose base class would import Keras."""
+    if name == "SyncBatchNormalization":
+        from mlt.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@ from mlt.tensorflow.compression import Compression
 from mlt.tensorflow.exchange import BoundedLossState
 from mlt.tensorflow.keras import callbacks
 from mlt.tensorflow.keras.models import PartialDistributedOptimizer, load_model
+from mlt.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
 from mlt.tensorflow.keras.values import allgather, allreduce, broadcast, reducescatter
 from mlt.tensorflow.optimizer import DistributedOptimizer
 
@@ -56,6 +57,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",

@@ -523,6 +523,36 @@ def saved_models_load_with_and_without_mlt() -> None:
 
 
 @check
+def batch_normalization_over_all_ranks_is_that_of_the_whole_batch() -> None:
+    import keras
+
+    values = np.random.default_rng(3).standard_normal((7, 5, 4)).astype(np.float32) * 3 + 100
+    masks = np.random.default_rng(4).random((7, 5)) < 0.6
+    own = slice(0, 3) if hvd.rank() == 0 else slice(3, 7)
+    factors = tf.constant(np.random.default_rng(5).standard_normal((7, 5, 4)), tf.float32)
+
+    def trained(layer: Any, rows: slice, mask: Any) -> list[Any]:
+        def step(inputs: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                outputs = layer(inputs, training=True, mask=mask)
+                loss = tf.reduce_sum(outputs * factors[rows])
+            return outputs, tape.gradient(loss, inputs)
+
+        inputs = tf.constant(values[rows])
+        layer.build(inputs.shape)
+        return [*tf.function(step)(inputs), layer.moving_mean, layer.moving_variance]
+
+    for mask in (None, masks):
+        whole = trained(keras.layers.BatchNormalization(), slice(0, 7), mask)
+        layer = hvd.SyncBatchNormalization()
+        part = trained(layer, own, None if mask is None else mask[own])
+        for one, other in zip(part, [whole[0][own], whole[1][own], *whole[2:]], strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-4, atol=2e-4)
+    assert type(keras.layers.deserialize(keras.layers.serialize(layer))) is hvd.SyncBatchNormalization
+
+
+@check
 def jit_compile_of_a_model_is_refused() -> None:
     import keras
 
