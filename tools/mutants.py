@@ -2,7 +2,8 @@
 
 Faults are listed in tests/sim/mutants.yaml (by hand) and drawn_mutants.yaml (by tools/draw_mutants.py), as text to find
 (exactly once) and its replacement. Each is built in a copy of the tree and run over seeds from 1 until one fails. The
-unit tests of its folder check faults that the swarm does not catch or cannot see. The micro-swarm is a separate hunter.
+unit tests of its folder check faults that the swarm does not catch or cannot see: first those in files that belong to
+the faulty one, built alone, then all. The micro-swarm is a separate hunter.
 Prints the rule or test that caught each fault, and the place. Exits non-zero if a fault survives, or no longer applies
 to the code.
 """
@@ -14,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,7 +28,7 @@ from queue import SimpleQueue
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("src", "tests", "tools/chaos", "CMakeLists.txt", "CMakePresets.json")
+SOURCES = ("src", "plugins/nccl", "tests", "tools/chaos", "CMakeLists.txt", "CMakePresets.json")
 RULE = re.compile(r"^(rule \d+|rank \d+: .*|mlt: internal error: .*)", re.MULTILINE)
 
 
@@ -35,11 +37,12 @@ class Hunter:
     """A program that detects faults: arguments for the clean run and for the hunt, and the pattern of its finding."""
 
     target: str
-    clean: tuple[str, ...]
+    clean: tuple[str, ...] | None  # None: other stages have seen that it passes without a fault
     hunts: tuple[tuple[str, ...], ...]
     shown_by: re.Pattern[str]
-    limit_s: int = 1_200  # of each hunt
+    limit_s: int = 1_200  # CPU time of each hunt; it may stand still for twice as long on a busy machine
     parallel: bool = False  # its hunts may run beside each other
+    test_files: str | None = None  # of a test program: pattern of the only test files that it is built of; empty: all
 
 
 SEEDS_OF_A_HUNT = 200
@@ -64,19 +67,12 @@ def micro(seeds: int) -> Hunter:
 FAILED_TEST = re.compile(r"TEST CASE: +(\S+)(?:(?!TEST CASE)[\s\S])*? ERROR: ")
 
 
-def unit_tests(target: str, stem: str) -> Hunter:
-    # All tests of test_core take a minute. So those in the files named after the faulty one go first, and the first
-    # failure ends the run.
-    first = f"--source-file=*{stem}*,*{stem.split('_')[0]}*"
-    hunts = ((first, "--abort-after=1"), ("--abort-after=1",))
-    return Hunter(target, ("--list-test-cases",), hunts, FAILED_TEST, limit_s=400)
-
-
+# Test programs and their folders, for the faults of a layer.
 TESTS = {
-    "src/core": ("test_core", "test_property"),
-    "src/wire": ("test_wire", "test_core"),
-    "src/collective": ("test_collective", "test_sim_collectives"),
-    "src/engine": ("test_engine",),
+    "src/core": {"test_core": "unit/core", "test_property": "property"},
+    "src/wire": {"test_wire": "unit/wire", "test_core": "unit/core"},
+    "src/collective": {"test_collective": "unit/collective", "test_sim_collectives": "sim/collectives"},
+    "src/engine": {"test_engine": "unit/engine"},
 }
 # The swarm runs neither.
 NOT_IN_SWARM = ("src/collective", "src/engine")
@@ -92,6 +88,20 @@ class Mutant:
     equivalent: str = ""  # why nothing can tell it from the code: it is listed and not hunted
 
 
+def belongs(test: Path, faulty: Path) -> bool:
+    """Whether a test file has the faulty file's name, or its first word, or includes its header."""
+    header = faulty.relative_to("src").with_suffix(".h")
+    return faulty.stem.split("_")[0] in test.stem or f'#include "{header}"' in test.read_text()
+
+
+def unit_tests(target: str, folder: Path, mutant: Mutant) -> list[Hunter]:
+    # All of test_core takes minutes to compile and one to run. The first failure ends a run.
+    first = sorted(path.name for path in folder.rglob("*.cc") if belongs(path, Path(mutant.file)))
+    patterns = [f"/({'|'.join(first)})$", ""] if first else [""]
+    hunts = (("--abort-after=1",),)
+    return [Hunter(target, None, hunts, FAILED_TEST, limit_s=400, test_files=pattern) for pattern in patterns]
+
+
 def hunters_of(choice: str, mutant: Mutant, seeds: int) -> list[Hunter]:
     """The hunters of a fault, in order; empty if the chosen ones cannot see it."""
     folder = str(Path(mutant.file).parent)
@@ -103,7 +113,8 @@ def hunters_of(choice: str, mutant: Mutant, seeds: int) -> list[Hunter]:
     if choice == "micro":
         chosen.append(micro(seeds))
     if choice in ("all", "tests"):
-        chosen += [unit_tests(target, Path(mutant.file).stem) for target in TESTS[folder]]
+        for target, tests in TESTS[folder].items():
+            chosen += unit_tests(target, ROOT / "tests" / tests, mutant)
     return chosen
 
 
@@ -166,6 +177,7 @@ class Workshop:
     def __init__(self, folder: Path, compilers: int) -> None:
         self._folder = folder
         self._compilers = compilers  # at a time; also programs, where a hunt has several
+        self._test_files: str | None = None  # as the build is configured
         self._clean: set[str] = set()  # programs that are clean without a fault
         folder.mkdir(parents=True, exist_ok=True)
         for name in SOURCES:
@@ -176,10 +188,17 @@ class Workshop:
                     old.unlink()
             for file in files:
                 copy_if_changed(file, folder / file.relative_to(ROOT))
+
+    def configure(self, hunter: Hunter) -> None:
+        test_files = hunter.test_files if hunter.test_files is not None else self._test_files or ""
+        if test_files == self._test_files:
+            return
         # -O1: most of the time is compilation of the mutated files.
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DMLT_BUILD_TESTS=ON"]
         options += ["-DMLT_WARNINGS_ARE_ERRORS=OFF", "-DMLT_PRECOMPILE=ON", "-DMLT_TEST_FLAGS=-O0"]
-        self._run(["cmake", "-S", str(folder), "-B", str(folder / "build"), "-G", "Ninja", *options])
+        options += [f"-DMLT_TEST_FILES={test_files}"]
+        self._run(["cmake", "-S", str(self._folder), "-B", str(self._folder / "build"), "-G", "Ninja", *options])
+        self._test_files = test_files
 
     def _program(self, hunter: Hunter) -> Path:
         return self._folder / "build/tests" / hunter.target
@@ -198,7 +217,8 @@ class Workshop:
         return result
 
     def _judge(self, mutant: Mutant, hunter: Hunter, started: float) -> Result:
-        if hunter.target not in self._clean:
+        self.configure(hunter)
+        if hunter.clean is not None and hunter.target not in self._clean:
             # A detection counts only if the program without the fault is clean.
             self._run(self._building(hunter))
             self._run([str(self._program(hunter)), *hunter.clean])
@@ -215,17 +235,20 @@ class Workshop:
             path.write_text(original)
 
     def _hunt(self, mutant: Mutant, hunter: Hunter, started: float) -> Result:
-        commands = [[str(self._program(hunter)), *hunt] for hunt in hunter.hunts]
+        limit = ["prlimit", f"--cpu={hunter.limit_s}"]
+        commands = [[*limit, str(self._program(hunter)), *hunt] for hunt in hunter.hunts]
         at_once = self._compilers if hunter.parallel else 1
         try:
-            failure = first_failure(commands, at_once=at_once, limit_s=hunter.limit_s)
+            failure = first_failure(commands, at_once=at_once, limit_s=3 * hunter.limit_s)
         except subprocess.TimeoutExpired:
-            caught = hunter.target.startswith("test_")  # a test that does not end has failed
-            by = f"{hunter.target}, still running after {hunter.limit_s} s"
-            return Result(mutant, caught, "?", by, time.monotonic() - started)
+            failure = -signal.SIGXCPU, ""
         if failure is None:
             return Result(mutant, False, "", "nobody", time.monotonic() - started)
         status, said = failure
+        if status in (-signal.SIGXCPU, -signal.SIGKILL):
+            caught = hunter.target.startswith("test_")  # a test that does not end has failed
+            by = f"{hunter.target}, still running after {hunter.limit_s} s"
+            return Result(mutant, caught, "?", by, time.monotonic() - started)
         rule, shown = RULE.search(said), hunter.shown_by.search(said)
         by = rule.group(0)[:70] if rule else f"{hunter.target}, exit code {status}"
         return Result(mutant, True, shown.group(1) if shown else "?", by, time.monotonic() - started)

@@ -1,10 +1,12 @@
 """The lists of faults that `make mutants` plants: each still fits the code, so that no change silently disarms one.
 
-And the hunts for a fault that run beside each other: the first failure in their order is the one reported.
+Which hunters a fault meets, and that of hunts beside each other the first failure in their order is the one reported.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +38,37 @@ def test_swarm__its_hunts_are_all_seeds_once_in_order(mutants: ModuleType) -> No
             first = int(options["--first"])
             covered += range(first, first + int(options["--count"]))
         assert covered == list(range(1, seeds + 1))
+
+
+def test_unit_tests__those_of_the_faulty_file_go_first_and_all_follow(mutants: ModuleType) -> None:
+    fault = mutants.Mutant("name", "src/core/early_buffer.h", "find", "replace")
+    first, all_of_them = mutants.unit_tests("test_core", ROOT / "tests/unit/core", fault)
+    names = {path.name for path in (ROOT / "tests/unit/core").rglob("*.cc") if re.search(first.test_files, str(path))}
+    assert "early_data_limit_test.cc" in names  # by its name
+    assert "tables_test.cc" in names  # it includes the header
+    assert "timing_wheel_test.cc" not in names
+    assert all_of_them.test_files == ""
+    assert first.target == all_of_them.target == "test_core"
+
+
+def test_hunters__every_fault_meets_all_tests_of_its_layer(mutants: ModuleType) -> None:
+    for name in ("mutants.yaml", "drawn_mutants.yaml"):
+        for fault in mutants.read_mutants(ROOT / "tests" / "sim" / name):
+            whole = [hunter.target for hunter in mutants.hunters_of("tests", fault, 1) if hunter.test_files == ""]
+            expected = mutants.TESTS[str(Path(fault.file).parent)] if fault.hunter != "micro" else {}
+            assert whole == list(expected), fault.name
+            assert all(any((ROOT / "tests" / folder).rglob("*.cc")) for folder in expected.values())
+
+
+def test_workshop__is_all_that_the_build_needs_also_for_a_few_test_files(mutants: ModuleType, tmp_path: Path) -> None:
+    if shutil.which("cmake") is None or shutil.which("ninja") is None:
+        pytest.skip("needs cmake and ninja, which the environment of make has")
+    fault = mutants.Mutant("name", "src/core/early_buffer.h", "find", "replace")
+    workshop = mutants.Workshop(tmp_path, 1)
+    for hunter in (mutants.swarm(1), *mutants.unit_tests("test_core", ROOT / "tests/unit/core", fault)):
+        workshop.configure(hunter)
+        command = ["ninja", "-C", str(tmp_path / "build"), "-t", "query", f"tests/{hunter.target}"]
+        assert subprocess.run(command, capture_output=True, check=False).returncode == 0, hunter
 
 
 def test_first_failure__is_the_first_of_their_order_not_of_time(mutants: ModuleType, tmp_path: Path) -> None:
