@@ -79,9 +79,13 @@ wire::PacketType type_of(std::span<const std::byte> bytes) {
 }  // namespace
 
 Simulation::Simulation(const SimulationConfig& config)
-    : config_(config), simulator_(simulator_of(config), topology_of(config)), completed_(config.hosts) {
+    : config_(config),
+      simulator_(simulator_of(config), topology_of(config)),
+      completed_(config.hosts),
+      first_(config.hosts) {
   simulator_.observer = this;
   simulator_.on_completion = [this](std::uint16_t rank, const core::Completion& completion) {
+    first_[rank].try_emplace({completion.operation, completion.kind}, completed_[rank].size());
     Completed& done = completed_[rank].emplace_back();
     static_cast<core::Completion&>(done) = completion;
     done.bitmap.assign(completion.received_bitmap.begin(), completion.received_bitmap.end());
@@ -203,10 +207,8 @@ bool Simulation::run_until_completed(std::uint16_t host, std::size_t count, Dura
 }
 
 const Completed* Simulation::find(std::uint16_t host, core::OperationId operation, core::CompletionKind kind) const {
-  for (const Completed& done : completed_[host]) {
-    if (done.operation == operation && done.kind == kind) return &done;
-  }
-  return nullptr;
+  const auto found = first_[host].find({operation, kind});
+  return found == first_[host].end() ? nullptr : &completed_[host][found->second];
 }
 
 void Simulation::reads(std::uint16_t rank, TimeNs local, std::span<const std::byte> bytes, bool by_control) {

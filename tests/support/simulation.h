@@ -9,11 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "sim/simulator.h"
+#include "support/small_tables.h"
 
 namespace mlt::test {
 
@@ -40,7 +43,7 @@ inline Link default_link() {
 struct SimulationConfig {
   std::uint64_t seed = 1;
   std::uint16_t hosts = 2;
-  core::EndpointConfig endpoint;  // rank and peers are set per host
+  core::EndpointConfig endpoint = small_tables();  // rank and peers are set per host
   std::uint32_t segment_bytes = 1'432;
   std::uint32_t window_bytes = 4U << 20;
   // What senders are told; default: what the endpoint's configuration says.
@@ -152,6 +155,8 @@ class Simulation : private sim::Observer {
   SimulationConfig config_;
   sim::Simulator simulator_;
   std::vector<std::vector<Completed>> completed_;
+  // Of each host: where in completed_ the first completion of an operation is.
+  std::vector<std::map<std::pair<core::OperationId, CompletionKind>, std::size_t>> first_;
 };
 
 }  // namespace mlt::test

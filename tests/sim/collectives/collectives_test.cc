@@ -10,6 +10,7 @@
 #include "collective/direct_allreduce.h"
 #include "sim/collective_hosts.h"
 #include "sim/scenarios/stream.h"
+#include "support/tensors.h"
 
 using namespace mlt;
 using base::kMillisecond;
@@ -41,11 +42,8 @@ struct World {
     sim::SimulatorConfig made = test::configured(kRate, static_cast<std::uint8_t>(1 + prng.below(3)));
     made.seed = seed;
     made.host.endpoint.operation_timeout_ns = kTimeoutNs;
-    // Few slots now and then: posts must wait for room. Otherwise more than any test uses, but not the defaults:
-    // AddressSanitizer marks every byte of their memory, 100 MB per host, which is most of the time of a small world.
-    made.host.endpoint.max_sends = made.host.endpoint.max_receives = prng.chance(0.3) ? 40 : 4'096;
-    made.host.endpoint.max_tags = 16'384;
-    made.host.endpoint.bitmap_words = 1U << 17;
+    // Few slots now and then: posts must wait for room.
+    if (prng.chance(0.3)) made.host.endpoint.max_sends = made.host.endpoint.max_receives = 40;
     return made;
   }
   static sim::Topology topology(std::uint16_t ranks, Prng& prng) {
@@ -95,38 +93,6 @@ struct World {
   sim::CollectiveHosts hosts;
 };
 
-std::vector<std::vector<float>> tensors_of(Prng& prng, std::uint16_t ranks, std::size_t elements) {
-  std::vector<std::vector<float>> made(ranks, std::vector<float>(elements));
-  for (auto& tensor : made) {
-    for (float& value : tensor) value = static_cast<float>(prng.uniform()) - 0.5F;
-  }
-  return made;
-}
-
-// In a ring, chunk c is summed from rank c on, each rank adding what comes to its own; a small tensor in the order of
-// the ranks.
-std::vector<float> reference(const std::vector<std::vector<float>>& tensors) {
-  const std::size_t n = tensors.size(), elements = tensors[0].size();
-  std::vector<float> result(elements);
-  if (collective::DirectAllReduce::fits(n, 4 * elements, 0)) {
-    for (std::size_t i = 0; i < elements; ++i) {
-      float sum = tensors[0][i];
-      for (std::size_t rank = 1; rank < n; ++rank) sum += tensors[rank][i];
-      result[i] = sum * (1.0F / static_cast<float>(n));
-    }
-    return result;
-  }
-  for (std::size_t i = 0; i < elements; ++i) {
-    const std::size_t longer = elements % n, length = elements / n;
-    const std::size_t chunk =
-        i < longer * (length + 1) ? i / (length + 1) : longer + (i - longer * (length + 1)) / length;
-    float sum = tensors[chunk][i];
-    for (std::size_t hop = 1; hop < n; ++hop) sum = tensors[(chunk + hop) % n][i] + sum;
-    result[i] = sum * (1.0F / static_cast<float>(n));
-  }
-  return result;
-}
-
 CollectiveRequest all_reduce(core::OperationId operation, std::vector<float>& data, double loss_bound = 0,
                              bool average = true) {
   CollectiveRequest request;
@@ -146,8 +112,8 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
     // Some have several pieces in a chunk.
     const std::size_t most = seed % 15 == 0 ? 1'200'000 : 150'000;
     const std::size_t elements = world.prng.chance(0.2) ? world.prng.below(8) : world.prng.below(most);
-    auto first = tensors_of(world.prng, world.ranks, elements), second = first;
-    const std::vector<float> expected = reference(first);
+    auto first = test::random_tensors(world.prng, world.ranks, elements), second = first;
+    const std::vector<float> expected = test::exact_sum(first, true);
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       CollectiveRequest both[] = {all_reduce(1, first[rank]), all_reduce(2, second[rank])};
       for (CollectiveRequest& one : both) one.ranks = world.group();
@@ -171,8 +137,8 @@ TEST_CASE("collectives__a_small_all_reduce_of_a_large_group_is_the_reference_bit
     CAPTURE(seed);
     World world(seed, static_cast<std::uint16_t>(16 + 10 * (seed % 4)));
     const std::size_t elements = world.prng.below(collective::kDirectBytes / 4 / (world.ranks - 1U) + 1);
-    auto tensors = tensors_of(world.prng, world.ranks, elements);
-    const std::vector<float> expected = reference(tensors);
+    auto tensors = test::random_tensors(world.prng, world.ranks, elements);
+    const std::vector<float> expected = test::exact_sum(tensors, true);
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) world.start(rank, all_reduce(1, tensors[rank]));
     world.run(1);
     world.check_all_ok();
@@ -226,8 +192,8 @@ TEST_CASE("collectives__a_ring_passes_on_what_it_is_still_receiving") {
   simulator.connect_all();
   simulator.run_for(10 * kMillisecond);
   Prng prng(3);
-  auto tensors = tensors_of(prng, kRanks, kElements);
-  const std::vector<float> expected = reference(tensors);
+  auto tensors = test::random_tensors(prng, kRanks, kElements);
+  const std::vector<float> expected = test::exact_sum(tensors, true);
   const base::TimeNs start = simulator.now();
   for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
     CollectiveRequest request = all_reduce(1, tensors[rank]);
@@ -261,8 +227,8 @@ TEST_CASE("collectives__small_all_reduces_are_the_reference_bit_for_bit_many_at_
     std::vector<double> bounds;
     for (std::size_t i = 0; i < kCount; ++i) {
       const std::size_t elements = world.prng.chance(0.5) ? world.prng.below(20) : world.prng.below(most + 1);
-      tensors.push_back(tensors_of(world.prng, world.ranks, elements));
-      expected.push_back(reference(tensors.back()));
+      tensors.push_back(test::random_tensors(world.prng, world.ranks, elements));
+      expected.push_back(test::exact_sum(tensors.back(), true));
       bounds.push_back(elements > 0 && elements < 256 ? 0.9 : 0);
     }
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
@@ -358,7 +324,7 @@ TEST_CASE("collectives__parts_and_inputs_arrive_whole_all_to_all_and_at_the_root
     const std::uint16_t n = world.ranks;
     const std::size_t part = 1 + world.prng.below(30'000);
     const auto root = static_cast<std::uint16_t>(world.prng.below(n));
-    const auto inputs = tensors_of(world.prng, n, part * n);
+    const auto inputs = test::random_tensors(world.prng, n, part * n);
     std::vector<std::vector<float>> outputs(n, std::vector<float>(part * n, 7.0F));
     std::vector<float> gathered(n * part * n, 7.0F);
     for (std::uint16_t rank = 0; rank < n; ++rank) {
@@ -633,8 +599,8 @@ TEST_CASE("collectives__the_call_after_one_that_failed_works_over_a_network_that
     for (std::size_t round = 0; round < kRounds; ++round) {
       CAPTURE(round);
       const std::size_t elements = world.prng.chance(0.5) ? world.prng.below(100) : world.prng.below(60'000);
-      tensors[round] = tensors_of(world.prng, world.ranks, elements);
-      const std::vector<float> expected = reference(tensors[round]);
+      tensors[round] = test::random_tensors(world.prng, world.ranks, elements);
+      const std::vector<float> expected = test::exact_sum(tensors[round], true);
       const auto other = static_cast<std::uint16_t>(world.prng.below(world.ranks));
       const bool differs = round % 2 == 1 && world.prng.chance(0.5), is_cancelled = round % 2 == 1 && !differs;
       if (differs) tensors[round][other].push_back(1);
@@ -672,8 +638,8 @@ TEST_CASE("collectives__of_a_host_that_crashes_end_everywhere_and_name_it") {
     CAPTURE(seed);
     World world(seed);
     const bool is_small = seed % 2 == 0;
-    auto tensors = tensors_of(world.prng, world.ranks,
-                              is_small ? 1 + world.prng.below(3'000) : 20'000 + world.prng.below(200'000));
+    auto tensors = test::random_tensors(world.prng, world.ranks,
+                                        is_small ? 1 + world.prng.below(3'000) : 20'000 + world.prng.below(200'000));
     const auto dead = static_cast<std::uint16_t>(world.prng.below(world.ranks));
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       if (rank == dead)
@@ -716,7 +682,7 @@ TEST_CASE("collectives__of_a_host_that_crashes_end_everywhere_and_name_it") {
 TEST_CASE("collectives__the_same_seed_is_the_same_run") {
   const auto digest = [](std::uint64_t seed) {
     World world(seed);
-    auto tensors = tensors_of(world.prng, world.ranks, 50'000);
+    auto tensors = test::random_tensors(world.prng, world.ranks, 50'000);
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) world.start(rank, all_reduce(1, tensors[rank], 0.05));
     world.run(1);
     return world.simulator.digest();

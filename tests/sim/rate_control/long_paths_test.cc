@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/simulator.h"
+#include "support/small_tables.h"
 
 namespace {
 
@@ -43,8 +44,7 @@ Shares shares(const Path& path, std::uint32_t bytes) {
   config.segment_bytes = kSegment;
   config.window_bytes = kOfferedWindow;
   config.host.socket_buffer_bytes = 3 * kOfferedWindow;
-  config.host.endpoint.max_sends = config.host.endpoint.max_receives = 16;
-  config.host.endpoint.max_tags = 16;
+  config.host.endpoint = test::small_tables(config.host.endpoint);
   config.host.endpoint.timely.line_rate_bytes_per_second = path.rate;
   config.host.endpoint.timely.packet_bytes = kSegment + MLT_DATA_HEADER_BYTES + sim::kOverheadBytes;
   if (path.early_segments > 0) config.host.endpoint.early_segments = path.early_segments;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sim/simulator.h"
+#include "support/small_tables.h"
 
 namespace {
 
@@ -96,10 +97,8 @@ class Rig {
     sim::SimulatorConfig config;
     config.seed = setting.seed;
     config.window_bytes = setting.window_bytes;
+    config.host.endpoint = test::small_tables(config.host.endpoint);
     config.host.endpoint.early_segments = 64U * (2U * setting.flows);
-    config.host.endpoint.max_sends = config.host.endpoint.max_receives = 128;
-    config.host.endpoint.max_tags = 128;
-    config.host.endpoint.bitmap_words = 1U << 14;
     config.host.endpoint.timely.line_rate_bytes_per_second = setting.line_rate;
     return config;
   }

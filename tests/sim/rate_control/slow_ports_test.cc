@@ -11,6 +11,7 @@
 #include "base/prng.h"
 #include "sim/collective_hosts.h"
 #include "sim/simulator.h"
+#include "support/small_tables.h"
 
 namespace {
 
@@ -43,9 +44,8 @@ sim::SimulatorConfig config(std::uint64_t seed) {
   made.seed = seed;
   made.window_bytes = 2U << 20;
   made.host.wake_up_ns = 20 * kMicrosecond;
+  made.host.endpoint = test::small_tables(made.host.endpoint);
   made.host.endpoint.early_segments = 512;
-  made.host.endpoint.max_sends = made.host.endpoint.max_receives = 128;
-  made.host.endpoint.max_tags = 128;
   made.host.endpoint.timely.line_rate_bytes_per_second = kCardRate;
   return made;
 }

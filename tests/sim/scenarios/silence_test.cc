@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sim/simulator.h"
+#include "support/small_tables.h"
 
 namespace {
 
@@ -20,6 +21,7 @@ TEST_CASE("patient__loses_nothing_behind_what_is_urgent_for_another_host") {
   fabric.port = sim::uniform_port({}, sim::kUnlimited, sim::kUnlimited);
   const sim::Topology topology = sim::dumbbell(2, 2, fabric);
   sim::SimulatorConfig config;
+  config.host.endpoint = test::small_tables(config.host.endpoint);
   config.host.endpoint.timely.line_rate_bytes_per_second = fabric.host_link.rate_bytes_per_second;
   sim::Simulator simulator(config, topology);
   simulator.connect_all();

@@ -7,6 +7,7 @@
 
 #include "sim/oracle.h"
 #include "sim/simulator.h"
+#include "support/small_tables.h"
 
 namespace mlt::test {
 
@@ -21,6 +22,7 @@ inline sim::Fabric fabric(double bytes_per_second, std::uint64_t limit_bytes = s
 
 inline sim::SimulatorConfig configured(double bytes_per_second, std::uint8_t paths = 1) {
   sim::SimulatorConfig config;
+  config.host.endpoint = small_tables(config.host.endpoint);
   config.host.endpoint.paths = paths;
   config.host.endpoint.timely.line_rate_bytes_per_second = bytes_per_second;
   return config;

@@ -2,6 +2,7 @@
 // the order that the protocol says. What is undefined is refused.
 #include <string>
 
+#include "collective/direct_allreduce.h"
 #include "collective/ring_allreduce.h"
 #include "fake_bus.h"
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "collective/direct_allreduce.h"
 #include "fake_bus.h"
 
 using namespace mlt::test;

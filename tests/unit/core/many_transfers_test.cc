@@ -32,6 +32,7 @@ TEST_CASE("many__posted_in_opposite_orders_all_complete") {
 TEST_CASE("many__to_a_rank_that_posts_nothing_hold_up_no_other") {
   SimulationConfig config;
   config.hosts = 3;
+  config.endpoint.max_sends = 8'192;
   Simulation network(config);
   Transfers silent = transfers_of(network, 5'000, 64);
   for (auto& transfer : silent) REQUIRE(transfer->post_send() == core::PostStatus::kPosted);

@@ -1,0 +1,23 @@
+// Tensors of all ranks, and what collectives make of them, one element at a time. Not in the tests' own files, which
+// are compiled without optimization where a sanitizer slows every step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/prng.h"
+
+namespace mlt::test {
+
+std::vector<std::vector<float>> random_tensors(base::Prng& prng, std::size_t ranks, std::size_t elements);
+std::vector<std::vector<float>> random_tensors(std::size_t ranks, std::size_t elements, std::uint64_t seed);
+
+// What a ring of `ranks` gives: every chunk summed in the order of the ring, from the rank after its owner's on.
+std::vector<float> ring_sum(const std::vector<std::vector<float>>& tensors, bool average);
+// What every rank sends to every other and sums in the group's order.
+std::vector<float> direct_sum(const std::vector<std::vector<float>>& tensors, bool average);
+// What an all-reduce without a loss bound gives.
+std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average);
+
+}  // namespace mlt::test
