@@ -35,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed attacks chaos torch-suite recipes test-tensorflow tensorflow-speed torch-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed attacks chaos torch-suite recipes test-tensorflow tensorflow-speed torch-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -113,7 +113,11 @@ build-asan build-tsan: build-%: $(VENV)/.tools
 	$(BIN)/cmake --build --preset $*
 
 test-asan test-tsan: test-%: build-%
-	$(BIN)/ctest --preset $* --parallel 2
+	$(MAKE) --no-print-directory run-$*
+
+# What was built is not looked at again, so that another part may run at the same time.
+run-asan run-tsan: run-%:
+	$(BIN)/ctest --preset $* --parallel 2 $(CTEST_ARGS)
 
 # SEEDS from FIRST on, on all cores; continues where it was stopped. A failure prints the command that replays it.
 SEEDS ?= 2000

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_limit.h"
 #include "sim/micro.h"
 #include "sim/swarm.h"
 
@@ -49,7 +50,7 @@ void on_abort(int) {
 }
 
 // Rule 7's last resort: a run that loops inside one choice.
-void on_alarm(int) {
+void on_limit(int) {
   static std::uint64_t before = ~std::uint64_t{0};
   if (running != nullptr && running->totals().runs == before) {
     std::fprintf(stderr, "rule 7: the run does not go on\n");
@@ -57,7 +58,7 @@ void on_alarm(int) {
     _exit(1);
   }
   before = running == nullptr ? 0 : running->totals().runs;
-  alarm(20);
+  test::signal_after_cpu_time(20);
 }
 
 // Faults that differ in numbers only are one.
@@ -245,8 +246,8 @@ int main(int argc, char** argv) {
   sim::Micro micro;
   running = &micro;
   std::signal(SIGABRT, on_abort);
-  std::signal(SIGALRM, on_alarm);
-  alarm(20);
+  std::signal(SIGPROF, on_limit);
+  test::signal_after_cpu_time(20);
   if (!options.runs.empty()) {
     bool clean = true;
     for (const std::string& run : options.runs) clean = replay(micro, run, options.trace) && clean;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_limit.h"
 #include "sim/swarm.h"
 
 namespace {
@@ -34,7 +35,7 @@ void on_abort(int) {
 }
 
 // Rule 7's last resort: a seed that loops inside one event.
-void on_alarm(int) {
+void on_limit(int) {
   constexpr char kText[] = "rule 7: the run does not go on\n";
   const bool written = write(2, kText, sizeof kText - 1) >= 0 && write(2, replay, std::strlen(replay)) >= 0;
   _exit(written ? 1 : 2);
@@ -56,7 +57,7 @@ const char* option_of(sim::Draw draw) {
 }
 
 bool run_seed(std::uint64_t seed, sim::Draw draw, bool trace, bool quiet, unsigned limit_s, Totals& totals) {
-  alarm(limit_s);
+  test::signal_after_cpu_time(limit_s);
   std::snprintf(replay, sizeof replay, "seed %llu failed; to see it again: %s%s --seed %llu --trace\n",
                 static_cast<unsigned long long>(seed), program, option_of(draw), static_cast<unsigned long long>(seed));
   has_seed = 1;
@@ -66,7 +67,7 @@ bool run_seed(std::uint64_t seed, sim::Draw draw, bool trace, bool quiet, unsign
   if (trace) sink = [](const sim::TraceRecord& record) { std::puts(sim::trace_line(record).c_str()); };
   const sim::Verdict verdict = sim::run_scenario(scenario, sink);
   has_seed = 0;
-  alarm(0);
+  test::signal_after_cpu_time(0);
   ++totals.seeds;
   totals.events += verdict.events;
   totals.hops += verdict.hops;
@@ -157,7 +158,7 @@ int main(int argc, char** argv) {
     for (std::uint64_t seed = first; seed < first + count; ++seed) seeds.push_back(seed);
   }
   std::signal(SIGABRT, on_abort);
-  std::signal(SIGALRM, on_alarm);
+  std::signal(SIGPROF, on_limit);
   Totals totals;
   std::uint64_t failed = 0;
   const auto start = std::chrono::steady_clock::now();
