@@ -1,12 +1,10 @@
-// One end of a measurement of a NCCL network plugin:
+// One end of a measurement of a NCCL network plugin (tools/nccl_speed.py):
 //
 //   nccl_speed LIBRARY receive|send FOLDER CONNECTIONS BYTES SECONDS
 //
 // The receiver writes its handles to FOLDER. Every connection has as many transfers in progress as NCCL has steps. The
-// first second is not counted. The receiver prints JSON: bytes, seconds, its CPU seconds, nanoseconds per test() of a
-// receive in progress, and the median time from a receive's post to its completion in a ping-pong of 8 bytes.
-#include <sys/resource.h>
-
+// first second is not counted. Both print JSON: bytes, seconds, nanoseconds per test() of a receive in progress (the
+// receiver only), and the median time of one way in a ping-pong of 8 bytes.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -25,15 +23,6 @@ namespace {
 constexpr std::size_t kSteps = 8;
 constexpr std::size_t kLittle = 8;
 constexpr int kPings = 2'000;
-
-double cpu_seconds() {
-  rusage used{};
-  ::getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
 
 Handle read_handle(const std::filesystem::path& file) {
   const Deadline deadline;
@@ -126,7 +115,7 @@ double test_cost(Net& net, const Ends& ends, bool receives) {
 }
 
 struct Moved {
-  double bytes = 0, seconds = 0, cpu = 0;
+  double bytes = 0, seconds = 0;
 };
 
 // The sender ends each connection with an empty transfer once the time is over.
@@ -140,7 +129,7 @@ Moved stream(Net& net, const Ends& ends, bool receives, std::size_t bytes, doubl
   static std::vector<Lane> lanes;  // the receiver's last receives stay in progress until the connections close
   lanes.resize(ends.data.size());
   const double begin = now_seconds();
-  double counted_from = 0, cpu_from = 0, total = 0, last = 0;
+  double counted_from = 0, total = 0, last = 0;
   std::size_t open = lanes.size();
   const auto post = [&](std::size_t lane, std::size_t step) {
     Lane& own = lanes[lane];
@@ -166,7 +155,6 @@ Moved stream(Net& net, const Ends& ends, bool receives, std::size_t bytes, doubl
       const double time = now_seconds();
       if (counted_from == 0 && time - begin > 1) {
         counted_from = time;
-        cpu_from = cpu_seconds();
       } else if (counted_from > 0) {
         total += static_cast<double>(head.size);
         last = time;
@@ -182,7 +170,7 @@ Moved stream(Net& net, const Ends& ends, bool receives, std::size_t bytes, doubl
       own.next = (own.next + 1) % kSteps;
     }
   }
-  return {total, last - counted_from, cpu_seconds() - cpu_from};
+  return {total, last - counted_from};
 }
 
 }  // namespace
@@ -199,8 +187,8 @@ int main(int argc, char** argv) {
   const double test_ns = test_cost(net, ends, receives);
   const double one_way_us = ping_pong(net, ends, receives);
   const Moved moved = stream(net, ends, receives, std::stoul(argv[5]), std::stod(argv[6]));
-  std::printf("{\"bytes\": %.0f, \"seconds\": %.3f, \"cpu\": %.3f, \"test_ns\": %.0f, \"one_way_us\": %.1f}\n",
-              moved.bytes, moved.seconds, moved.cpu, test_ns, one_way_us);
+  std::printf("{\"bytes\": %.0f, \"seconds\": %.3f, \"test_ns\": %.0f, \"one_way_us\": %.1f}\n", moved.bytes,
+              moved.seconds, test_ns, one_way_us);
   std::fflush(stdout);
   // The receiver closes when the sender has: its requests in progress are no error here.
   for (void* one : ends.data) receives ? OK(net.close_receive(one)) : OK(net.close_send(one));

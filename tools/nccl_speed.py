@@ -1,0 +1,162 @@
+"""NCCL's plugin against a plain TCP plugin of the same table, in turns; writes docs/results/nccl.md.
+
+    python tools/nccl_speed.py                        # needs root and the programs of the default preset; 3 minutes
+    python tools/nccl_speed.py --turns 1 --seconds 2 --no-page
+
+Without a GPU: tests/plugins/nccl/speed plays NCCL's part. Two processes on loopback, then one on each of two hosts of a
+testbed. Every connection has 8 transfers in progress, as NCCL's has steps; TCP uses cubic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from mlt.testbed import Testbed
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "default"
+PROGRAM = BUILD / "tests" / "nccl_speed"
+LIBRARIES = {"TCP": BUILD / "tests" / "libnccl_tcp.so", "mlt": BUILD / "libnccl-net-mlt.so"}
+PAGE = ROOT / "docs" / "results" / "nccl.md"
+CONTROL = "cubic"
+LIMIT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Case:
+    """``rate``: of the testbed's links; empty: loopback. ``datapath``: of mlt."""
+
+    rate: str
+    loss: str
+    connections: int
+    kib: int
+    datapath: str = "auto"
+
+    @property
+    def place(self) -> str:
+        if self.rate:
+            return f"testbed, {self.rate}, {self.loss} loss"
+        return "loopback" + ("" if self.datapath == "auto" else f", mlt by {self.datapath}")
+
+
+@dataclass(frozen=True)
+class Result:
+    gbps: float
+    test_ns: float
+    one_way_us: float
+
+
+CASES = [
+    Case("", "", 2, 512),
+    Case("", "", 2, 512, "udp"),
+    Case("1gbit", "0%", 2, 512),
+    Case("1gbit", "1%", 2, 512),
+    Case("10gbit", "0%", 2, 512),
+    Case("10gbit", "1%", 2, 512),
+    Case("10gbit", "1%", 8, 512),
+]
+
+
+def commands(kind: str, case: Case, folder: str, seconds: float) -> list[list[str]]:
+    return [
+        [str(PROGRAM), str(LIBRARIES[kind]), role, folder, str(case.connections), str(case.kib << 10), str(seconds)]
+        for role in ("receive", "send")
+    ]
+
+
+def outputs(processes: list[subprocess.Popen[str]], what: str) -> Result:
+    """Of the receiver and the sender, in this order."""
+    found = []
+    for process in processes:
+        text, errors = process.communicate(timeout=LIMIT_SECONDS)
+        if process.returncode != 0:
+            raise SystemExit(f"{what}: ended with {process.returncode}\n{text[-3000:]}{errors[-3000:]}")
+        found.append(json.loads(text.splitlines()[-1]))
+    receiver, _ = found
+    return Result(8 * receiver["bytes"] / 1e9 / receiver["seconds"], receiver["test_ns"], receiver["one_way_us"])
+
+
+def run(kind: str, case: Case, seconds: float) -> Result:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    what = f"{case}, {kind}"
+    with tempfile.TemporaryDirectory() as folder:
+        both = commands(kind, case, folder, seconds)
+        if not case.rate:
+            env = {**os.environ, "MLT_HOST": "127.0.0.1", "MLT_DATAPATH": case.datapath}
+            return outputs([subprocess.Popen(one, env=env, **pipes) for one in both], what)
+        with Testbed(hosts=2, rate=case.rate, loss=case.loss) as bed:
+            bed.set_tcp_control(CONTROL)
+            return outputs([bed.popen(host, one, **pipes) for host, one in zip(bed.hosts, both, strict=True)], what)
+
+
+def measure(cases: list[Case], turns: int, seconds: float) -> dict[Case, dict[str, list[Result]]]:
+    """The kinds take turns, the first of which changes."""
+    results: dict[Case, dict[str, list[Result]]] = {case: {kind: [] for kind in LIBRARIES} for case in cases}
+    for case in cases:
+        for turn in range(turns):
+            for kind in list(LIBRARIES)[:: 1 if turn % 2 == 0 else -1]:
+                one = run(kind, case, seconds)
+                results[case][kind].append(one)
+                print(f"{case.place}, {case.connections} connections, turn {turn + 1}: {kind} {one.gbps:.2f} Gbit/s, "
+                      f"test {one.test_ns:.0f} ns, one way {one.one_way_us:.0f} us", flush=True)  # fmt: skip
+    return results
+
+
+def median(results: list[Result], name: str) -> float:
+    return statistics.median(getattr(one, name) for one in results)
+
+
+def table(results: dict[Case, dict[str, list[Result]]]) -> str:
+    kinds = list(LIBRARIES)
+    lines = ["| network | connections | transfers | " + " | ".join(f"{kind}, Gbit/s" for kind in kinds)
+             + " | mlt / TCP | " + " | ".join(f"{kind}, `test` in ns" for kind in kinds)
+             + " | " + " | ".join(f"{kind}, 8 bytes one way in us" for kind in kinds) + " |",
+             "|---|---|---|" + "---|" * (3 * len(kinds) + 1)]  # fmt: skip
+    for case, by_kind in results.items():
+        speeds = {kind: median(by_kind[kind], "gbps") for kind in kinds}
+        cells = [f"{speed:.2f}" for speed in speeds.values()] + [f"{speeds['mlt'] / speeds['TCP']:.2f}"]
+        cells += [f"{median(by_kind[kind], name):.0f}" for name in ("test_ns", "one_way_us") for kind in kinds]
+        lines.append(f"| {case.place} | {case.connections} | {case.kib} KiB | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def page(results: dict[Case, dict[str, list[Result]]], turns: int, seconds: float) -> str:
+    arguments = f' NCCL_SPEED_ARGS="{" ".join(sys.argv[1:])}"' if len(sys.argv) > 1 else ""
+    return f"""# NCCL's plugin and plain TCP
+
+Made by `make nccl-speed{arguments}` on {datetime.now(timezone.utc).date()}, on a machine with 2 shared cores, without a
+GPU and without NCCL: a program plays NCCL's part with either plugin (`tests/plugins/nccl`). Medians of {turns} turns of
+{seconds:g} s, of which the first second does not count; the plugins take turns. 8 transfers in progress on each
+connection. TCP: a plain plugin of the same table, one socket for each connection, cubic. Both processes poll all
+the time, as NCCL's proxy threads do, so CPU times say nothing. `test`: a call for a receive that nothing was sent for.
+
+{table(results)}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3, help="per run; the first is not counted")
+    parser.add_argument("--places", default="loopback,testbed")
+    parser.add_argument("--no-page", action="store_true", help="print the table only")
+    chosen = parser.parse_args()
+    places = chosen.places.split(",")
+    cases = [case for case in CASES if ("testbed" if case.rate else "loopback") in places]
+    results = measure(cases, chosen.turns, chosen.seconds)
+    print(table(results))
+    if not chosen.no_page:
+        PAGE.write_text(page(results, chosen.turns, chosen.seconds), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
