@@ -17,7 +17,7 @@ from mlt.switch_configs.semantics import Finding, findings
 
 @dataclass(frozen=True, kw_only=True)
 class TargetResult:
-    """``status``: written, refused (the target cannot express it), skipped (a tool is missing) or broken (a defect)."""
+    """``status``: ok, refused (the target cannot express it), skipped (a tool is missing) or broken (a defect)."""
 
     target: str
     status: str
@@ -85,4 +85,4 @@ def _one(policy: Policy, name: str, ports: tuple[str, ...] | None) -> TargetResu
     except SwitchConfigError as error:
         return TargetResult(target=name, status="broken", detail=str(error))
     without = "\n".join(f"without {feature} ({MEANING[feature]}): {why}" for feature, why in generated.plan.accepted)
-    return TargetResult(target=name, status="written", detail=without, generated=generated)
+    return TargetResult(target=name, status="ok", detail=without, generated=generated)

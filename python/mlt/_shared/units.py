@@ -29,6 +29,7 @@ class Quantity:
     kind: str
     examples: tuple[str, str]
     units: Mapping[str, Decimal]
+    bare: str  # what a number without a unit counts
     pattern: str
     text_of: Callable[[float], str]
 
@@ -44,7 +45,9 @@ class Quantity:
             more = "; without % it is a fraction below 1, and all is 100%" if is_bare_loss else ""
             raise ValueError(f"expected a {self.kind} such as {self.examples[0]} or {self.examples[1]}{more}")
         if not (above < number and least <= number <= most):
-            raise ValueError(f"expected a {self.kind} {self._limits(least, most, above)}")
+            is_bare = self is not LOSS and isinstance(given, str) and _is_bare(given)
+            more = f"; a number alone counts {base or self.bare}: write {self.examples[0]}, say" if is_bare else ""
+            raise ValueError(f"expected a {self.kind} {self._limits(least, most, above)}{more}")
         return float(Decimal(repr(number)) / scale) if base else number
 
     def named(self, name: str, given: object, *, most: float = math.inf, above: float = -math.inf) -> float:
@@ -150,6 +153,7 @@ RATE = Quantity(
         for prefix, power in _PREFIXES.items()
         for unit in ("bit", "bit/s", "bps")
     },
+    "bit/s",
     r"[kKmMgGtT]?([bB]it(/s)?|bps)",
     format_rate,
 )
@@ -158,6 +162,7 @@ SIZE = Quantity(
     ("256KiB", "'97 MB'"),
     {f"{prefix}b": Decimal(10) ** power for prefix, power in _PREFIXES.items()}
     | {f"{prefix}ib": Decimal(1024) ** (power // 3) for prefix, power in _PREFIXES.items() if prefix},
+    "bytes",
     r"([kKmMgGtT]i?)?[bB]",
     format_size,
 )
@@ -168,7 +173,8 @@ TIME = Quantity(
         "ns": Decimal("1e-9"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1),
         "m": Decimal(60), "min": Decimal(60), "h": Decimal(3600),
     },
+    "seconds",
     r"(ns|us|µs|ms|s|m|min|h)",
     format_time,
 )  # fmt: skip
-LOSS = Quantity("loss", ("1%", "0.01"), {"%": Decimal("0.01")}, "%", format_loss)
+LOSS = Quantity("loss", ("1%", "0.01"), {"%": Decimal("0.01")}, "a fraction", "%", format_loss)

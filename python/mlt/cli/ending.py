@@ -1,8 +1,8 @@
 """How every command ends: its exit status, and standard streams that the caller closed or nobody reads.
 
 Exit statuses: 0, success; 1, the command failed or found a problem; 2, the command line, a variable or an input file is
-wrong; 127, the program to run was not found; 130, interrupted; 141, nobody reads the output any more; 128 and the
-number of another signal that ended it.
+wrong; 126, the program to run cannot be executed; 127, it was not found; 130, interrupted; 141, nobody reads the output
+any more; 128 and the number of another signal that ended it.
 Imports nothing but the standard library, so that the entry point stays light.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-FAILED, USAGE, NOT_FOUND, INTERRUPTED, UNREAD = 1, 2, 127, 130, 141
+FAILED, USAGE, NOT_EXECUTABLE, NOT_FOUND, INTERRUPTED, UNREAD = 1, 2, 126, 127, 130, 141
 
 
 class OutputError(Exception):
@@ -64,16 +64,27 @@ def interrupted(error: BaseException | None) -> int:
     return int(getattr(error, "status", INTERRUPTED))
 
 
-def not_found_text(program: str) -> str:
-    """The error of a program to run that is not there.
+def unrunnable(program: str) -> tuple[int, str] | None:
+    """Exit status and error if a program to run is not there, or is a Python script without an interpreter; else None.
 
-    >>> not_found_text("train.py")
-    "program not found: 'train.py'; to run a Python script, write python train.py"
+    >>> unrunnable("no-such-script.py")
+    (127, "program not found: 'no-such-script.py'; to run a Python script, write python no-such-script.py")
     """
-    if program.endswith(".py"):
-        return f"program not found: {program!r}; to run a Python script, write python {program}"
-    is_here = "/" not in program and os.path.isfile(program)
-    return f"program not found: {program!r}" + (f"; to run a file of this folder, write ./{program}" if is_here else "")
+    import shutil
+
+    found = shutil.which(program)
+    is_script = program.endswith(".py")
+    if found is None and is_script:
+        return NOT_FOUND, f"program not found: {program!r}; to run a Python script, write python {program}"
+    if found is None:
+        is_here = "/" not in program and os.path.isfile(program)
+        more = f"; to run a file of this folder, write ./{program}" if is_here else ""
+        return NOT_FOUND, f"program not found: {program!r}{more}"
+    if is_script:
+        with open(found, "rb") as file:
+            if file.read(2) != b"#!":  # a shell would run it
+                return NOT_EXECUTABLE, f"{program!r} does not begin with #!: write python {program}"
+    return None
 
 
 def finish(command: Callable[[], object]) -> NoReturn:

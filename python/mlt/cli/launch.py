@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlt._shared import processes as supervisor
-from mlt.cli.ending import NOT_FOUND, interrupted, not_found_text
+from mlt.cli.ending import NOT_EXECUTABLE, interrupted, unrunnable
 from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.demo.problem import DemoError
@@ -20,7 +20,6 @@ from mlt.demo.processes import free_port_pair
 from mlt.job.secret import own_secret
 
 HOST = "127.0.0.1"
-NOT_EXECUTABLE = 126
 
 app = App(context={"allow_interspersed_args": False})
 
@@ -73,9 +72,10 @@ def launch(
             # Without the cause: its frames hold the job's secret.
             raise _CannotStartError(f"{names[rank]}: cannot start {words[0]!r}: {_why(error)}") from None
 
-    if shutil.which(command[0]) is None:
-        _say(not_found_text(command[0]))
-        raise typer.Exit(NOT_FOUND)
+    if (problem := unrunnable(command[0])) is not None:
+        status, text = problem
+        _say(text)
+        raise typer.Exit(status)
     try:
         with supervisor.interruptible():
             outcome = supervisor.run(names, start, grace=grace, services=services)

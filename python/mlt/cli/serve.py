@@ -124,5 +124,6 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
     return getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
 
-def _rank_of(index: int, world_size: int | None) -> int | None:
-    return None if world_size is None else world_size + index
+def _rank_of(index: int, world_size: int | None) -> int:
+    """Without a world size the job is refused for that, whatever the rank."""
+    return (world_size or 0) + index

@@ -185,13 +185,18 @@ def _summary(report: checking.Report) -> list[str]:
             f"{len(refused)} of {len(report.results)} targets refuse the policy as it is ({', '.join(refused)}); the "
             "notes say why, and what to write into it; --target checks yours alone"
         )
+    if skipped := [result.target for result in report.results if result.status == "skipped"]:
+        lines.append(
+            f"{len(skipped)} of {len(report.results)} targets are not checked ({', '.join(skipped)}): the notes say "
+            "what is missing on this machine"
+        )
     if report.pairs:
         accepted, near = (sum(getattr(pair, name) for pair in report.pairs) for name in ("accepted", "near"))
         disagree = sum(bool(pair.unexplained) for pair in report.pairs)
         lines.append(
-            f"{len(report.pairs)} pair{'s'[: len(report.pairs) - 1]} of those written compared, {disagree} disagree; "
-            f"settings that differ: {accepted:,} where the policy accepts it, {near:,} by no more than rounding or the "
-            "least distance between two thresholds"
+            f"{len(report.pairs)} pair{'s'[: len(report.pairs) - 1]} of those that are ok compared, {disagree} "
+            f"disagree; settings that differ: {accepted:,} where the policy accepts it, {near:,} by no more than "
+            "rounding or the least distance between two thresholds"
         )
     return lines
 

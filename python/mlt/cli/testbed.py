@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import click
 
 from mlt._shared.output_files import WriteFailedError
 from mlt.cli.click_style import Group
-from mlt.cli.ending import NOT_FOUND, interrupted, not_found_text
+from mlt.cli.ending import interrupted, unrunnable
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
@@ -124,9 +123,10 @@ def _topology(file: Path | None, options: dict[str, Any]) -> Topology:
 def _check_command(command: tuple[str, ...]) -> None:
     if not command:
         raise BadTopologyError("no command; write it after --, for example: -- python train.py")
-    if shutil.which(command[0]) is None:  # before a network is made for it
-        click.echo(f"testbed: {not_found_text(command[0])}", err=True)
-        raise SystemExit(NOT_FOUND)
+    if (problem := unrunnable(command[0])) is not None:  # before a network is made for it
+        status, text = problem
+        click.echo(f"testbed: {text}", err=True)
+        raise SystemExit(status)
 
 
 @app.command()
@@ -222,7 +222,7 @@ def _attach(name: str | None) -> Testbed:
 def _chosen() -> str:
     """The testbed of a command line without a name, which this prints."""
     name = state.only_own().name
-    click.echo(f"testbed {name!r}, your only one", err=True)
+    click.echo(f"using testbed {name!r}, the only one of yours", err=True)
     return name
 
 

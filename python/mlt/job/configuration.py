@@ -108,6 +108,13 @@ class JobConfig:
             # Of the two, the address is more specific.
             host = variables.text(env, "MLT_HOST")
             interface = variables.text(env, "MLT_INTERFACE") if host is None else None
+        missing = [
+            name
+            for name, value in (("RANK", rank), ("WORLD_SIZE", world_size))
+            if value is None and not variables.text(env, name)
+        ]
+        if missing:
+            raise ConfigError(_missing_text(missing, env))
         world_size = _required(env, "WORLD_SIZE", world_size, least=1)
         if services is None:
             services = variables.integer(env, "MLT_SERVICES", most=MAX_RANKS) or 0
@@ -147,8 +154,18 @@ def _check(condition: bool, text: str) -> None:
         raise ConfigError(text)
 
 
+def _missing_text(missing: list[str], env: Mapping[str, str]) -> str:
+    """What to do without RANK or WORLD_SIZE; names MASTER_ADDR and MASTER_PORT too where they will be missed next."""
+    wanted = [*missing, *(name for name in ("MASTER_ADDR", "MASTER_PORT") if not variables.text(env, name))]
+    arguments = " and ".join(f"{name.lower()}=" for name in missing)
+    return (
+        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set: start with mlt launch or torchrun, "
+        f"or set {', '.join(wanted)}, or pass {arguments}"
+    )
+
+
 def _required(env: Mapping[str, str], name: str, given: int | None, *, least: int) -> int:
+    """One of the variables whose absence ``_missing_text`` has told."""
     value = given if given is not None else variables.integer(env, name, least=least, most=MAX_RANKS)
-    if value is None:
-        raise ConfigError(f"{name} is not set: start with mlt launch or torchrun, set {name}, or pass {name.lower()}=")
+    assert value is not None
     return value

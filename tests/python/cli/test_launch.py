@@ -145,6 +145,12 @@ def test_launch__a_script_in_place_of_its_interpreter(tmp_path: Path) -> None:
     )
     assert done.returncode == 127
     assert "write ./two" in done.stderr
+    script = tmp_path / "two.py"
+    script.write_text("import sys\n")
+    script.chmod(0o755)
+    done = launch("-n", "2", str(script))
+    assert done.returncode == 126
+    assert f"write python {script}" in done.stderr
 
 
 def test_launch__a_program_that_cannot_be_executed_is_named_and_no_secret_shown(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def test_resolve__arguments_come_first() -> None:
 @pytest.mark.parametrize(
     ("environ", "variable"),
     [
-        ({"RANK": None}, "RANK is not set"),
+        ({"RANK": None}, "RANK is not set: start with mlt launch or torchrun, or set RANK, or pass rank="),
+        ({"RANK": None, "WORLD_SIZE": ""}, "RANK and WORLD_SIZE are not set"),
+        ({"RANK": None, "MASTER_ADDR": None}, "set RANK, MASTER_ADDR,"),
         ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
         ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
         ({"MASTER_PORT": None}, "MLT_RENDEZVOUS_PORT, or MASTER_PORT"),

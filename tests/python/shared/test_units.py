@@ -215,6 +215,19 @@ def test_read__a_bare_number_counts_in_the_base_that_is_asked_for() -> None:
         TIME.read("2s", base="us", most=1)
 
 
+@pytest.mark.parametrize(
+    ("quantity", "text", "hint"),
+    [
+        (RATE, "200", "counts bit/s: write 200mbit"),
+        (SIZE, "3", "counts bytes: write 256KiB"),
+        (TIME, "2", "counts us: "),
+    ],
+)
+def test_read__a_number_alone_that_is_out_of_range_says_what_it_counts(quantity: Any, text: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=hint):
+        quantity.read(text, least=8_000, most=9_000, base="us" if quantity is TIME else "")
+
+
 @given(st.floats(1, 1e15))
 def test_formats__read_back(number: float) -> None:
     assert RATE.read(units.format_rate(number)) == pytest.approx(number, rel=1e-3)
