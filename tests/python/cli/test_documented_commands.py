@@ -37,8 +37,8 @@ def code_of(text: str) -> Iterator[str]:
 
 
 def wrong_in(code: str) -> Iterator[str]:
-    """What is wrong with the ``mlt`` commands in a line."""
-    for match in re.finditer(r"(?<![\w/.-])mlt (?=((?:[a-z]|-)[^`]*))", code):
+    """What is wrong with the ``mlt`` commands in a line; ``VARIABLE=mlt`` before another program is none."""
+    for match in re.finditer(r"(?<![\w/.=-])mlt (?=((?:[a-z]|-)[^`]*))", code):
         given = _END.split(match[1], maxsplit=1)[0]
         words = given.split()
         names = [" ".join(words[:count]) for count in range(len(words), -1, -1)]
