@@ -45,13 +45,19 @@ def test_uneven_batches__are_an_error_everywhere_that_names_both_operations() ->
         assert_names(outcome, "wait for each other", "rank 0 in", "metrics", "rank 1 in", "gradients of sgd", "batches")
 
 
-@pytest.mark.parametrize("how", ["error", "signal"])
-def test_rank_that_ends_in_fit__is_named_on_the_other(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "status", "cause"),
+    [
+        ("error", 1, "ended by ArithmeticError without hvd.shutdown()"),
+        ("Ctrl-C", -signal.SIGINT, "ended by KeyboardInterrupt without hvd.shutdown()"),
+        ("signal", -signal.SIGKILL, "gone"),
+    ],
+)
+def test_rank_that_ends_in_fit__is_named_on_the_other(how: str, status: int, cause: str) -> None:
     kill = 1 if how == "signal" else None
     other, ended = run_job("ends_in_fit", kill=kill, how=how)
-    assert ended.status == (1 if how == "error" else -signal.SIGKILL)
+    assert ended.status == status
     assert other.status == 0, other.output
-    cause = "ended by ArithmeticError without hvd.shutdown()" if how == "error" else "gone"
     assert_names(other.answer, "rank 1", cause)
 
 
