@@ -17,6 +17,7 @@ LINKS = {
     "torch": ROOT / "plugins" / "torch",
     "tensorflow": ROOT / "plugins" / "tensorflow",
     "torch_autoload": ROOT / "plugins" / "torch_autoload",
+    "nccl": ROOT / "plugins" / "nccl" / "python" / "nccl",
     "switch_configs": ROOT / "switch_configs",
 }
 

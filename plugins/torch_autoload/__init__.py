@@ -14,6 +14,7 @@ def register() -> None:
 
     TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns torch's entry points off; scripts then need ``import mlt.torch``.
     """
+    _load_nccl_plugin()
     try:
         import torch.distributed as dist
 
@@ -25,3 +26,14 @@ def register() -> None:
         if isinstance(error, KeyboardInterrupt):
             raise
         warnings.warn(f'mlt: torch.distributed has no backend "mlt": {error}', RuntimeWarning, stacklevel=2)
+
+
+def _load_nccl_plugin() -> None:
+    """If NCCL_NET_PLUGIN names mlt's plugin, load it from the wheel: NCCL then finds it without LD_LIBRARY_PATH."""
+    try:
+        from mlt import nccl
+
+        if nccl.is_wanted():
+            nccl.load()
+    except Exception as error:
+        warnings.warn(f"mlt: NCCL's plugin cannot be loaded: {error}", RuntimeWarning, stacklevel=3)

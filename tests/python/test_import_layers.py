@@ -15,6 +15,7 @@ SOURCES = {
     "plugins/tensorflow": "mlt.tensorflow",
     "plugins/torch": "mlt.torch",
     "plugins/torch_autoload": "mlt.torch_autoload",
+    "plugins/nccl/python/nccl": "mlt.nccl",
     "switch_configs": "mlt.switch_configs",
     "studies": "studies",
 }
@@ -48,6 +49,7 @@ LAYERS = (
     "mlt.perf",
     "mlt.tensorflow",
     "mlt.torch",
+    "mlt.nccl",
     "mlt.torch_autoload",
     "mlt.demo",
     "mlt.cli",

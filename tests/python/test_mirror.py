@@ -53,6 +53,7 @@ TESTED_BY = {
     "mlt.job._rendezvous_host": "python/job/test_rendezvous.py",
     "mlt.job._rendezvous_lines": "python/job/test_rendezvous.py",
     "mlt.job.handshake_client": "python/job/test_rendezvous.py",
+    "mlt.nccl.__main__": "plugins/nccl/test_nccl.py",
     "mlt.operation": "python/transport/test_context_waits.py",
     "mlt.options._plan_paths": "python/options/test_paths.py",
     "mlt.options.arguments": "python/transport/test_bad_input.py",
@@ -113,7 +114,7 @@ TESTED_BY = {
 def mirrored(name: str) -> list[Path]:
     """The test files that have the name of the module ``name``."""
     parts = [part.lstrip("_") for part in name.split(".")[1:]]
-    if parts[0] in ("tensorflow", "torch"):
+    if parts[0] in ("nccl", "tensorflow", "torch"):
         folder = (TESTS / "plugins").joinpath(*(parts[:-1] or parts))
     else:
         folder = (TESTS / "python").joinpath(*(parts[:-1] or ["transport"]))
