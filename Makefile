@@ -11,6 +11,7 @@
 #   make targets measures mlt against its targets (docs/results/line-rate.md); eight minutes, as root
 #   make collective-table  runs the tests of all collectives and writes docs/results/collectives.md; as root
 #   make collective-speed  times every collective beside gloo and Open MPI (docs/results/collective-speed.md); as root
+#   make crossover  times each algorithm of an all-reduce by ranks and size (docs/collectives.md)
 #   make scale    measures what grows with ranks, keys and messages (docs/results/scale.md); six minutes
 #   make attacks  attacks a running job from another host (docs/results/attacks.md); three minutes, as root
 #   make chaos    real ranks in a faulty network, checked by the oracle; CHAOS_ARGS="--seconds 600": the long form
@@ -36,7 +37,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed attacks chaos torch-suite recipes test-tensorflow tensorflow-speed torch-speed nccl-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow tensorflow-speed torch-speed nccl-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -170,6 +171,10 @@ scale: $(VENV)/.wheel
 # What the tests of all collectives record: docs/results/collectives.md; as root.
 collective-table: $(VENV)/.wheel
 	$(BIN)/python tools/collective_table.py
+
+# Each algorithm of an all-reduce by world and size, on this host: the crossovers of docs/collectives.md; ten minutes.
+crossover: $(VENV)/.wheel
+	$(BIN)/python tools/crossover.py $(CROSSOVER_ARGS)
 
 # Every collective beside gloo and, where it is installed, Open MPI, on loopback and testbeds; six minutes.
 collective-speed: $(VENV)/.wheel

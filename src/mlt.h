@@ -261,6 +261,11 @@ struct CollectiveOptions {
 enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, kOr, kXor };
 inline constexpr std::uint8_t kReductionCount = 8;
 
+// How an all-reduce carries the tensors (docs/collectives.md). kAutomatic: by the group's size, the tensor's and the
+// loss bound. All but kRing lose nothing, whatever the bound.
+enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving };
+inline constexpr std::uint8_t kAlgorithmCount = 5;
+
 // The reduction of all members' tensors, in place. Only a sum or mean of floating point may have a loss bound, and only
 // the sums on their way may lose, up to the bound of all that a rank receives: all members end with the same bits.
 // Completion::missing_bytes is what this rank's receives missed.
@@ -268,6 +273,7 @@ struct AllReduceOptions : CollectiveOptions {
   std::span<std::byte> data;  // as many elements on every rank
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;
+  Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
 // Part i of the input goes to member i, part i of the output comes from it; the own part is copied.

@@ -78,6 +78,16 @@ enum {
   MLT_XOR = 7
 };
 
+/* How an all-reduce carries the tensors. AUTOMATIC: by their size, the group's and the loss bound. All but RING lose
+ * nothing, whatever the bound. */
+enum {
+  MLT_ALGORITHM_AUTOMATIC = 0,
+  MLT_ALGORITHM_DIRECT = 1,
+  MLT_ALGORITHM_CENTRAL = 2,
+  MLT_ALGORITHM_RING = 3,
+  MLT_ALGORITHM_HALVING = 4
+};
+
 /* How an operation ended. */
 enum {
   MLT_STATUS_COMPLETE = 0,
@@ -194,9 +204,9 @@ typedef struct mlt_collective_options {
   uint32_t element;
   uint32_t reduction; /* all-reduce, reduce-scatter and reduce */
   uint32_t layer;
-  uint32_t layers;   /* 0: 1 */
-  uint16_t root;     /* gather, broadcast, reduce and scatter */
-  uint16_t reserved; /* 0 */
+  uint32_t layers;    /* 0: 1 */
+  uint16_t root;      /* gather, broadcast, reduce and scatter */
+  uint16_t algorithm; /* all-reduce: the same on every rank */
 } mlt_collective_options;
 
 typedef struct mlt_range {

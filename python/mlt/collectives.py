@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from mlt.job.configuration import JobConfig
 
 
+# Names of an all-reduce's algorithms.
+ALGORITHMS = tuple(one.name.lower() for one in _core.Algorithm if one is not _core.Algorithm.AUTOMATIC)
+
 _P = ParamSpec("_P")
 
 
@@ -62,13 +65,17 @@ class GroupCollectives:
         timeout: float | None = None,
         dtype: str | None = None,
         check_finite: bool = False,
+        algorithm: str | None = None,
     ) -> Operation:
         """Start replacing ``tensor`` by the reduction of all ranks' tensors: by default their mean.
 
         ``op``: how the elements are combined. Every element type has SUM, MIN, MAX and PRODUCT; floating point has
         MEAN; integers and bool have AND, OR and XOR, bit by bit. Integers are exact: sums and products wrap. A sum of
         bool is "or", its product "and". float16 and bfloat16 are computed in float32, and rounded once if the tensor is
-        small, else at each of the ring's ``n - 1`` hops.
+        small, else at each of the ring's ``n - 1`` hops, or of the ``log2 n`` of halving.
+
+        ``algorithm``: "direct", "central", "ring" or "halving" instead of the one that fits the sizes of tensor and
+        group (docs/collectives.md); the same on every rank. Only the ring loses anything, whatever the bound.
 
         Ring algorithm: the sums go around the ring once, then the results. Only sums may be lost, up to ``loss_bound``
         of all that a rank receives of them; missing values count as zero. A ``loss_bound`` above 0 needs a SUM or MEAN
@@ -95,6 +102,7 @@ class GroupCollectives:
         operation = self._engine.post_all_reduce(
             tensor,
             op,
+            _algorithm(algorithm),
             *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "all_reduce")
@@ -424,6 +432,14 @@ class GroupCollectives:
 
     def _operation(self, operation: int, kind: Kind) -> Operation:
         return Operation(operation, kind, -1, 0, cast("Context", self))
+
+
+def _algorithm(name: str | None) -> _core.Algorithm:
+    if name is None:
+        return _core.Algorithm.AUTOMATIC
+    if name not in ALGORITHMS:
+        raise ConfigError(f"algorithm is {name!r}; expected one of {', '.join(ALGORITHMS)}, or None")
+    return _core.Algorithm[name.upper()]
 
 
 def _stream(stream: int) -> int:

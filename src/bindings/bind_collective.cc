@@ -38,9 +38,32 @@ const char* enumerator(Reduction reduction) {
   return "";
 }
 
+const char* enumerator(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kAutomatic:
+      return "AUTOMATIC";
+    case Algorithm::kDirect:
+      return "DIRECT";
+    case Algorithm::kCentral:
+      return "CENTRAL";
+    case Algorithm::kRing:
+      return "RING";
+    case Algorithm::kHalving:
+      return "HALVING";
+  }
+  return "";
+}
+
 }  // namespace
 
 void register_reductions(py::module_& module) {
+  py::native_enum<Algorithm> algorithms(module, "Algorithm", "enum.Enum", "How an all-reduce carries the tensors.");
+  for (std::uint8_t i = 0; i < kAlgorithmCount; ++i) {
+    const auto algorithm = static_cast<Algorithm>(i);
+    algorithms.value(enumerator(algorithm), algorithm);
+  }
+  algorithms.finalize();
+
   py::native_enum<Reduction> reductions(module, "Reduction", "enum.Enum", "How the tensors of a group become one.");
   for (std::uint8_t i = 0; i < kReductionCount; ++i) {
     const auto reduction = static_cast<Reduction>(i);
@@ -55,15 +78,16 @@ void register_collectives(py::class_<EngineHandle>& engine) {
   engine
       .def(
           "post_all_reduce",
-          [](EngineHandle& self, py::handle tensor, Reduction reduction, Ranks ranks, std::uint32_t stream,
-             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype,
-             bool check_finite) {
-            return self.post_all_reduce(tensor, reduction,
+          [](EngineHandle& self, py::handle tensor, Reduction reduction, Algorithm algorithm, Ranks ranks,
+             std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
+             std::int64_t timeout_ns, std::string dtype, bool check_finite) {
+            return self.post_all_reduce(tensor, reduction, algorithm,
                                         CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
                                                             timeout_ns, std::move(dtype), check_finite});
           },
-          py::arg("tensor"), py::arg("reduction"), py::arg("ranks"), py::arg("stream"), py::arg("loss_bound"),
-          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("check_finite") = false)
+          py::arg("tensor"), py::arg("reduction"), py::arg("algorithm"), py::arg("ranks"), py::arg("stream"),
+          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"),
+          py::arg("check_finite") = false)
       .def(
           "post_all_to_all",
           [](EngineHandle& self, py::handle output, py::handle input, Parts output_parts, Parts input_parts,

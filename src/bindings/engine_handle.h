@@ -92,7 +92,8 @@ class EngineHandle {
 
   OperationId post_send(py::handle tensor, const SendArguments& arguments);
   OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
-  OperationId post_all_reduce(py::handle tensor, Reduction reduction, const CollectiveArguments& arguments);
+  OperationId post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm,
+                              const CollectiveArguments& arguments);
   // Parts in elements; empty: equal parts.
   OperationId post_all_to_all(py::handle output, py::handle input, std::vector<std::uint64_t> output_parts,
                               std::vector<std::uint64_t> input_parts, const CollectiveArguments& arguments);

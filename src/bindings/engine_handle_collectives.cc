@@ -71,7 +71,7 @@ void EngineHandle::lend_buffers(Options& options, const std::string& what, py::h
   options.lent = lent;
 }
 
-OperationId EngineHandle::post_all_reduce(py::handle tensor, Reduction reduction,
+OperationId EngineHandle::post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm,
                                           const CollectiveArguments& arguments) {
   Engine& target = engine();
   const auto what = [] { return "all-reduce"; };
@@ -81,6 +81,7 @@ OperationId EngineHandle::post_all_reduce(py::handle tensor, Reduction reduction
   options.data = {view.data(), view.bytes()};
   options.element = view.element();
   options.reduction = reduction;
+  options.algorithm = algorithm;
   const auto lent = std::make_shared<Lent>(std::move(view));
   options.lent = lent;
   return without_gil([&] { return target.post_all_reduce(options); });

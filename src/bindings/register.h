@@ -19,7 +19,7 @@ void register_simulator(pybind11::module_& module);
 // The push-pull part and the collective part of class Engine; called by register_engine.
 void register_push_pull(pybind11::class_<EngineHandle>& engine);
 void register_collectives(pybind11::class_<EngineHandle>& engine);
-// Reduction, which the collectives take.
+// Reduction and Algorithm, which the collectives take.
 void register_reductions(pybind11::module_& module);
 
 }  // namespace mlt::bindings

@@ -36,6 +36,10 @@ static_assert(kSame<Element::kUint8, MLT_UINT8> && kSame<Element::kInt8, MLT_INT
 static_assert(kSame<Reduction::kSum, MLT_SUM> && kSame<Reduction::kMean, MLT_MEAN> && kSame<Reduction::kMin, MLT_MIN> &&
               kSame<Reduction::kMax, MLT_MAX> && kSame<Reduction::kProduct, MLT_PRODUCT> &&
               kSame<Reduction::kAnd, MLT_AND> && kSame<Reduction::kOr, MLT_OR> && kSame<Reduction::kXor, MLT_XOR>);
+static_assert(kSame<Algorithm::kAutomatic, MLT_ALGORITHM_AUTOMATIC> &&
+              kSame<Algorithm::kDirect, MLT_ALGORITHM_DIRECT> && kSame<Algorithm::kCentral, MLT_ALGORITHM_CENTRAL> &&
+              kSame<Algorithm::kRing, MLT_ALGORITHM_RING> && kSame<Algorithm::kHalving, MLT_ALGORITHM_HALVING> &&
+              kAlgorithmCount == 5);
 static_assert(kSame<Status::kComplete, MLT_STATUS_COMPLETE> && kSame<Status::kWithinBound, MLT_STATUS_WITHIN_BOUND> &&
               kSame<Status::kDeadline, MLT_STATUS_DEADLINE> && kSame<Status::kSizeMismatch, MLT_STATUS_SIZE_MISMATCH> &&
               kSame<Status::kTypeMismatch, MLT_STATUS_TYPE_MISMATCH> &&
@@ -56,7 +60,7 @@ static_assert(ends_at<mlt_options, std::uint16_t>(offsetof(mlt_options, control_
 static_assert(ends_at<mlt_peer, std::uint32_t>(offsetof(mlt_peer, reserved)));
 static_assert(ends_at<mlt_send_options, std::uint16_t[3]>(offsetof(mlt_send_options, reserved)));
 static_assert(ends_at<mlt_receive_options, std::uint16_t>(offsetof(mlt_receive_options, up_to)));
-static_assert(ends_at<mlt_collective_options, std::uint16_t>(offsetof(mlt_collective_options, reserved)));
+static_assert(ends_at<mlt_collective_options, std::uint16_t>(offsetof(mlt_collective_options, algorithm)));
 static_assert(ends_at<mlt_completion, std::uint32_t>(offsetof(mlt_completion, reserved)));
 static_assert(sizeof(Range) == sizeof(mlt_range) && offsetof(Range, length_bytes) == offsetof(mlt_range, length_bytes));
 
@@ -169,12 +173,12 @@ struct Uses {
   bool root = false;
   bool reduction = false;
   bool parts = false;
+  bool algorithm = false;
 };
 
 // Reads what is common, and rejects members that the collective would ignore.
 mlt_collective_options read_collective(const mlt_collective_options* given, const char* function, Uses uses) {
   const mlt_collective_options known = read(given, function, "options");
-  check(known.reserved == 0, function, "reserved must be 0");
   const auto unused = [&](bool is_set, const char* name) {
     check(!is_set, function, (std::string(name) + " is set, and this collective does not use it: set it to 0").c_str());
   };
@@ -183,6 +187,7 @@ mlt_collective_options read_collective(const mlt_collective_options* given, cons
   if (!uses.root) unused(known.root != 0, "root");
   if (!uses.reduction) unused(known.reduction != 0, "reduction");
   if (!uses.parts) unused(known.send_bytes != nullptr || known.receive_bytes != nullptr, "send_bytes or receive_bytes");
+  if (!uses.algorithm) unused(known.algorithm != 0, "algorithm");
   check((known.ranks == nullptr) == (known.rank_count == 0), function,
         "ranks and rank_count must both be set, or both be 0 for all ranks");
   return known;
@@ -205,6 +210,12 @@ void set_input(Given& options, const mlt_collective_options& given, const char* 
 template <typename Given>
 void set_output(Given& options, const mlt_collective_options& given, const char* function) {
   options.output = bytes_of<std::byte>(given.output, given.output_bytes, function, "output");
+}
+
+Algorithm algorithm_of(const mlt_collective_options& given, const char* function) {
+  if (given.algorithm < kAlgorithmCount) return static_cast<Algorithm>(given.algorithm);
+  reject(std::string(function) + ": algorithm is " + std::to_string(given.algorithm) + "; it must be 0 to " +
+         std::to_string(kAlgorithmCount - 1));
 }
 
 Reduction reduction_of(const mlt_collective_options& given, const char* function) {
@@ -284,12 +295,13 @@ int collective(mlt_context* context, const mlt_collective_options* options, std:
 }  // namespace mlt::c
 
 int mlt_post_all_reduce(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
-  return c::collective(context, options, operation, __func__, {.output = true, .reduction = true},
+  return c::collective(context, options, operation, __func__, {.output = true, .reduction = true, .algorithm = true},
                        &Engine::post_all_reduce,
                        [name = __func__](AllReduceOptions& wanted, const mlt_collective_options& given) {
                          wanted.data = c::bytes_of<std::byte>(given.output, given.output_bytes, name, "output");
                          wanted.element = c::element_of(given.element, name);
                          wanted.reduction = c::reduction_of(given, name);
+                         wanted.algorithm = c::algorithm_of(given, name);
                        });
 }
 

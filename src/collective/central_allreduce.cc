@@ -4,16 +4,10 @@
 #include <cstring>
 #include <utility>
 
-#include "collective/direct_allreduce.h"
-
 namespace mlt::collective {
 
-bool CentralAllReduce::fits(std::uint64_t ranks, std::uint64_t bytes, double loss_bound) {
-  return ranks > kMaxDirectRanks && DirectAllReduce::fits(ranks, bytes, loss_bound);
-}
-
-// PROTOCOL 22.4.4: In a group of more than 16 ranks each member but the first MUST send that transfer to the first
-//     alone, and to and from no other anything but shapes (22.1.14).
+// PROTOCOL 22.4.4: In a central all-reduce each member but the first MUST send that transfer to the first alone, and to
+//     and from no other anything but shapes (22.1.14).
 CentralAllReduce::CentralAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element,
                                    Reduction reduction)
     : data_(data),

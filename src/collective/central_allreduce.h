@@ -16,15 +16,9 @@
 
 namespace mlt::collective {
 
-// Larger groups use it for small tensors.
-inline constexpr std::uint64_t kMaxDirectRanks = 16;
-
 class CentralAllReduce final : public Collective {
  public:
   CentralAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element, Reduction reduction);
-
-  // Whether an all-reduce uses this algorithm: every rank computes the same result.
-  static bool fits(std::uint64_t ranks, std::uint64_t bytes, double loss_bound);
 
   // A send of the result waits for all tensors.
   bool is_ready(const Stream& stream, std::uint32_t step) const override;

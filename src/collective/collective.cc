@@ -9,6 +9,7 @@
 #include "collective/central_allreduce.h"
 #include "collective/direct_allreduce.h"
 #include "collective/exchange.h"
+#include "collective/halving_allreduce.h"
 #include "collective/ring_allreduce.h"
 
 namespace mlt::collective {
@@ -45,7 +46,7 @@ std::string check_all_reduce(const CollectiveRequest& request) {
   if (std::string problem = check_reduction(request); !problem.empty()) return problem;
   if (request.output.size() % wire::element_bytes(request.element) != 0)
     return "its size is not a multiple of the element size";
-  return "";
+  return check_algorithm(request.algorithm, request.ranks.size(), request.output.size());
 }
 
 std::string check_all_to_all(const CollectiveRequest& request) {
@@ -178,7 +179,7 @@ const char* collective_name(CollectiveKind kind) {
 //     all-reduce, 2 all-to-all, 3 gather, 4 all-gather, 5 reduce-scatter, 6 broadcast, 7 reduce, 8 scatter, 9 barrier),
 //     reduction (8; as in 22.2; 0 where there is none), root (16; 0 where there is none), sequence (32), bytes (64; in
 //     an all-to-all of what follows, else of the tensor or of a member's part), loss bound (float64), element type (8),
-//     56 zero bits.
+//     algorithm (8; of an all-reduce, as in 22.2; else 0), 48 zero bits.
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
@@ -188,6 +189,7 @@ std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   base::store_le64(out.data() + 8, shape.bytes);
   base::store_le64(out.data() + 16, std::bit_cast<std::uint64_t>(shape.loss_bound));
   out[24] = static_cast<std::byte>(shape.element);
+  out[25] = static_cast<std::byte>(shape.algorithm);
   return out;
 }
 
@@ -199,6 +201,9 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
                      wire::element_name(static_cast<wire::ElementType>(element)) + ", loss bound " +
                      in_short(std::bit_cast<double>(base::load_le64(&bytes[16])));
   if (has_reduction(kind)) text += std::string(", ") + reduction_name(static_cast<Reduction>(bytes[1]));
+  if (kind == CollectiveKind::kAllReduce) {
+    text += std::string(", algorithm ") + algorithm_name(static_cast<AllReduceAlgorithm>(bytes[25]));
+  }
   if (has_root(kind)) text += ", root " + std::to_string(base::load_le16(&bytes[2]));
   return text;
 }
@@ -214,18 +219,29 @@ Stream make_stream(std::uint16_t peer, bool is_send, std::uint64_t bytes, std::u
 }
 
 bool Collective::is_ready(const Stream&, std::uint32_t) const { return true; }
+bool Collective::may_receive(const Stream&, std::uint32_t) const { return true; }
 void Collective::on_received(const Stream&, std::uint32_t, const core::Completion&) {}
 
+AllReduceAlgorithm algorithm_of(const CollectiveRequest& request) {
+  if (request.kind != CollectiveKind::kAllReduce) return AllReduceAlgorithm::kAutomatic;
+  return algorithm_of(request.algorithm, request.ranks.size(), request.output.size(), request.loss_bound);
+}
+
 std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group) {
-  if (request.kind != CollectiveKind::kAllReduce) return std::make_unique<Exchange>(request, group);
-  // PROTOCOL 22.2.6: A small all-reduce MUST be carried as 22.4 says instead of 22.2.2 to 22.2.4.
-  if (CentralAllReduce::fits(group.size(), request.output.size(), request.loss_bound)) {
-    return std::make_unique<CentralAllReduce>(group, request.output, request.element, request.reduction);
+  const std::span<std::byte> data = request.output;
+  switch (algorithm_of(request)) {
+    case AllReduceAlgorithm::kDirect:
+      return std::make_unique<DirectAllReduce>(group, data, request.element, request.reduction);
+    case AllReduceAlgorithm::kCentral:
+      return std::make_unique<CentralAllReduce>(group, data, request.element, request.reduction);
+    case AllReduceAlgorithm::kRing:
+      return std::make_unique<RingAllReduce>(group, data, request.element, request.reduction, request.loss_bound);
+    case AllReduceAlgorithm::kHalving:
+      return std::make_unique<HalvingAllReduce>(group, data, request.element, request.reduction);
+    case AllReduceAlgorithm::kAutomatic:
+      break;
   }
-  if (DirectAllReduce::fits(group.size(), request.output.size(), request.loss_bound)) {
-    return std::make_unique<DirectAllReduce>(group, request.output, request.element, request.reduction);
-  }
-  return std::make_unique<RingAllReduce>(group, request.output, request.element, request.reduction, request.loss_bound);
+  return std::make_unique<Exchange>(request, group);
 }
 
 std::string check_request(const CollectiveRequest& request, std::uint16_t rank) {

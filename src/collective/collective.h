@@ -1,6 +1,6 @@
 // One collective of a group of ranks, as streams of transfers: the transfers between this rank and each peer, their
-// order and their dependencies. The four are ring_allreduce, direct_allreduce, central_allreduce and exchange;
-// collective/collectives.h runs them.
+// order and their dependencies. They are direct_allreduce, central_allreduce, ring_allreduce, halving_allreduce and
+// exchange; collective/collectives.h runs them.
 //
 // Absent on purpose: posting, time and failure (the runner's), and agreement on a group (the caller's). Memory is the
 // caller's again only from the completion on. Sizes are in bytes unless they say elements.
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/all_reduce_algorithm.h"
 #include "collective/reduction.h"
 #include "collective/verbs.h"
 
@@ -54,6 +55,7 @@ struct CollectiveRequest {
   std::uint16_t root = 0;                    // of gather, broadcast, reduce, scatter: a rank
   double loss_bound = 0;                     // of what a member receives, or of each transfer of it
   Reduction reduction = Reduction::kMean;    // of all-reduce, reduce-scatter, reduce
+  AllReduceAlgorithm algorithm = AllReduceAlgorithm::kAutomatic;  // of all-reduce
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
   base::DurationNs timeout_ns = 0;  // from the start; 0: the default
@@ -87,6 +89,7 @@ struct Shape {
   std::uint64_t bytes = 0;  // all-reduce: of the tensor; else: of the stream
   double loss_bound = 0;
   wire::ElementType element = wire::ElementType::kFloat32;
+  AllReduceAlgorithm algorithm = AllReduceAlgorithm::kAutomatic;  // all-reduce: the one that carries it
 };
 inline constexpr std::size_t kShapeBytes = 32;
 std::array<std::byte, kShapeBytes> encode(const Shape& shape);
@@ -133,8 +136,10 @@ class Collective {
   Collective& operator=(const Collective&) = delete;
   virtual ~Collective() = default;
 
-  // Steps from 1 on; step 0 is the runner's. A send may be posted once this returns true, a receive at any time.
+  // Steps from 1 on; step 0 is the runner's. A send may be posted once this returns true.
   virtual bool is_ready(const Stream& stream, std::uint32_t step) const;
+  // The same of a receive.
+  virtual bool may_receive(const Stream& stream, std::uint32_t step) const;
   virtual void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) = 0;
   virtual void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) = 0;
   // The receive is complete, except for the data that `completion` reports missing.
@@ -162,6 +167,8 @@ inline constexpr double kMaxPieceLoss = 0.5;
 // A stream of `pieces` transfers after its shape.
 Stream make_stream(std::uint16_t peer, bool is_send, std::uint64_t bytes, std::uint32_t pieces, std::uint32_t window);
 
+// What carries an all-reduce; kAutomatic for all others.
+AllReduceAlgorithm algorithm_of(const CollectiveRequest& request);
 // The request must have passed check_request().
 std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group);
 // Why `rank` cannot run the request; empty if it can.

@@ -136,6 +136,7 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
   shape.bytes = stream.bytes;
   shape.loss_bound = request.loss_bound;
   shape.element = request.element;
+  shape.algorithm = algorithm_of(request);
   return shape;
 }
 
@@ -166,7 +167,9 @@ void Collectives::advance_all(TimeNs now, Active& active) {
 void Collectives::advance(TimeNs now, Active& active, std::size_t index) {
   Stream& stream = active.collective->streams[index];
   while (!active.stopping && stream.posted < stream.steps && stream.posted < stream.settled + stream.window) {
-    const bool is_ready = !stream.is_send || stream.posted == 0 || active.collective->is_ready(stream, stream.posted);
+    const bool is_ready =
+        stream.posted == 0 || (stream.is_send ? active.collective->is_ready(stream, stream.posted)
+                                              : active.collective->may_receive(stream, stream.posted));
     if (!is_ready) return;
     const core::PostStatus status =
         has_share(active, stream) ? post(now, active, index) : core::PostStatus::kTooManyOperations;

@@ -2,15 +2,8 @@
 
 namespace mlt::collective {
 
-// PROTOCOL 22.4.1: A member MUST treat an all-reduce as small when n - 1 times the tensor's bytes are at most 65,536
-//     and the loss bound times the tensor's bytes is below 1,024, in float64: every member finds the same of the same
-//     shape.
-bool DirectAllReduce::fits(std::uint64_t ranks, std::uint64_t bytes, double loss_bound) {
-  return (ranks - 1) * bytes <= kDirectBytes && loss_bound * static_cast<double>(bytes) < kDirectLossBytes;
-}
-
-// PROTOCOL 22.4.2: In a group of at most 16 ranks each member MUST send one transfer to every other: the shape with its
-//     whole tensor behind it, as uint8. It MUST be reliable (bound 0), whatever the loss bound.
+// PROTOCOL 22.4.2: In a direct all-reduce each member MUST send one transfer to every other: the shape with its whole
+//     tensor behind it, as uint8. It MUST be reliable (bound 0), whatever the loss bound.
 DirectAllReduce::DirectAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element,
                                  Reduction reduction)
     : data_(data),

@@ -16,17 +16,9 @@
 
 namespace mlt::collective {
 
-// Max bytes that a rank sends in total.
-inline constexpr std::uint64_t kDirectBytes = 64U << 10;
-// Min missing bytes that a loss bound must allow to save a segment: below it a lossy transfer gains nothing.
-inline constexpr double kDirectLossBytes = 1'024;
-
 class DirectAllReduce final : public Collective {
  public:
   DirectAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element, Reduction reduction);
-
-  // Whether an all-reduce uses this algorithm: every rank computes the same result.
-  static bool fits(std::uint64_t ranks, std::uint64_t bytes, double loss_bound);
 
   // The first transfer is the only one.
   void fill(const Stream&, std::uint32_t, core::SendRequest&) override {}

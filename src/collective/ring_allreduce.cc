@@ -19,9 +19,9 @@ std::uint64_t sum_elements(std::size_t elements, const Membership& group) {
 
 }  // namespace
 
-// PROTOCOL 22.2.2: Each member MUST cut the tensor into as many chunks as the group has ranks, each chunk into as many
-//     pieces as its longest needs to be of 1 MiB at most; with a loss bound above 0 into 4 at least, or fewer where
-//     these would be shorter than 32 KiB.
+// PROTOCOL 22.2.2: In a ring each member MUST cut the tensor into as many chunks as the group has ranks, each chunk
+//     into as many pieces as its longest needs to be of 1 MiB at most; with a loss bound above 0 into 4 at least, or
+//     fewer where these would be shorter than 32 KiB.
 std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint64_t element_bytes, std::uint32_t ranks,
                                        double loss_bound) {
   const std::uint64_t longest = (elements + ranks - 1) / ranks * element_bytes;

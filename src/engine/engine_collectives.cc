@@ -124,6 +124,7 @@ OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
   request.output = options.data;
   request.element = engine::wire_element(options.element);
   request.reduction = engine::inner_reduction(options.reduction);
+  request.algorithm = engine::inner_algorithm(options.algorithm);
   return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 

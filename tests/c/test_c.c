@@ -183,6 +183,11 @@ static void collectives__have_the_right_results(void) {
   on_both(mlt_post_all_reduce, options);
   for (r = 0; r < 2; ++r) CHECK(out[r][0] == 12 && out[r][1] == 14);
 
+  for (r = 0; r < 2; ++r) options[r].algorithm = MLT_ALGORITHM_HALVING;
+  memcpy(out, in, sizeof in);
+  on_both(mlt_post_all_reduce, options);
+  for (r = 0; r < 2; ++r) CHECK(out[r][0] == 12 && out[r][1] == 14);
+
   for (r = 0; r < 2; ++r) options[r].reduction = MLT_MAX;
   memcpy(out, in, sizeof in);
   on_both(mlt_post_all_reduce, options);
@@ -470,6 +475,10 @@ static void bad_posts__are_rejected_before_anything_starts(void) {
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "reduction is 8");
   FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "reduction is set");
   group.reduction = MLT_SUM;
+  group.algorithm = 5;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 5");
+  FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
+  group.algorithm = MLT_ALGORITHM_AUTOMATIC;
   group.ranks = ranks;
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "rank_count");
   group.rank_count = 2;

@@ -1,8 +1,8 @@
 #include "support/tensors.h"
 
 #include <algorithm>
-
-#include "collective/direct_allreduce.h"
+#include <bit>
+#include <functional>
 
 namespace mlt::test {
 
@@ -44,9 +44,42 @@ std::vector<float> direct_sum(const std::vector<std::vector<float>>& tensors, bo
   return result;
 }
 
+std::vector<float> halving_sum(const std::vector<std::vector<float>>& tensors, bool average) {
+  const std::size_t n = tensors.size(), core = std::bit_floor(n), outside = n - core;
+  std::vector<float> result(tensors[0].size());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    std::size_t owner = 0, first = 0, length = result.size();
+    for (std::size_t bit = 1; bit < core; bit *= 2) {
+      const std::size_t half = (length + 1) / 2;
+      const bool is_second = i >= first + half;
+      owner += is_second ? bit : 0;
+      first += is_second ? half : 0;
+      length = is_second ? length - half : half;
+    }
+    const std::function<float(std::size_t, std::size_t)> sum = [&](std::size_t number, std::size_t stages) -> float {
+      if (stages > 1) return sum(number, stages / 2) + sum(number ^ (stages / 2), stages / 2);
+      if (number < outside) return tensors[2 * number][i] + tensors[2 * number + 1][i];
+      return tensors[number + outside][i];
+    };
+    result[i] = sum(owner, core) * (average ? 1.0F / static_cast<float>(n) : 1.0F);
+  }
+  return result;
+}
+
+std::vector<float> sum_by(collective::AllReduceAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
+                          bool average) {
+  switch (algorithm) {
+    case collective::AllReduceAlgorithm::kRing:
+      return ring_sum(tensors, average);
+    case collective::AllReduceAlgorithm::kHalving:
+      return halving_sum(tensors, average);
+    default:
+      return direct_sum(tensors, average);
+  }
+}
+
 std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average) {
-  const bool is_direct = collective::DirectAllReduce::fits(tensors.size(), tensors[0].size() * sizeof(float), 0);
-  return is_direct ? direct_sum(tensors, average) : ring_sum(tensors, average);
+  return sum_by(collective::chosen_algorithm(tensors.size(), tensors[0].size() * sizeof(float), 0), tensors, average);
 }
 
 }  // namespace mlt::test

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "collective/all_reduce_algorithm.h"
 
 namespace mlt::test {
 
@@ -17,6 +18,11 @@ std::vector<std::vector<float>> random_tensors(std::size_t ranks, std::size_t el
 std::vector<float> ring_sum(const std::vector<std::vector<float>>& tensors, bool average);
 // What every rank sends to every other and sums in the group's order.
 std::vector<float> direct_sum(const std::vector<std::vector<float>>& tensors, bool average);
+// What recursive halving gives: each element at the one rank whose halves it stays in, the sums of stage j made of two
+// of the stage before.
+std::vector<float> halving_sum(const std::vector<std::vector<float>>& tensors, bool average);
+std::vector<float> sum_by(collective::AllReduceAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
+                          bool average);
 // What an all-reduce without a loss bound gives.
 std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average);
 

@@ -25,7 +25,7 @@ IDENTITY = ("transport", "ranks", "workers", "keys", "datapath")
 Figures = dict[str, Any]
 
 
-def _serve(transport: str, ranks: int, services: int = 0, datapath: str | None = None) -> Callable[[int], Rank]:
+def serve(transport: str, ranks: int, services: int = 0, datapath: str | None = None) -> Callable[[int], Rank]:
     port = free_port()
     if transport == "gloo":
         import torch.distributed  # noqa: F401 - here, not in every rank
@@ -37,7 +37,7 @@ def _serve(transport: str, ranks: int, services: int = 0, datapath: str | None =
 
 def job(transport: str, ranks: int, *, repetitions: int, idle_seconds: float) -> Figures:
     """A job of this size: connect, memory, all-reduces, idle."""
-    with Team(ranks, _serve(transport, ranks), f"{transport}, {ranks} ranks") as team:
+    with Team(ranks, serve(transport, ranks), f"{transport}, {ranks} ranks") as team:
         connect = team.order("connect", limit=LIMIT_SECONDS + 30)
         fresh = team.order("usage", limit=30)
         reduced = {}
@@ -71,7 +71,7 @@ def job(transport: str, ranks: int, *, repetitions: int, idle_seconds: float) ->
 
 def key_rounds(workers: int, keys: int, *, rounds: int) -> Figures:
     """One service, ``keys`` keys of 64 KiB per worker, all posted at once."""
-    with Team(workers + 1, _serve("mlt", workers, 1), f"{workers} workers, {keys} keys") as team:
+    with Team(workers + 1, serve("mlt", workers, 1), f"{workers} workers, {keys} keys") as team:
         team.order("connect", limit=LIMIT_SECONDS + 30)
         seconds = [
             team.order("push_pull", keys, KEY_BYTES, limit=LIMIT_SECONDS, members=range(workers)).seconds
@@ -96,7 +96,7 @@ def key_rounds(workers: int, keys: int, *, rounds: int) -> Figures:
 def small_messages(transport: str, datapath: str, count: int) -> Figures:
     """Two ranks; ``datapath`` is one of ``DATAPATHS``, and for gloo only a name."""
     chosen = DATAPATHS.get(datapath)
-    with Team(2, _serve(transport, 2, datapath=chosen), f"{transport}, {datapath}, small messages") as team:
+    with Team(2, serve(transport, 2, datapath=chosen), f"{transport}, {datapath}, small messages") as team:
         team.order("connect", limit=LIMIT_SECONDS + 30)
         phase = team.order("small_messages", count, limit=LIMIT_SECONDS)
         found = _counters(team, transport)

@@ -70,14 +70,14 @@ class MltRank(Rank):
         elif self._services:
             self._push_pull = mlt.PushPull(self._context)
 
-    def all_reduce(self, elements: int, repetitions: int) -> list[float]:
+    def all_reduce(self, elements: int, repetitions: int, algorithm: str | None = None) -> list[float]:
         """Seconds of each; raises if a sum is wrong."""
         tensor = np.empty(elements, np.float32)
         seconds = []
         for _ in range(repetitions):
             tensor[:] = self._rank
             began = time.monotonic()
-            self._context.all_reduce(tensor, op=mlt.Reduction.SUM)
+            self._context.all_reduce(tensor, op=mlt.Reduction.SUM, algorithm=algorithm)
             seconds.append(time.monotonic() - began)
             if not (tensor == self._workers * (self._workers - 1) // 2).all():
                 raise ValueError(f"the sum is {tensor[0]} and {tensor[-1]} at the ends")

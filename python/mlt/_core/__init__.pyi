@@ -144,6 +144,13 @@ class Reduction(Enum):
     OR = 6
     XOR = 7
 
+class Algorithm(Enum):
+    AUTOMATIC = 0
+    DIRECT = 1
+    CENTRAL = 2
+    RING = 3
+    HALVING = 4
+
 class PathStatus:
     @property
     def path(self) -> int: ...
@@ -224,6 +231,7 @@ class Engine:
         self,
         tensor: Any,
         reduction: Reduction,
+        algorithm: Algorithm,
         ranks: Sequence[int],
         stream: int,
         loss_bound: float,

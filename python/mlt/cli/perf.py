@@ -29,7 +29,7 @@ from mlt.errors import ConfigError, MltError
 from mlt.job.configuration import MAX_RANKS
 from mlt.job.interfaces import VARIABLE
 from mlt.perf import report, session
-from mlt.perf.options import DEFAULT_SIZES, Options
+from mlt.perf.options import AUTOMATIC, DEFAULT_SIZES, Options
 from mlt.perf.problem import BadOptionError, PerfError
 
 app = App()
@@ -94,6 +94,9 @@ def perf(
     tags: Annotated[
         Tags, typer.Option(help="Segment priorities of mlt: by gradient magnitude, or none (no sampling).")
     ] = Tags.magnitude,
+    algorithm: Annotated[
+        str, typer.Option(help="Algorithms of mlt's allreduce, by commas: automatic,direct,central,ring,halving.")
+    ] = AUTOMATIC,
     segment_bytes: Annotated[
         int | None,
         typer.Option(parser=_SIZE, help="Payload bytes per packet; default: from the MTU."),
@@ -140,6 +143,7 @@ def perf(
     mlt perf --serve
     mlt perf node1             on another host, if the first is node1
     mlt testbed run --hosts 4 --rate 200mbit --loss 1% -- mlt perf --pattern allreduce --compare gloo
+    mlt perf --local --ranks 8 --pattern allreduce --size 4KiB,64KiB --algorithm direct,ring,halving
     mlt testbed run --hosts 2 --rate 100mbit --delay 25ms --jitter 2ms -- mlt perf --compare tcp --loss-bound 0,0.1
 
     Without HOST, --local and --serve it is one rank of a job (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), of which
@@ -156,6 +160,7 @@ def perf(
             loss_bounds=tuple(_quantities("--loss-bound", loss_bound, LOSS)),
             stop=stop.value,
             tags=tags.value,
+            algorithms=tuple(_list(algorithm)),
             compare=tuple(_list(compare)),
             segment_bytes=segment_bytes,
             paths=paths,

@@ -23,7 +23,7 @@ from mlt._shared.processes import end_with_parent
 from mlt.errors import MltError
 from mlt.perf.local_address import free_port, network_id, retransmitted_segments
 from mlt.perf.options import Options
-from mlt.perf.patterns import Buffers, Case, bounds_of, read_case
+from mlt.perf.patterns import Buffers, Case, cases_of, read_case
 from mlt.perf.problem import PROGRAM, BadOptionError
 from mlt.perf.transports import Address, Place, transport_class
 from mlt.perf.transports.mpi import RANK_VARIABLE
@@ -67,8 +67,8 @@ class Agent:
             self._buffers.clear()  # before the new ones are allocated: they may be large
         number = int(message["id"])
         self._buffers.pop(number, None)
-        if len(self._buffers) >= len(bounds_of(self._options, is_bounded=is_bounded)):
-            raise BadOptionError("more cases of one size than the run's options have loss bounds")
+        if len(self._buffers) >= len(cases_of(self._options, case.bytes, is_bounded=is_bounded)):
+            raise BadOptionError("more cases of one size than the run's options have")
         self._buffers[number] = Buffers(case, self._place.rank)
         return {}
 

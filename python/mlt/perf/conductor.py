@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from mlt._shared.link import Message
 from mlt.perf.agents import Agents, Event, Events
-from mlt.perf.options import OURS, START_SECONDS, Options
-from mlt.perf.patterns import Case, as_message, bounds_of, case_of
+from mlt.perf.options import AUTOMATIC, OURS, START_SECONDS, Options
+from mlt.perf.patterns import Case, as_message, cases_of
 from mlt.perf.problem import PerfError, TransportMissingError
 from mlt.perf.transports import transport_class
 
@@ -116,9 +116,10 @@ class Conductor:
         found: list[Entrant] = []
         for peer in peers:
             bounded = transport_class(peer).is_bounded
-            for bound in bounds_of(options, is_bounded=bounded):
-                case = case_of(options, size, bound)
-                label = f"{peer} p={bound:g}" if bounded else peer
+            for case in cases_of(options, size, is_bounded=bounded):
+                label = f"{peer} p={case.loss_bound:g}" if bounded else peer
+                if case.algorithm != AUTOMATIC:
+                    label += f" {case.algorithm}"
                 found.append(Entrant(len(found), peer, case, label))
         return found
 

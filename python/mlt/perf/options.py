@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from mlt._shared.json_lines import quoted
 from mlt._shared.units import format_loss, format_rate
+from mlt.collectives import ALGORITHMS
 from mlt.errors import ConfigError
 from mlt.options.faults import Faults
 from mlt.options.io_threads import ADVICE
@@ -23,6 +24,7 @@ ALL = "all"
 OURS = "mlt"
 STOPS = ("patient", "eager")
 TAGS = ("magnitude", "none")
+AUTOMATIC = "automatic"
 DATAPATHS = ("auto", "udp", "vma", "xdp")
 
 DEFAULT_SIZES = (64 << 10, 1 << 20, 25 << 20)
@@ -50,10 +52,10 @@ def default_rounds(size: int) -> int:
 class Options:
     """One run of ``mlt perf``. ``rounds`` None: by size. ``rate``: offered by the application, for every transport.
 
-    ``loss_bounds``, ``stop``, ``tags``, ``segment_bytes``, ``line_rate`` and ``faults`` apply to mlt only. ``compare``
-    may contain "all": then transports that are not installed are named and left out, while a missing transport
-    requested by name fails the run. ``pin`` gives each rank one core, and is off by default: it slows down a library
-    with several threads per rank (gloo's all-reduce several times).
+    ``loss_bounds``, ``algorithms`` (of allreduce), ``stop``, ``tags``, ``segment_bytes``, ``line_rate`` and ``faults``
+    apply to mlt only. ``compare`` may contain "all": then transports that are not installed are named and left out,
+    while a missing transport requested by name fails the run. ``pin`` gives each rank one core, and is off by default:
+    it slows down a library with several threads per rank (gloo's all-reduce several times).
     """
 
     pattern: str = "p2p"
@@ -64,6 +66,7 @@ class Options:
     loss_bounds: tuple[float, ...] = (0.0,)
     stop: str = "patient"
     tags: str = "magnitude"
+    algorithms: tuple[str, ...] = (AUTOMATIC,)
     compare: tuple[str, ...] = ()
     segment_bytes: int | None = None
     paths: int = 1
@@ -82,12 +85,23 @@ class Options:
         _choice("datapath", self.datapath, DATAPATHS)
         for peer in self.compare:
             _choice("compare", peer, (*PEERS, ALL))
+        self._check_algorithms()
         self._check_numbers()
         self._check_sizes()
         try:
             Faults.parse(self.faults)
         except ConfigError as error:
             raise BadOptionError(str(error)) from None
+
+    def _check_algorithms(self) -> None:
+        for algorithm in self.algorithms:
+            _choice("algorithm", algorithm, (AUTOMATIC, *ALGORITHMS))
+        if not self.algorithms or len(set(self.algorithms)) != len(self.algorithms):
+            raise BadOptionError("--algorithm: expected one or more algorithms, which differ")
+        if self.pattern != "allreduce" and self.algorithms != (AUTOMATIC,):
+            raise BadOptionError(
+                f"--algorithm {','.join(self.algorithms)}: {self.pattern} has no such choice; allreduce has"
+            )
 
     def _check_numbers(self) -> None:
         least = 2
@@ -156,7 +170,7 @@ class Options:
     @property
     def longest_seconds(self) -> float:
         """Max duration of a run with these options on a network that carries ``MIN_RATE``."""
-        entrants = len(self.loss_bounds) + len(self.peers)
+        entrants = len(self.loss_bounds) * len(self.algorithms) + len(self.peers)
         seconds = START_SECONDS * 3 * (1 + len(self.peers))
         for size in self.sizes:
             pace = size * self.ranks * 8 / (self.rate or MIN_RATE)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlt._shared.json_lines import quoted
-from mlt.perf.options import Options
+from mlt.perf.options import AUTOMATIC, Options
 from mlt.perf.problem import BadOptionError, PerfError
 
 Floats = npt.NDArray[np.float32]
@@ -29,7 +29,7 @@ _PERIOD = 251
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One pattern at one size, as one transport runs it. ``loss_bound`` is 0 for all but mlt."""
+    """One pattern at one size, as one transport runs it. ``loss_bound`` and ``algorithm`` are mlt's only."""
 
     pattern: str
     bytes: int
@@ -37,6 +37,7 @@ class Case:
     loss_bound: float = 0.0
     stop: str = "patient"
     tags: str = "magnitude"
+    algorithm: str = AUTOMATIC
 
     @property
     def elements(self) -> int:
@@ -136,30 +137,33 @@ class Buffers:
             )
 
 
-def bounds_of(options: Options, *, is_bounded: bool) -> tuple[float, ...]:
-    """The loss bounds at which a transport is measured."""
-    return options.loss_bounds if is_bounded else (0.0,)
-
-
-def case_of(options: Options, size: int, loss_bound: float) -> Case:
-    """The case of ``options`` at one size and loss bound."""
-    return Case(
-        pattern=options.pattern, bytes=size, ranks=options.ranks, loss_bound=loss_bound,
-        stop=options.stop, tags=options.tags,
-    )  # fmt: skip
+def cases_of(options: Options, size: int, *, is_bounded: bool) -> list[Case]:
+    """The cases of ``options`` at one size: mlt's loss bounds, each with every algorithm; one of other transports."""
+    variants = [(bound, algorithm) for bound in options.loss_bounds for algorithm in options.algorithms]
+    return [
+        Case(
+            pattern=options.pattern, bytes=size, ranks=options.ranks, loss_bound=bound,
+            stop=options.stop, tags=options.tags, algorithm=algorithm,
+        )
+        for bound, algorithm in (variants if is_bounded else [(0.0, AUTOMATIC)])
+    ]  # fmt: skip
 
 
 def as_message(case: Case) -> dict[str, Any]:
     """A case as sent to an agent: the rest is in its options."""
-    return {"bytes": case.bytes, "loss_bound": case.loss_bound}
+    return {"bytes": case.bytes, "loss_bound": case.loss_bound, "algorithm": case.algorithm}
 
 
 def read_case(message: Mapping[str, Any], options: Options, *, is_bounded: bool) -> Case:
     """The case that ``as_message`` described. Raises BadOptionError unless it is one of ``options``, on which the ranks
     have agreed: another host must not make this one use more memory or send more."""
-    size, bound = message["bytes"], message["loss_bound"]
-    if type(size) is not int or size not in options.sizes or bound not in bounds_of(options, is_bounded=is_bounded):
-        raise BadOptionError(
-            f"a case of {quoted(size)} bytes, loss bound {quoted(bound)}: not one of the run's options"
-        )
-    return case_of(options, size, bound)
+    size = message["bytes"]
+    cases = cases_of(options, size, is_bounded=is_bounded) if type(size) is int and size in options.sizes else []
+    for case in cases:
+        if as_message(case) == {key: message.get(key) for key in as_message(case)}:
+            return case
+    bound, algorithm = message["loss_bound"], message.get("algorithm")
+    raise BadOptionError(
+        f"a case of {quoted(size)} bytes, loss bound {quoted(bound)}, algorithm {quoted(algorithm)}: not one of the "
+        "run's options"
+    )

@@ -79,6 +79,7 @@ def _row(measurement: Measurement) -> dict[str, Any]:
         "bytes": measurement.case.bytes,
         "ranks": measurement.case.ranks,
         "loss_bound": measurement.case.loss_bound,
+        "algorithm": measurement.case.algorithm,
         "rounds": summary.count,
         "goodput_bits_per_second": goodput(measurement),
         "achieved_bits_per_second": 8

@@ -11,6 +11,7 @@ import pytest
 from checks import assert_names, until
 from perf_runs import agents_of, perf, read, running
 
+from mlt.collectives import ALGORITHMS
 from mlt.perf.report import SCHEMA
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -92,6 +93,18 @@ def test_local__all_compares_with_what_is_there_and_names_the_rest(tmp_path: Pat
     assert ran | set(skipped) == {"mlt", "tcp", "gloo", "mpi", "mpi-shm", "raw-udp"}
     assert all(f"not compared with {peer}" in done.stdout for peer in skipped)
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_local__has_a_row_for_each_algorithm(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = perf(
+        "--local", "--ranks", "3", "--pattern", "allreduce", "--size", "8KB", "--rounds", "3",
+        "--algorithm", "automatic,direct,central,ring,halving", "--json", str(out),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = [(row["label"], row["algorithm"]) for row in read(out)["results"]]
+    assert found == [("mlt p=0", "automatic"), *((f"mlt p=0 {one}", one) for one in ALGORITHMS)]
+    assert_names(done.stdout, *(f"mlt p=0 {one}" for one in ALGORITHMS))
 
 
 def test_local__a_transport_that_is_not_installed_fails_by_name_only(tmp_path: Path) -> None:

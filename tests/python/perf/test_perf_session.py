@@ -630,13 +630,18 @@ def test_options__a_run_that_takes_long_is_given_its_time() -> None:
 
 def test_read_case__only_cases_of_the_options() -> None:
     options = Options(sizes=(8, 16), loss_bounds=(0.0, 0.1))
-    found = read_case({"bytes": 16, "loss_bound": 0.1}, options, is_bounded=True)
+    message = {"bytes": 16, "loss_bound": 0.1, "algorithm": "automatic"}
+    found = read_case(message, options, is_bounded=True)
     assert (found.pattern, found.bytes, found.ranks, found.loss_bound) == ("p2p", 16, 2, 0.1)
     for size, bound in ((32, 0.0), (16.0, 0.0), (True, 0.0), ("16", 0.0), (16, 0.2), (16, "0")):
         with pytest.raises(BadOptionError, match="the run's options"):
-            read_case({"bytes": size, "loss_bound": bound}, options, is_bounded=True)
+            read_case(message | {"bytes": size, "loss_bound": bound}, options, is_bounded=True)
     with pytest.raises(BadOptionError):
-        read_case({"bytes": 16, "loss_bound": 0.1}, options, is_bounded=False)
+        read_case(message, options, is_bounded=False)
+    with pytest.raises(BadOptionError, match="algorithm ring"):
+        read_case(message | {"algorithm": "ring"}, options, is_bounded=True)
+    named = Options(pattern="allreduce", sizes=(16,), algorithms=("ring", "halving"))
+    assert read_case({"bytes": 16, "loss_bound": 0.0, "algorithm": "ring"}, named, is_bounded=True).algorithm == "ring"
 
 
 def test_serve__without_a_secret_is_for_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -698,7 +703,7 @@ def test_serve__floods_no_third_host_and_holds_to_the_agreed_options(size: int) 
         announced = told({"do": "announce"})
         table = [[announced["host"], announced["port"]], list(victim.getsockname())]
         assert told({"do": "open", "table": table})["kind"] == "open"
-        case = told({"do": "case", "id": 0, "bytes": size, "loss_bound": 0.0, "first": True})
+        case = told({"do": "case", "id": 0, "bytes": size, "loss_bound": 0.0, "algorithm": "automatic", "first": True})
         if size > 1 << 20:
             assert case["kind"] == "error"
             assert_names(case["text"], f"{size} bytes", "loss bound 0.0", "options")

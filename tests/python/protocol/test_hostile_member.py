@@ -179,6 +179,7 @@ def test_hostile_member__spoils_nobody_elses_transfers(engines: list[_core.Engin
                 one,
                 ranks=[0, 1],
                 reduction=_core.Reduction.SUM,
+                algorithm=_core.Algorithm.AUTOMATIC,
                 stream=0,
                 loss_bound=0.0,
                 layer=0,

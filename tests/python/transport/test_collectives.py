@@ -15,6 +15,7 @@ from transport_jobs import ETHERNET_SEGMENT, local_job, open_rank, process_job
 
 import mlt
 from mlt import Reduction
+from mlt.collectives import ALGORITHMS
 
 # What a rank sends at most of a tensor that takes one round (docs/collectives.md).
 DIRECT_BYTES = 64 << 10
@@ -57,7 +58,7 @@ def ring_sum(tensors: list[np.ndarray], *, average: bool) -> np.ndarray:
 
 
 def exact_sum(tensors: list[np.ndarray], *, average: bool) -> np.ndarray:
-    """The sum in the ring's order, of a small tensor in the order of the ranks."""
+    """The sum of up to four ranks in the ring's order, of a small tensor in the order of the ranks."""
     if (len(tensors) - 1) * tensors[0].nbytes > DIRECT_BYTES:
         return ring_sum(tensors, average=average)
     total = tensors[0].copy()
@@ -474,6 +475,54 @@ def test_all_reduce__called_otherwise_fails_at_both_naming_what_each_called(opti
                 operation.wait(10)
             assert (", sum" if "op" in options else f"loss bound {options['loss_bound']}") in str(caught.value)
         assert all((tensor == 1).all() for tensor in tensors)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_all_reduce__by_each_algorithm_is_the_sum_at_every_rank(algorithm: str, ranks: int) -> None:
+    with local_job(ranks) as contexts:
+        for elements in (1, 1_000, 300_001):
+            tensors = [np.arange(elements, dtype=np.int64) * (rank + 1) for rank in range(ranks)]
+            all_reduce(contexts, tensors, op=Reduction.SUM, algorithm=algorithm)
+            for tensor in tensors:
+                assert (tensor == np.arange(elements) * (ranks * (ranks + 1) // 2)).all()
+
+
+def test_all_reduce__by_halving_loses_nothing_and_has_the_same_bits_at_every_rank() -> None:
+    with local_job(3, faults=mlt.Faults(drop=0.05, seed=3)) as contexts:
+        tensors = [np.random.default_rng(rank).random(100_000, np.float32) for rank in range(3)]
+        mean = np.mean(tensors, axis=0, dtype=np.float64)
+        done = all_reduce(contexts, tensors, loss_bound=0.2, algorithm="halving")
+        assert [one.missing_bytes for one in done] == [0, 0, 0]
+        assert tensors[0].tobytes() == tensors[1].tobytes() == tensors[2].tobytes()
+        np.testing.assert_allclose(tensors[0], mean, rtol=1e-5)
+
+
+def test_all_reduce__by_algorithms_that_differ_fails_at_every_rank_naming_both_and_the_next_call_works() -> None:
+    with local_job(3) as contexts:
+        for turn, other in enumerate(("direct", "central", "ring")):
+            algorithms = ["halving"] * 3
+            algorithms[turn] = other
+            tensors = [np.ones(1_000, np.float32) for _ in contexts]
+            operations = [
+                context.post_all_reduce(tensor, algorithm=algorithm)
+                for context, tensor, algorithm in zip(contexts, tensors, algorithms, strict=True)
+            ]
+            for operation in operations:
+                with pytest.raises(mlt.SizeMismatchError, match=names(f"rank {turn} called")) as caught:
+                    operation.wait(10)
+                assert f"algorithm {other}" in str(caught.value)
+                assert "algorithm halving" in str(caught.value)
+            all_reduce(contexts, [np.ones(1_000, np.float32) for _ in contexts], algorithm="halving")
+
+
+def test_all_reduce__an_algorithm_that_does_not_exist_or_fit_is_rejected_before_the_group_sees_it() -> None:
+    with local_job(2) as contexts:
+        with pytest.raises(mlt.ConfigError, match="'tree'; expected one of direct, central, ring, halving"):
+            contexts[0].post_all_reduce(np.ones(10, np.float32), algorithm="tree")
+        with pytest.raises(mlt.InvalidBufferError, match="the direct algorithm holds 2 tensors of 138412032 bytes"):
+            contexts[0].post_all_reduce(np.empty(33 << 20, np.float32), algorithm="direct")
+        all_reduce(contexts, [np.ones(10, np.float32) for _ in contexts])
 
 
 def test_calls_that_differ__leave_a_group_that_works() -> None:

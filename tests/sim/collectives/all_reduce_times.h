@@ -15,7 +15,9 @@ struct AllReduces {
   std::uint16_t ranks = 8;
   std::size_t bytes = 64U << 10;
   double loss_bound = 0;
-  double loss = 0.02;  // of the data that rank 0 sends
+  collective::AllReduceAlgorithm algorithm = collective::AllReduceAlgorithm::kAutomatic;
+  double loss = 0.02;     // of the data that rank 0 sends
+  bool all_lose = false;  // of what every rank sends
   double control_loss = 0;
   double rate = 1.25e9;
   base::DurationNs propagation_ns = 2 * base::kMicrosecond;  // of a host's link
@@ -41,9 +43,11 @@ inline AllReduceTimes time_all_reduces(const AllReduces& what) {
   sim::Fabric network = fabric(what.rate, 1'000'000);
   network.host_link.propagation_ns = what.propagation_ns;
   sim::Topology topology = sim::star(what.ranks, network);
-  sim::Link& lossy = topology.edges[topology.edge(0, what.ranks)].link;
-  lossy.data.drop = what.loss;
-  lossy.control.drop = what.control_loss;
+  for (std::uint16_t rank = 0; rank < (what.all_lose ? what.ranks : 1); ++rank) {
+    sim::Link& lossy = topology.edges[topology.edge(rank, what.ranks)].link;
+    lossy.data.drop = what.loss;
+    lossy.control.drop = what.control_loss;
+  }
   sim::SimulatorConfig config = configured(what.rate);
   config.seed = what.seed;
   config.segment_bytes = what.segment_bytes;
@@ -57,6 +61,7 @@ inline AllReduceTimes time_all_reduces(const AllReduces& what) {
   for (std::uint16_t rank = 0; rank < what.ranks; ++rank) request.ranks.push_back(rank);
   request.reduction = collective::Reduction::kMean;
   request.loss_bound = what.loss_bound;
+  request.algorithm = what.algorithm;
   AllReduceTimes times;
   std::uint64_t missing = 0;
   for (std::size_t i = 1; i <= static_cast<std::size_t>(what.operations); ++i) {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "base/prng.h"
-#include "collective/direct_allreduce.h"
 #include "sim/collective_hosts.h"
 #include "sim/scenarios/stream.h"
 #include "support/tensors.h"
@@ -16,6 +15,7 @@ using namespace mlt;
 using base::kMillisecond;
 using base::kSecond;
 using base::Prng;
+using collective::AllReduceAlgorithm;
 using collective::CollectiveDone;
 using collective::CollectiveKind;
 using collective::CollectiveRequest;
@@ -93,6 +93,10 @@ struct World {
   sim::CollectiveHosts hosts;
 };
 
+constexpr AllReduceAlgorithm kAlgorithms[] = {AllReduceAlgorithm::kAutomatic, AllReduceAlgorithm::kDirect,
+                                              AllReduceAlgorithm::kCentral, AllReduceAlgorithm::kRing,
+                                              AllReduceAlgorithm::kHalving};
+
 CollectiveRequest all_reduce(core::OperationId operation, std::vector<float>& data, double loss_bound = 0,
                              bool average = true) {
   CollectiveRequest request;
@@ -114,8 +118,12 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
     const std::size_t elements = world.prng.chance(0.2) ? world.prng.below(8) : world.prng.below(most);
     auto first = test::random_tensors(world.prng, world.ranks, elements), second = first;
     const std::vector<float> expected = test::exact_sum(first, true);
+    const AllReduceAlgorithm algorithm = kAlgorithms[world.prng.below(std::size(kAlgorithms))];
+    const AllReduceAlgorithm carries = collective::algorithm_of(algorithm, world.ranks, 4 * elements, 0);
+    const std::vector<float> expected_second = test::sum_by(carries, first, true);
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       CollectiveRequest both[] = {all_reduce(1, first[rank]), all_reduce(2, second[rank])};
+      both[1].algorithm = algorithm;
       for (CollectiveRequest& one : both) one.ranks = world.group();
       world.simulator.at(world.simulator.now() + static_cast<base::DurationNs>(world.prng.below(3 * kMillisecond)),
                          [&hosts = world.hosts, rank, one = both[0], two = both[1]] {
@@ -127,7 +135,7 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
     world.check_all_ok();
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       CHECK(first[rank] == expected);
-      CHECK(second[rank] == expected);
+      CHECK(second[rank] == expected_second);
     }
   }
 }
@@ -146,6 +154,60 @@ TEST_CASE("collectives__a_small_all_reduce_of_a_large_group_is_the_reference_bit
   }
 }
 
+// Groups of any size, most of them no power of two.
+TEST_CASE("collectives__an_all_reduce_of_a_large_group_by_halving_is_the_reference_bit_for_bit") {
+  for (std::uint64_t seed = 9'101; seed <= 9'116; ++seed) {
+    CAPTURE(seed);
+    World world(seed, static_cast<std::uint16_t>(4 * (seed % 8)));
+    CAPTURE(world.ranks);
+    auto tensors = test::random_tensors(world.prng, world.ranks, world.prng.below(60'000));
+    const std::vector<float> expected = test::halving_sum(tensors, true);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      CollectiveRequest request = all_reduce(1, tensors[rank]);
+      request.algorithm = AllReduceAlgorithm::kHalving;
+      world.start(rank, request);
+    }
+    world.run(1);
+    world.check_all_ok();
+    for (const std::vector<float>& tensor : tensors) CHECK(tensor == expected);
+  }
+}
+
+// Whatever is lost and whatever overtakes, each rank learns who named another algorithm, and which.
+TEST_CASE("collectives__by_algorithms_that_differ_end_everywhere_and_name_both") {
+  for (std::uint64_t seed = 9'201; seed <= 9'300; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    const std::size_t elements = 1 + (world.prng.chance(0.3) ? world.prng.below(3) : world.prng.below(30'000));
+    auto tensors = test::random_tensors(world.prng, world.ranks, elements);
+    const auto usual = kAlgorithms[1 + world.prng.below(4)], unusual = kAlgorithms[1 + world.prng.below(4)];
+    const auto other = static_cast<std::uint16_t>(world.prng.below(world.ranks));
+    const std::vector<float> expected = test::sum_by(usual, tensors, true);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      CollectiveRequest request = all_reduce(1, tensors[rank]);
+      request.algorithm = rank == other ? unusual : usual;
+      world.start(rank, request);
+    }
+    const base::TimeNs start = world.simulator.now();
+    world.run(1);
+    CHECK(world.simulator.now() - start < kSecond);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      const CollectiveDone& done = world.hosts.done(rank)[0];
+      CAPTURE(done.error);
+      if (usual == unusual) {
+        CHECK(done.error == "");
+        CHECK(tensors[rank] == expected);
+        continue;
+      }
+      CHECK(done.status == CompletionStatus::kSizeMismatch);
+      CHECK(done.error.find("rank " + std::to_string(other) + " called") != std::string::npos);
+      for (const AllReduceAlgorithm one : {usual, unusual}) {
+        CHECK(done.error.find(std::string("algorithm ") + algorithm_name(one)) != std::string::npos);
+      }
+    }
+  }
+}
+
 // Integers and bool are exact in any order; floating point, NaN and all, has the same bits everywhere.
 TEST_CASE("collectives__an_all_reduce_of_any_type_by_any_reduction_is_the_same_at_every_rank") {
   using collective::kernel_of;
@@ -161,6 +223,7 @@ TEST_CASE("collectives__an_all_reduce_of_any_type_by_any_reduction_is_the_same_a
     CAPTURE(std::string(reduction_name(request.reduction)));
     request.operation = 1;
     const std::size_t elements = world.prng.chance(0.4) ? world.prng.below(40) : world.prng.below(60'000);
+    request.algorithm = kAlgorithms[world.prng.below(std::size(kAlgorithms))];
     std::vector<std::vector<std::byte>> tensors(world.ranks);
     for (auto& tensor : tensors) {
       tensor.resize(elements * wire::element_bytes(request.element));
@@ -382,6 +445,7 @@ class DrawnCall {
     }
     outputs_.assign(n, Words(has_parts_out() ? n * part_ : part_, 9));
     if (is_in_place()) outputs_ = inputs_;
+    if (kind_ == CollectiveKind::kAllReduce) algorithm_ = kAlgorithms[prng.below(std::size(kAlgorithms))];
   }
 
   CollectiveRequest request(std::size_t member, core::OperationId operation) {
@@ -391,6 +455,7 @@ class DrawnCall {
     made.ranks = ranks_;
     made.element = wire::ElementType::kUint32;
     made.reduction = collective::Reduction::kSum;
+    made.algorithm = algorithm_;
     made.root = has_root(kind_) ? ranks_[root_] : std::uint16_t{0};
     const bool is_root = member == root_;
     const bool has_input =
@@ -464,6 +529,7 @@ class DrawnCall {
   std::vector<std::uint16_t> ranks_;
   std::size_t part_;
   std::size_t root_;
+  AllReduceAlgorithm algorithm_ = AllReduceAlgorithm::kAutomatic;
   std::vector<Words> inputs_, outputs_;
 };
 

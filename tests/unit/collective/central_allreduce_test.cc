@@ -10,15 +10,6 @@
 using namespace mlt::test;
 using mlt::core::CompletionStatus;
 
-TEST_CASE("central_allreduce__small_tensors_of_large_groups") {
-  CHECK_FALSE(CentralAllReduce::fits(16, 4, 0));
-  CHECK(CentralAllReduce::fits(17, 4, 0));
-  CHECK(CentralAllReduce::fits(17, 4'096, 0));
-  CHECK_FALSE(CentralAllReduce::fits(17, 4'100, 0));  // carried by a ring
-  CHECK(CentralAllReduce::fits(17, 2'044, 0.5));
-  CHECK_FALSE(CentralAllReduce::fits(17, 2'048, 0.5));
-}
-
 TEST_CASE("central_allreduce__is_the_sum_in_the_group_s_order_bit_for_bit") {
   for (const std::size_t ranks : {17U, 18U, 33U}) {
     const std::size_t most = kDirectBytes / (ranks - 1) / sizeof(float);

@@ -20,22 +20,6 @@ bool have_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-TEST_CASE("fits__small_tensors_whose_bound_can_spare_nothing") {
-  CHECK(DirectAllReduce::fits(2, 65'536, 0));
-  CHECK_FALSE(DirectAllReduce::fits(2, 65'540, 0));
-  CHECK(DirectAllReduce::fits(3, 32'768, 0));
-  CHECK_FALSE(DirectAllReduce::fits(3, 32'772, 0));
-  CHECK(DirectAllReduce::fits(1'025, 64, 0));
-  CHECK_FALSE(DirectAllReduce::fits(1'026, 64, 0));
-  CHECK(DirectAllReduce::fits(65'535, 0, 0.99));
-  CHECK(DirectAllReduce::fits(1, std::uint64_t{1} << 40, 0));
-  CHECK_FALSE(DirectAllReduce::fits(65'535, std::uint64_t{1} << 40, 0));
-  CHECK(DirectAllReduce::fits(2, 2'044, 0.5));
-  CHECK_FALSE(DirectAllReduce::fits(2, 2'048, 0.5));
-  CHECK(DirectAllReduce::fits(2, 65'536, 0.0156));
-  CHECK_FALSE(DirectAllReduce::fits(2, 65'536, 0.015625));
-}
-
 TEST_CASE("direct_allreduce__is_the_sum_in_the_group_s_order_bit_for_bit") {
   for (const std::size_t ranks : {1U, 2U, 3U, 4U, 5U, 7U, 16U}) {
     const std::size_t most = ranks == 1 ? 100'000 : most_elements(ranks);

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import mlt
+from mlt.perf.options import AUTOMATIC
 from mlt.perf.patterns import Buffers, Case
 from mlt.perf.transports.base import Address, Outcome, Transport
 from mlt.priority import PriorityFunction
@@ -70,8 +71,11 @@ class Mlt(Transport):
         return Outcome(time.perf_counter() - began, done.missing_bytes)
 
     def allreduce(self, buffers: Buffers) -> Outcome:
+        algorithm = None if buffers.case.algorithm == AUTOMATIC else buffers.case.algorithm
         began = time.perf_counter()
-        done = self.context.all_reduce(buffers.work, op=mlt.Reduction.SUM, loss_bound=buffers.case.loss_bound)
+        done = self.context.all_reduce(
+            buffers.work, op=mlt.Reduction.SUM, loss_bound=buffers.case.loss_bound, algorithm=algorithm
+        )
         return Outcome(time.perf_counter() - began, done.missing_bytes)
 
     def close(self) -> None:

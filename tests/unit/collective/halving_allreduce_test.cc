@@ -1,0 +1,201 @@
+// The all-reduce by recursive halving and doubling over a bus without endpoints: sums bit for bit in any order of
+// arrival, groups of any size, how few transfers, scarce slots, calls that differ, failures.
+#include "collective/halving_allreduce.h"
+
+#include <array>
+#include <ranges>
+
+#include "fake_bus.h"
+
+using namespace mlt::test;
+using mlt::core::CompletionStatus;
+
+namespace {
+
+constexpr auto kHalving = AllReduceAlgorithm::kHalving;
+
+CollectiveRequest halving_request(OperationId operation, std::vector<float>& data) {
+  CollectiveRequest request = all_reduce_request(operation, data);
+  request.algorithm = kHalving;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("halving_allreduce__is_the_sum_of_its_tree_bit_for_bit_in_any_order_of_arrival") {
+  for (const std::size_t ranks : {2U, 3U, 4U, 5U, 6U, 7U, 8U, 11U, 16U, 23U, 32U}) {
+    for (const std::size_t elements : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{1'003}}) {
+      for (const std::uint64_t seed : {1U, 2U, 3U}) {
+        CAPTURE(ranks);
+        CAPTURE(elements);
+        CAPTURE(seed);
+        FakeBus bus({.ranks = static_cast<std::uint16_t>(ranks), .seed = seed * elements + ranks});
+        auto tensors = random_tensors(ranks, elements, elements + seed);
+        const bool average = seed % 2 == 1;
+        const auto expected = halving_sum(tensors, average);
+        all_reduce(bus, tensors, average, 0, kHalving);
+        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+          REQUIRE(bus.done(rank).size() == 1);
+          CHECK(bus.done(rank)[0].error == "");
+          CHECK(bus.done(rank)[0].status == CompletionStatus::kComplete);
+          CHECK(bus.done(rank)[0].total_bytes == 4 * elements);
+          CHECK(tensors[rank] == expected);
+          CHECK(bus.posted(rank) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("halving_allreduce__takes_any_group_in_its_own_order") {
+  const std::vector<std::uint16_t> group = {4, 1, 6, 0, 3, 5};
+  FakeBus bus({.ranks = 7, .seed = 4});
+  auto tensors = random_tensors(7, 500, 9);
+  std::vector<std::vector<float>> ordered;
+  for (const std::uint16_t rank : group) ordered.push_back(tensors[rank]);
+  const auto expected = halving_sum(ordered, true);
+  for (const std::uint16_t rank : group) {
+    CollectiveRequest request = halving_request(1, tensors[rank]);
+    request.ranks = group;
+    bus.start(rank, request);
+  }
+  bus.run();
+  for (const std::uint16_t rank : group) {
+    REQUIRE(bus.done(rank).size() == 1);
+    CHECK(bus.done(rank)[0].error == "");
+    CHECK(tensors[rank] == expected);
+  }
+}
+
+// Of 256 ranks, each has 8 partners: 16 parts each way, not the 510 of a ring.
+TEST_CASE("halving_allreduce__has_two_log_n_transfers_each_way_and_the_shapes") {
+  const auto steps = [](std::uint32_t ranks, std::uint32_t own, std::size_t elements) {
+    std::vector<float> data(elements);
+    Membership group;
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) group.ranks.push_back(rank);
+    group.own = own;
+    const HalvingAllReduce halving(group, std::as_writable_bytes(std::span(data)), mlt::wire::ElementType::kFloat32,
+                                   Reduction::kSum);
+    std::array<std::uint32_t, 2> sent_and_received{};
+    for (const Stream& stream : halving.streams) sent_and_received[stream.is_send ? 0 : 1] += stream.steps;
+    return sent_and_received;
+  };
+  // 16 parts, 8 shapes, and one for the neighbour in the group that is no partner.
+  CHECK(steps(256, 5, 1 << 18) == std::array{25U, 24U});  // its next is no partner, the one before is
+  CHECK(steps(256, 6, 1 << 18) == std::array{24U, 25U});
+  CHECK(steps(2, 0, 1'000) == std::array{3U, 3U});
+  // A pair of three: the second member sends its tensor and receives the result.
+  CHECK(steps(3, 1, 1'000) == std::array{3U, 2U});
+  CHECK(steps(3, 0, 1'000) == std::array{5U, 5U});
+  // Long parts are cut.
+  CHECK(steps(2, 0, 5 * kHalvingPieceBytes / sizeof(float)) == std::array{7U, 7U});
+}
+
+TEST_CASE("halving_allreduce__long_parts_are_carried_in_pieces") {
+  for (const std::uint16_t ranks : {std::uint16_t{2}, std::uint16_t{3}, std::uint16_t{4}}) {
+    FakeBus bus({.ranks = ranks, .seed = ranks, .segment_bytes = [](auto, auto) { return 8'920U; }});
+    auto tensors = random_tensors(ranks, 3 * kHalvingPieceBytes / sizeof(float) + 7, ranks);
+    const auto expected = halving_sum(tensors, true);
+    all_reduce(bus, tensors, true, 0, kHalving);
+    for (const auto& tensor : tensors) CHECK(tensor == expected);
+  }
+}
+
+TEST_CASE("halving_allreduce__loses_nothing_even_with_a_bound") {
+  FakeBus bus({.ranks = 8, .seed = 3, .lossy = true});
+  auto tensors = random_tensors(8, 50'000, 9);
+  const auto expected = halving_sum(tensors, true);
+  all_reduce(bus, tensors, true, 0.2, kHalving);
+  for (const auto& tensor : tensors) CHECK(tensor == expected);
+  CHECK(bus.lost_elements() == 0);
+}
+
+// Ranks hold few slots, and receives of late stages must not take those of early ones.
+TEST_CASE("halving_allreduce__waits_for_space_where_there_is_none") {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    CAPTURE(seed);
+    const auto ranks = static_cast<std::uint16_t>(3 + seed % 14);
+    FakeBus bus({.ranks = ranks, .seed = seed, .max_posted = 3, .shared_transfers = 2});
+    std::vector<std::vector<std::vector<float>>> tensors;
+    constexpr std::size_t kCalls = 6;
+    for (std::size_t i = 0; i < kCalls; ++i) {
+      tensors.push_back(random_tensors(ranks, 200 + i, i));
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, halving_request(i + 1, tensors[i][rank]));
+    }
+    bus.run();
+    for (std::size_t i = 0; i < kCalls; ++i) {
+      const auto expected = halving_sum(random_tensors(ranks, 200 + i, i), true);
+      for (const auto& tensor : tensors[i]) CHECK(tensor == expected);
+    }
+  }
+}
+
+TEST_CASE("halving_allreduce__a_member_that_names_another_algorithm_is_named_at_every_rank_and_the_next_call_works") {
+  for (const auto other : {AllReduceAlgorithm::kDirect, AllReduceAlgorithm::kCentral, AllReduceAlgorithm::kRing}) {
+    for (std::uint16_t ranks = 2; ranks < 8; ++ranks) {
+      for (std::uint16_t odd = 0; odd < ranks; ++odd) {
+        for (const std::size_t elements : {std::size_t{0}, std::size_t{100}}) {
+          CAPTURE(std::string(algorithm_name(other)));
+          CAPTURE(ranks);
+          CAPTURE(odd);
+          CAPTURE(elements);
+          FakeBus bus({.ranks = ranks, .seed = odd + elements + 1U});
+          auto tensors = random_tensors(ranks, elements, 3), next = random_tensors(ranks, 60, 4);
+          for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+            CollectiveRequest request = halving_request(1, tensors[rank]);
+            if (rank == odd) request.algorithm = other;
+            bus.start(rank, request);
+          }
+          bus.run();
+          while (std::ranges::any_of(std::views::iota(0, int{ranks}),
+                                     [&](int rank) { return bus.done(static_cast<std::uint16_t>(rank)).empty(); })) {
+            REQUIRE(bus.run_to_next_timeout());
+            bus.run();
+          }
+          for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+            REQUIRE(bus.done(rank).size() == 1);
+            const CollectiveDone& done = bus.done(rank)[0];
+            CAPTURE(done.error);
+            CHECK(done.status == CompletionStatus::kSizeMismatch);
+            CHECK(done.error.find("rank " + std::to_string(odd) + " called all-reduce") != std::string::npos);
+            CHECK(done.error.find(std::string("algorithm ") + algorithm_name(other)) != std::string::npos);
+            CHECK(done.error.find("algorithm halving") != std::string::npos);
+          }
+          const auto expected = halving_sum(next, true);
+          for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, halving_request(2, next[rank]));
+          bus.run();
+          for (const auto& tensor : next) CHECK(tensor == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("halving_allreduce__a_rank_that_dies_is_named_by_each_that_does_not_have_the_result") {
+  std::size_t failures = 0;
+  for (std::uint64_t seed = 1; seed <= 80; ++seed) {
+    CAPTURE(seed);
+    const auto ranks = static_cast<std::uint16_t>(2 + seed % 8);
+    FakeBus bus({.ranks = ranks, .seed = seed});
+    auto tensors = random_tensors(ranks, 300, seed);
+    const auto expected = halving_sum(tensors, true);
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, halving_request(1, tensors[rank]));
+    bus.run_steps(static_cast<int>(seed));
+    const auto dead = static_cast<std::uint16_t>(seed % ranks);
+    bus.kill(dead);
+    bus.run();
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      if (rank == dead) continue;
+      REQUIRE(bus.done(rank).size() == 1);
+      const CollectiveDone& done = bus.done(rank)[0];
+      if (done.error.empty()) {
+        CHECK(tensors[rank] == expected);
+        continue;
+      }
+      ++failures;
+      CHECK(done.status == CompletionStatus::kPeerFailed);
+      CHECK(done.failed_peer == dead);
+    }
+  }
+  CHECK(failures > 100);
+}
