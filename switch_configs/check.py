@@ -58,7 +58,8 @@ def check(policy: Policy, *, names: Iterable[str] | None = None, ports: tuple[st
     found = tuple(findings(policy))
     if any(finding.severity == "error" for finding in found):
         return Report(findings=found, results=(), pairs=())
-    results = [_one(policy, name, ports) for name in (policy.targets or targets() if names is None else names)]
+    wanted = policy.targets or targets() if names is None else names
+    results = [_one(policy, name, ports) for name in dict.fromkeys(wanted)]
     written = [result.generated for result in results if result.generated is not None]
     pairs = []
     for left, right in combinations(written, 2):

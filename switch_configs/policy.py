@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,6 +29,7 @@ from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.unit_fields import RATE, SIZE, Unit
 
 DSCP_VALUES = 64
+MAX_PORT = 1_024
 # RFC 2474 (class selectors), 2597 (assured forwarding), 3246 (ef), 5865 (voice-admit), 8622 (le).
 DSCP_NAMES = {
     "default": 0, "be": 0, "le": 1, "ef": 46, "voice-admit": 44,
@@ -201,7 +203,7 @@ def expand_ports(ports: tuple[str | int, ...]) -> tuple[str, ...]:
     found: list[str] = []
     for port in ports:
         text = str(port).strip()
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", text)
         if match is None:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9/_.:-]{0,31}", text):
                 raise ValueError(f"port {text!r}: a name is letters, digits and / _ . : -")
@@ -214,8 +216,10 @@ def expand_ports(ports: tuple[str | int, ...]) -> tuple[str, ...]:
             raise ValueError(f"port {text!r}: ports are counted from 1 (a device's own name may have a 0)")
         if last < first:
             raise ValueError(f"port range {text!r} runs backwards; write {last}-{first}")
+        if last > MAX_PORT:
+            raise ValueError(f"port {text!r}: no switch has more than {MAX_PORT:,} ports")
         found += [str(number) for number in range(first, last + 1)]
-    repeated = sorted({port for port in found if found.count(port) > 1})
+    repeated = sorted(port for port, count in Counter(found).items() if count > 1)
     if repeated:
         raise ValueError(f"ports named twice: {', '.join(repeated)}")
     return tuple(found)

@@ -91,8 +91,8 @@ class Collectives {
     Cause cause;
     std::uint32_t failed_below = 0;  // calls before the group resumed last, which fail because of `last_cause`
     Cause last_cause;
-    // The first call that failed while it waited for the group to resume.
-    std::optional<std::pair<std::uint32_t, Cause>> held_failure;
+    // Calls that failed while they waited for the group to resume.
+    std::map<std::uint32_t, Cause> held_failures;
     std::deque<std::uint32_t> open;  // slots, by sequence: the first kLanes are in progress, the rest waits
   };
   // A failure of a group that was not used here yet. Once it is used, the rank that reported it must be a member.

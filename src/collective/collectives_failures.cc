@@ -77,12 +77,11 @@ void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell
   if (active.epoch > group.epoch) {
     // The others learn of it once the group has resumed: only then is it certain that the call is not one of those that
     // fail anyway.
-    const bool is_first = !group.held_failure || active.sequence < group.held_failure->first;
-    if (is_first) group.held_failure = {active.sequence, cause};
+    group.held_failures.emplace(active.sequence, cause);
     return;
   }
   if (active.epoch == group.epoch) {
-    break_group(now, group, active.sequence, group.next, cause);
+    break_group(now, group, active.sequence, group.broken ? group.own_next : group.next, cause);
   } else {
     fail_open(now, group, active.epoch, active.sequence, cause);
   }
@@ -91,7 +90,7 @@ void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell
 
 // PROTOCOL 22.1.7: A member at which a collective fails MUST send failed to every other member, with the rank at fault
 //     and the cause, the group's epoch, which is the number of failures that it has resumed after, and the sequence of
-//     the call that the member makes next.
+//     the call that the member makes next, which is the same in every failed of an epoch.
 void Collectives::report(Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {
   encode(Failed{group.id, sequence, cause.peer, static_cast<std::uint8_t>(cause.status), cause.text, epoch,
                 group.is_final ? kNeverResumes : group.own_next},
@@ -145,10 +144,12 @@ void Collectives::resume(TimeNs now, Group& group) {
   group.failed_below = group.resumes_at;
   group.last_cause = std::move(group.cause);
   const auto early = std::exchange(group.early, {});
-  const auto held = std::exchange(group.held_failure, std::nullopt);
-  if (held && held->first >= group.failed_below) {
-    break_group(now, group, held->first, group.next, held->second);
-    report(group, group.epoch, held->first, held->second);
+  // PROTOCOL 22.1.15: ... Of the calls from there on that failed while they waited, a member that has resumed MUST send
+  //     failed of the first.
+  const auto held = std::exchange(group.held_failures, {});
+  if (const auto first = held.lower_bound(group.failed_below); first != held.end()) {
+    break_group(now, group, first->first, group.next, first->second);
+    report(group, group.epoch, first->first, first->second);
   }
   for (const auto& [from, failed] : early) apply(now, group, from, failed);
 }

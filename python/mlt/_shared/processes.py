@@ -191,33 +191,40 @@ def end_with_parent(link: Link, heard: Callable[[Message], object] = lambda mess
 
 
 def run(
-    names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write = to_stdout, services: int = 0
+    names: Sequence[str],
+    start: Start,
+    *,
+    grace: float = 5.0,
+    write: Write = to_stdout,
+    services: int = 0,
+    failed: Callable[[Ending], object] = lambda ending: None,
 ) -> Outcome:
     """Run ``start(rank, **options)`` for each of ``names`` until all have ended.
 
     When one fails, the others have ``grace`` seconds to end by themselves, then they are ended; so have the last
     ``services`` processes when all others have ended, because they serve nobody then. ``write`` gets
-    (rank, line); it is called by one thread at a time, and never once this has ended. KeyboardInterrupt ends all
-    processes and goes on, and so does BrokenPipeError, when nobody reads any more what ``write`` writes.
+    (rank, line); it is called by one thread at a time, and never once this has ended. ``failed`` gets the first failure
+    at once, if others still run. KeyboardInterrupt ends all processes and goes on, and so does what ``write`` raises,
+    such as BrokenPipeError when nobody reads any more, or an error of a disk that is full.
     """
     began = time.monotonic()
     lock = threading.Lock()
     group = Group()
     readers: list[threading.Thread] = []
 
-    unread = threading.Event()
+    unwritten: list[Exception] = []
     over = threading.Event()
 
     def locked_write(rank: int, line: bytes) -> None:
         with lock:
             # Nothing is written any more, but read on: a full pipe would stop the process for good. What is written by
             # a thread while the interpreter ends aborts it.
-            if unread.is_set() or over.is_set():
+            if unwritten or over.is_set():
                 return
             try:
                 write(rank, line)
-            except BrokenPipeError:
-                unread.set()
+            except Exception as error:
+                unwritten.append(error)
 
     ours: set[int] = set()
     order: list[int] = []
@@ -227,7 +234,7 @@ def run(
             reader = threading.Thread(target=_read, args=(rank, process.popen.stdout, locked_write), daemon=True)
             reader.start()
             readers.append(reader)
-        _wait(group.processes, order, ours, grace, unread, services)
+        _wait(group.processes, order, ours, grace, unwritten, services, failed)
     except BaseException:
         with uninterrupted():
             ours.update(rank for rank, process in enumerate(group.processes) if process.ending() is None)
@@ -241,26 +248,41 @@ def run(
         over.set()
         if is_free:
             lock.release()
-    codes = [code if (code := process.popen.returncode) >= 0 else 128 - code for process in group.processes]
-    failed = [rank for rank in order if codes[rank] != 0 and rank not in ours]
+    codes = [_code_of(process) for process in group.processes]
+    first = [rank for rank in order if codes[rank] != 0 and rank not in ours]
     endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(names))
-    return Outcome(codes[failed[0]] if failed else int(bool(ours)), endings, time.monotonic() - began)
+    return Outcome(codes[first[0]] if first else int(bool(ours)), endings, time.monotonic() - began)
+
+
+def _code_of(process: Process) -> int:
+    """As a shell gives it."""
+    code = process.popen.returncode
+    return code if code >= 0 else 128 - code
 
 
 def _wait(
-    processes: list[Process], order: list[int], ours: set[int], grace: float, unread: threading.Event, services: int
+    processes: list[Process],
+    order: list[int],
+    ours: set[int],
+    grace: float,
+    unwritten: Sequence[Exception],
+    services: int,
+    failed: Callable[[Ending], object],
 ) -> None:
     deadline: float | None = None
     served = set(range(len(processes) - services)) if services else None
     while len(order) < len(processes):
-        if unread.is_set():
-            raise BrokenPipeError
+        if unwritten:
+            raise unwritten[0]
         for rank, process in enumerate(processes):
             if rank not in order and process.ending() is not None:
                 order.append(rank)
                 is_last_served = served is not None and served <= set(order)
                 if (process.popen.returncode != 0 or is_last_served) and deadline is None:
                     deadline = time.monotonic() + grace
+                    others = [one for other, one in enumerate(processes) if other not in order]
+                    if process.popen.returncode != 0 and any(one.ending() is None for one in others):
+                        failed(Ending(process.name, _code_of(process), False))
         if deadline is not None and time.monotonic() >= deadline:
             left = [rank for rank in range(len(processes)) if rank not in order]
             ours.update(left)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+# Longer files are no input of ours; one that never ends, such as /dev/zero, must not fill the memory.
+MAX_BYTES = 64 << 20
 
 
 class UnreadableError(ValueError):
@@ -26,11 +32,42 @@ def reading(name: object) -> Iterator[None]:
         raise UnreadableError(str(name), f"not UTF-8 text ({error.reason} at byte {error.start:,})") from None
 
 
+def read_input(path: str | Path, most: int, check: Callable[[os.stat_result], object] = lambda found: None) -> bytes:
+    """The first ``most`` bytes of a file, after ``check`` of what was opened.
+
+    Raises:
+        OSError: missing, a folder, not readable, or a pipe that nobody writes into, for whom it does not wait.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        check(found)
+        content = b""
+        if stat.S_ISFIFO(found.st_mode):
+            with suppress(BlockingIOError):  # there is a writer, who has written nothing yet
+                content = os.read(descriptor, 1)
+                if not content:
+                    raise OSError(errno.ENXIO, "nobody writes into this pipe")
+        os.set_blocking(descriptor, True)
+        pieces = [content]
+        left = most - len(content)
+        while left > 0 and (piece := os.read(descriptor, min(left, 1 << 20))):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
 def read_text(path: str | Path) -> str:
     """The text of a file.
 
     Raises:
-        UnreadableError: missing, a folder, not readable, or not UTF-8.
+        UnreadableError: missing, a folder, not readable, a pipe that nobody writes into, longer than 64 MiB, or not
+            UTF-8.
     """
     with reading(path):
-        return Path(path).read_text(encoding="utf-8")
+        content = read_input(path, MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise UnreadableError(str(path), f"longer than {MAX_BYTES >> 20} MiB")
+        return content.decode("utf-8")

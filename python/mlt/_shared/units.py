@@ -20,6 +20,7 @@ _WHOLE = re.compile(r"0*[0-9]{1,19}")
 _PREFIXES = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12}
 # The native library counts nanoseconds in 64 bits, which hold 9.2e9 s.
 MAX_SECONDS = 9e9
+_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,8 @@ class Quantity:
             raise ValueError(f"expected a {self.kind} such as {self.examples[0]} or {self.examples[1]}{more}")
         if not (above < number and least <= number <= most):
             is_bare = self is not LOSS and isinstance(given, str) and _is_bare(given)
-            more = f"; a number alone counts {base or self.bare}: write {self.examples[0]}, say" if is_bare else ""
+            counts = _WORDS.get(base, base) or self.bare
+            more = f"; a number alone counts {counts}: write {self.examples[0]}, say" if is_bare else ""
             raise ValueError(f"expected a {self.kind} {self._limits(least, most, above)}{more}")
         return float(Decimal(repr(number)) / scale) if base else number
 

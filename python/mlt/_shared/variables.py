@@ -54,4 +54,5 @@ def time(
         return TIME.read(given, base=unit, most=most, above=-math.inf if is_zero_valid else 0.0)
     except ValueError as error:
         bare = {"s": "seconds", "us": "microseconds"}[unit]
-        raise ConfigError(f"{name} is {given!r}: {error}; a number without a unit is in {bare}") from None
+        more = "" if "a number alone" in str(error) else f"; a number without a unit is in {bare}"
+        raise ConfigError(f"{name} is {given!r}: {error}{more}") from None

@@ -74,6 +74,11 @@ def unrunnable(program: str) -> tuple[int, str] | None:
 
     found = shutil.which(program)
     is_script = program.endswith(".py")
+    if found is None and "/" in program and os.path.isdir(program):
+        return NOT_EXECUTABLE, f"{program!r} is a folder"
+    if found is None and "/" in program and os.path.exists(program):
+        how = f"write python {program}" if is_script else f"chmod +x {program}"
+        return NOT_EXECUTABLE, f"{program!r} cannot be executed: {how}"
     if found is None and is_script:
         return NOT_FOUND, f"program not found: {program!r}; to run a Python script, write python {program}"
     if found is None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlt._shared import processes as supervisor
+from mlt._shared.units import format_time
 from mlt.cli.ending import NOT_EXECUTABLE, interrupted, unrunnable
 from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
@@ -76,9 +77,15 @@ def launch(
         status, text = problem
         _say(text)
         raise typer.Exit(status)
+    told: list[str] = []
+
+    def failed(ending: supervisor.Ending) -> None:
+        told.append(ending.name)
+        _say(f"{ending.name} {ending}; the others have {format_time(grace)} to end")
+
     try:
         with supervisor.interruptible():
-            outcome = supervisor.run(names, start, grace=grace, services=services)
+            outcome = supervisor.run(names, start, grace=grace, services=services, failed=failed)
     except _CannotStartError as error:
         _say(str(error))
         raise typer.Exit(NOT_EXECUTABLE) from None
@@ -95,7 +102,7 @@ def launch(
             )
         elif ending.ended_by_us:
             _say(f"{ending.name} was ended, because another one failed")
-        elif ending.code:
+        elif ending.code and ending.name not in told:
             _say(f"{ending.name} {ending}")
     raise typer.Exit(outcome.code)
 

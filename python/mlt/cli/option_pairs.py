@@ -5,7 +5,11 @@ Counts what the command line gives, not variables or defaults.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
+
+from mlt._shared.addresses import parse_target
+from mlt.errors import ConfigError
 
 # Command -> option -> the options or arguments of which it needs one.
 NEEDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
@@ -84,9 +88,23 @@ def wrong_pair(command: Any, ctx: Any) -> str | None:
         if option in given and not given & set(partners):
             others = f"{', '.join(partners[:-1])} or {partners[-1]}" if len(partners) > 1 else partners[0]
             return f"{option} goes with {others}"
+    target = _target(command, ctx) if "--port" in given else None
+    if target is not None and parse_target(target, 1) == parse_target(target, 2):
+        return f"--port and the port in {target!r}: give one of them"
     for one, other in EXCLUDES.get(path, ()):
         if {one, other} <= given:
             return f"{one} and {other}: give one of them"
+    return None
+
+
+def _target(command: Any, ctx: Any) -> str | None:
+    """The value of the argument HOST, if it is given and valid."""
+    for param in command.params:
+        value = ctx.params.get(param.name)
+        if _argument(param) == "HOST" and isinstance(value, str):
+            with contextlib.suppress(ConfigError):
+                parse_target(value, 1)
+                return value
     return None
 
 

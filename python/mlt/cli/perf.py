@@ -28,6 +28,7 @@ from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import ConfigError, MltError
 from mlt.job.configuration import MAX_RANKS
 from mlt.job.interfaces import VARIABLE
+from mlt.options import arguments
 from mlt.perf import report, session
 from mlt.perf.options import AUTOMATIC, DEFAULT_SIZES, Options
 from mlt.perf.problem import BadOptionError, PerfError
@@ -203,6 +204,8 @@ def _check_outputs(json: Path | None, plot: Path | None) -> None:
                 option.read(path)
         except UnwritableError as error:
             raise BadOptionError(f"{name}: {error}") from None
+    if json is not None and plot is not None and json.absolute() == plot.absolute():
+        raise BadOptionError(f"--json and --plot are both {plot}: the second would replace the first")
 
 
 def _mode(host: str | None, *, local: bool, serve: bool) -> str:
@@ -256,6 +259,7 @@ def _run(
     if mode == "--serve":
         session.serve(port, interface, once=once, say=say)
         return
+    arguments.resolve({}, os.environ)  # the variables that every rank will read
     if plot is not None and plot.suffix not in _PICTURES:
         raise BadOptionError(f"--plot {plot}: the name ends in the format: {', '.join(_PICTURES)}")
     if plot is not None and find_spec("matplotlib") is None:  # before a long measurement

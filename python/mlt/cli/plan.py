@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from mlt._shared.structured_text import parse_json
+from mlt._shared.text_files import read_text
 from mlt._shared.units import format_time
 from mlt.cli.delegate import Delegate
 from mlt.cli.output import Output
@@ -98,7 +99,7 @@ def _is_there(name: str) -> bool:
 
 def _is_plan(file: Path) -> bool:
     try:
-        found = parse_json(file.read_text(encoding="utf-8"))
+        found = parse_json(read_text(file))
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and "cluster_digest" in found

@@ -149,7 +149,7 @@ def rollback(policy: Path, target: str, ports: str | None, running: Path | None,
 @app.command()
 @_common(
     _POLICY,
-    click.option("--target", "-t", multiple=True, help="Target to check; repeatable. Default: all."),
+    click.option("--target", "-t", multiple=True, help="Target to check; repeatable. Default: the policy's, or all."),
     _PORTS,
     click.option("--validators", is_flag=True, help="Run every installed third-party validator too."),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import typer
 
-from mlt._shared.units import LOSS, RATE, SIZE, TIME, Quantity
+from mlt._shared.units import LOSS, MAX_SECONDS, RATE, SIZE, TIME, Quantity
 
 __all__ = ["LOSS", "RATE", "SIZE", "TIME", "Quantity", "UnitOption"]
 
@@ -20,6 +20,8 @@ class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
         self, quantity: Quantity, *, least: float = 0.0, most: float = math.inf, above: float = -math.inf,
         whole: bool = False,
     ) -> None:  # fmt: skip
+        if quantity is TIME:
+            most = min(most, MAX_SECONDS)
         self.quantity = quantity
         self._least, self._most, self._above = least, most, above
         self._whole = whole

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from mlt._shared import variables
 from mlt._shared.addresses import parse_target, without_brackets
 from mlt._shared.link import StrangerError
+from mlt._shared.name_lookup import look_up
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.examine import Examination
 from mlt.diagnosis.messages import DEFAULT_PORT
@@ -132,7 +133,7 @@ def _connect(host: str, port: int, settings: Settings) -> socket.socket:
     source = settings.host
     if source is None and settings.wanted is not None:
         try:
-            address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+            address = str(look_up(host, port, socket.SOCK_STREAM)[0][4][0])
             towards = interfaces.source_towards(address)
         except OSError:
             towards = None

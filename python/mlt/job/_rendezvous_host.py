@@ -131,7 +131,7 @@ class Host:
         return all(interfaces.is_loopback(str(one.getsockname()[0])) for one in self._listeners)
 
     def run(self, deadline: float, timeout: float) -> list[Endpoint]:
-        patience = rendezvous.Patience()
+        patience = rendezvous.Patience(changes=True)
         while len(self._ranks) < self._config.size:
             left = deadline - time.monotonic()
             if left <= 0:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlt._shared.addresses import is_host
+from mlt._shared.name_lookup import look_up
 from mlt._shared.os_errors import cause_of
 from mlt.errors import ConfigError
 from mlt.job import interfaces
@@ -77,7 +78,7 @@ def resolve_master(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any
     if not is_host(config.master_addr):
         raise ConfigError(f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} is not the name of a host")
     try:
-        found = list(socket.getaddrinfo(config.master_addr, config.rendezvous_port, type=kind))
+        found = look_up(config.master_addr, config.rendezvous_port, kind)
         return sorted(found, key=lambda one: interfaces.is_loopback(str(one[4][0])))
     except OSError as error:
         raise ConfigError(

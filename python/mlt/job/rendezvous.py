@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import math
 import socket
 import time
 from collections import Counter
@@ -42,6 +41,7 @@ MISMATCH_SECONDS = 2.0
 OTHER_JOB_SECONDS = 10.0
 # After this many seconds a rank reports once what it waits for.
 QUIET_SECONDS = 5.0
+REPEAT_SECONDS = 60.0
 
 NOT_MLT = "what listens there is not an mlt rendezvous, or that of an older release"
 
@@ -94,20 +94,29 @@ def where(config: JobConfig) -> str:
 
 
 class Patience:
-    """Reports once, after ``QUIET_SECONDS``, what this rank waits for."""
+    """Reports what this rank waits for: after ``QUIET_SECONDS``, and again after each ``REPEAT_SECONDS``; with
+    ``changes``, also when there is something new to tell."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, changes: bool = False) -> None:
+        self._changes = changes
         self._due = time.monotonic() + QUIET_SECONDS
+        self._repeat = 0.0
+        self._told = ""
 
     @property
     def left(self) -> float:
-        """Seconds until the report is due."""
+        """Seconds until the next report may be due."""
         return max(self._due - time.monotonic(), 0.0)
 
     def ask(self, text: Callable[[], str]) -> None:
-        if self.left == 0:
-            self._due = math.inf
-            logger.warning("%s", text())
+        now = time.monotonic()
+        if now < self._due:
+            return
+        words = text()
+        if now >= self._repeat or (self._changes and words != self._told):
+            logger.warning("%s", words)
+            self._told, self._repeat = words, now + REPEAT_SECONDS
+        self._due = now + QUIET_SECONDS
 
 
 def ranks_text(ranks: list[int]) -> str:

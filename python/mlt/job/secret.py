@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlt._shared import variables
+from mlt._shared.text_files import read_input
 from mlt.errors import ConfigError
 from mlt.job import interfaces
 
@@ -69,22 +70,23 @@ class JobSecret:
         Raises ConfigError if the file is readable or writable for other users, or owned by one, who could have created
         it.
         """
+
+        def check(found: os.stat_result) -> None:
+            mode = found.st_mode
+            if stat.S_ISREG(mode) and found.st_uid not in (0, os.geteuid()):
+                raise ConfigError(
+                    f"the job secret's file {path} ({source}) belongs to another user (uid {found.st_uid}; this "
+                    f"process is {os.geteuid()}): chown it to this user or to root, and make a new secret if the "
+                    "other user must not know it"
+                )
+            if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise ConfigError(
+                    f"the job secret's file {path} ({source}) is accessible to other users (mode "
+                    f"{mode & 0o777:03o}): chmod 600 {path}, and make a new secret if others could read it"
+                )
+
         try:
-            with open(path, "rb") as file:
-                found = os.fstat(file.fileno())
-                mode = found.st_mode
-                if stat.S_ISREG(mode) and found.st_uid not in (0, os.geteuid()):
-                    raise ConfigError(
-                        f"the job secret's file {path} ({source}) belongs to another user (uid {found.st_uid}; this "
-                        f"process is {os.geteuid()}): chown it to this user or to root, and make a new secret if the "
-                        "other user must not know it"
-                    )
-                if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
-                    raise ConfigError(
-                        f"the job secret's file {path} ({source}) is accessible to other users (mode "
-                        f"{mode & 0o777:03o}): chmod 600 {path}, and make a new secret if others could read it"
-                    )
-                content = file.read(MAX_BYTES + 2)
+            content = read_input(path, MAX_BYTES + 2, check)
         except OSError as error:
             raise ConfigError(
                 f"the job secret's file {path} ({source}) cannot be read: {error.strerror or error}; "

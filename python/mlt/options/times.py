@@ -23,6 +23,8 @@ VARIABLES = {
     "suspended_timeout": "MLT_SUSPENDED_TIMEOUT",
 }
 CONNECT_SECONDS = 60.0
+# Below it, what follows from them (heartbeats, pauses between attempts) would be 0.
+_LEAST_SECONDS = {"peer_timeout": 1e-3, "suspended_timeout": 1e-3}
 
 
 def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, float]:
@@ -33,12 +35,11 @@ def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str
     chosen: dict[str, float] = {}
     for name, variable in VARIABLES.items():
         value = given.get(name)
+        source = name
+        if value is None:
+            value, source = variables.time(environ, variable), variable
         if value is not None:
-            chosen[name] = _seconds(value, name)
-            continue
-        read = variables.time(environ, variable)
-        if read is not None:
-            chosen[name] = read
+            chosen[name] = _seconds(value, source, least=_LEAST_SECONDS.get(name, 0.0))
     return chosen
 
 
@@ -52,7 +53,13 @@ def limit_ns(seconds: float | None, name: str = "timeout") -> int:
     return 0 if seconds is None else nanoseconds(seconds, name)
 
 
-def _seconds(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
-        raise ConfigError(f"{name} is {value!r}; it is a time in seconds, above 0 and {MAX_SECONDS:g} at most")
+def _seconds(value: object, name: str, *, least: float = 0.0) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not max(0.0, least) <= value <= MAX_SECONDS
+        or not value
+    ):
+        low = f"{least:g} or more" if least else "above 0"
+        raise ConfigError(f"{name} is {value!r}; it is a time in seconds, {low} and {MAX_SECONDS:g} at most")
     return float(value)

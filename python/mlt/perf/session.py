@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from mlt._shared import variables
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import GoneError, Link, Message, StrangerError
+from mlt._shared.name_lookup import look_up
 from mlt._shared.os_errors import cause_of
 from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import MltError
@@ -356,7 +357,7 @@ def _call(server: str, port: int, interface: str | None, admission: _Admission) 
 
     check = admission.check("mlt perf would connect to")
     try:
-        found = socket.getaddrinfo(server, port, type=socket.SOCK_STREAM)
+        found = look_up(server, port, socket.SOCK_STREAM)
         link = Link(dial(found, HELLO_SECONDS, check, source), PROGRAM)
     except OSError as error:
         raise PerfError(

@@ -93,6 +93,30 @@ def test_launch__a_rank_that_fails_ends_all_and_is_named_with_its_code() -> None
         assert f"rank {rank} was ended" in done.stderr
 
 
+def test_launch__says_at_once_which_rank_failed() -> None:
+    program = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(3); time.sleep(60)"
+    words = [*MLT, "-n", "2", "--grace", "50", sys.executable, "-c", program]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert_names(line, "rank 1 ended with exit code 3", "the others have 50 s to end")
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+def test_launch__output_that_cannot_be_written_ends_the_job(redirection: str) -> None:
+    words = " ".join(MLT)
+    command = f"{words} -n 2 sh -c 'seq 1 100000' {redirection}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "standard output cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_launch__names_the_signal_that_killed_a_rank() -> None:
     program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     done = launch("-n", "1", sys.executable, "-c", program)

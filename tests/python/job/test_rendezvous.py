@@ -135,6 +135,37 @@ def test_meet__a_wait_for_a_rank_without_the_secret_is_reported(
     assert_names(said[0], "1 connection", "secret")
 
 
+def test_meet__what_rank_0_rejects_after_its_first_report_is_reported_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.2)
+
+    def said() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.getMessage().startswith("rank 0")]
+
+    port = free_port()
+    zero = Ranks(config(0, 2, port, secret=JobSecret("the secret of this job")), timeout=6)
+    until(lambda: len(said()) == 1)
+    assert "secret" not in said()[0]
+    Ranks(config(1, 2, port, secret=JobSecret("the secret of another")), timeout=1.0).join()
+    until(lambda: len(said()) > 1)
+    assert_names(said()[1], "rejected", "1 connection", "secret")
+    zero.join()
+
+
+def test_patience__repeats_itself_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now)
+    patience = rendezvous.Patience()
+    texts = iter(range(1_000))
+    for _ in range(130):
+        patience.ask(lambda: f"text {next(texts)}")
+        now += 1
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["text"] * 3
+
+
 def test_meet__a_short_wait_reports_nothing(caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
     Ranks(*(config(rank, 3, port) for rank in range(3)), timeout=10).join()

@@ -28,6 +28,15 @@ def test_resolve__an_invalid_time_is_an_error_that_names_argument_or_variable(na
             resolve({}, {VARIABLES[name]: text})
 
 
+@pytest.mark.parametrize("name", ["peer_timeout", "suspended_timeout"])
+def test_resolve__times_that_others_are_derived_from_are_a_millisecond_or_more(name: str) -> None:
+    assert resolve({name: 1e-3}, {}) == {name: 1e-3}
+    with pytest.raises(ConfigError, match=names(name, "0.001 or more")):
+        resolve({name: 1e-9}, {})
+    with pytest.raises(ConfigError, match=names(VARIABLES[name], "0.001 or more")):
+        resolve({}, {VARIABLES[name]: "1ns"})
+
+
 def test_nanoseconds__is_never_zero() -> None:
     assert nanoseconds(1e-12, "timeout") == 1
     assert nanoseconds(2.5, "timeout") == 2_500_000_000

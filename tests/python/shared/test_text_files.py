@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from checks import names
 
+from mlt._shared import text_files
 from mlt._shared.text_files import UnreadableError, read_text, reading
 
 
@@ -25,6 +28,40 @@ def test_read_text__names_the_file_and_the_cause(tmp_path: Path) -> None:
         assert error.value.reason.startswith(cause)
     with pytest.raises(UnreadableError, match=names("byte 3")):
         read_text(binary)
+
+
+def test_read_text__a_pipe_is_read_to_its_end_and_one_without_a_writer_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UnreadableError, match="nobody writes into this pipe"):
+        read_text(pipe)
+    reader, writer = os.pipe()  # as a shell's <(command)
+
+    def write() -> None:
+        with os.fdopen(writer, "w") as file:
+            file.write("a: 1\n" * 50_000)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        assert read_text(f"/dev/fd/{reader}") == "a: 1\n" * 50_000
+    finally:
+        writing.join()
+        os.close(reader)
+
+
+def test_read_text__what_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "MAX_BYTES", 3 << 20)
+    with pytest.raises(UnreadableError, match="longer than 3 MiB"):
+        read_text("/dev/zero")
+
+
+def test_read_text__leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(UnreadableError):
+            read_text(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_reading__other_errors_stay_as_they_are() -> None:

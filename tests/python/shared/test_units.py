@@ -220,7 +220,7 @@ def test_read__a_bare_number_counts_in_the_base_that_is_asked_for() -> None:
     [
         (RATE, "200", "counts bit/s: write 200mbit"),
         (SIZE, "3", "counts bytes: write 256KiB"),
-        (TIME, "2", "counts us: "),
+        (TIME, "2", "counts microseconds: "),
     ],
 )
 def test_read__a_number_alone_that_is_out_of_range_says_what_it_counts(quantity: Any, text: str, hint: str) -> None:

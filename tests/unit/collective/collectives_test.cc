@@ -680,7 +680,7 @@ TEST_CASE("collectives__the_call_after_one_that_failed_works") {
 TEST_CASE("collectives__posted_ahead_of_failures_end_and_the_group_works_again") {
   constexpr std::size_t kCalls = 24;
   std::size_t failures = 0, resumed = 0;
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 500; ++seed) {
     CAPTURE(seed);
     mlt::base::Prng prng(seed);
     const auto n = static_cast<std::uint16_t>(2 + prng.below(4));
@@ -732,6 +732,60 @@ TEST_CASE("collectives__posted_ahead_of_failures_end_and_the_group_works_again")
   }
   CHECK(failures > 300);
   CHECK(resumed > 300);
+}
+
+// Of two calls that fail while the group has not resumed, the first may belong to those that fail anyway.
+TEST_CASE("collectives__every_call_that_fails_while_the_group_waits_to_resume_is_reported") {
+  FakeBus bus({.ranks = 2, .seed = 4});
+  std::vector<std::vector<std::vector<float>>> tensors;
+  for (std::size_t i = 0; i < 5; ++i) tensors.push_back(random_tensors(2, 10, i));
+  const auto call = [&](std::uint16_t rank, std::size_t i) {
+    bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
+  };
+  // Rank 1 has made two calls when it learns of the failure of the first: the group resumes with the third.
+  call(1, 0);
+  call(1, 1);
+  call(0, 0);
+  bus.machine(0).cancel(bus.now, 1);
+  call(0, 1);
+  bus.machine(0).cancel(bus.now, 2);
+  call(0, 2);
+  bus.machine(0).cancel(bus.now, 3);
+  bus.run();
+  call(1, 2);
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    REQUIRE(bus.done(rank).size() == 3);
+    for (const CollectiveDone& done : bus.done(rank)) CHECK(done.error.find("rank 0 cancelled") != std::string::npos);
+    call(rank, 3);
+  }
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    REQUIRE(bus.done(rank).size() == 4);
+    CHECK(bus.done(rank)[3].error == "");
+  }
+}
+
+// What a member names as its next call is what it was when it noticed the first failure.
+TEST_CASE("collectives__a_second_failure_does_not_move_the_call_that_the_group_resumes_with") {
+  FakeBus bus({.ranks = 2, .seed = 4});
+  std::vector<std::vector<std::vector<float>>> tensors;
+  for (std::size_t i = 0; i < 3; ++i) tensors.push_back(random_tensors(2, 10, i));
+  const auto call = [&](std::uint16_t rank, std::size_t i) {
+    bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
+  };
+  call(0, 0);
+  call(0, 1);
+  bus.machine(0).cancel(bus.now, 2);
+  call(0, 2);
+  bus.machine(0).cancel(bus.now, 1);
+  bus.run();
+  for (std::size_t i = 0; i < 3; ++i) call(1, i);
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    REQUIRE(bus.done(rank).size() == 3);
+    for (const CollectiveDone& done : bus.done(rank)) CHECK(done.error.empty() == (done.operation == 3));
+  }
 }
 
 TEST_CASE("collectives__a_group_that_failed_waits_for_those_that_have_not_noticed") {
