@@ -29,7 +29,7 @@ from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.unit_fields import RATE, SIZE, Unit
 
 DSCP_VALUES = 64
-MAX_PORT = 1_024
+LARGEST_SWITCH = 1_024  # ports
 # RFC 2474 (class selectors), 2597 (assured forwarding), 3246 (ef), 5865 (voice-admit), 8622 (le).
 DSCP_NAMES = {
     "default": 0, "be": 0, "le": 1, "ef": 46, "voice-admit": 44,
@@ -216,8 +216,8 @@ def expand_ports(ports: tuple[str | int, ...]) -> tuple[str, ...]:
             raise ValueError(f"port {text!r}: ports are counted from 1 (a device's own name may have a 0)")
         if last < first:
             raise ValueError(f"port range {text!r} runs backwards; write {last}-{first}")
-        if last > MAX_PORT:
-            raise ValueError(f"port {text!r}: no switch has more than {MAX_PORT:,} ports")
+        if last > LARGEST_SWITCH:
+            raise ValueError(f"port {text!r}: no switch has more than {LARGEST_SWITCH:,} ports")
         found += [str(number) for number in range(first, last + 1)]
     repeated = sorted(port for port, count in Counter(found).items() if count > 1)
     if repeated:

@@ -161,8 +161,8 @@ def perf(
             loss_bounds=tuple(_quantities("--loss-bound", loss_bound, LOSS)),
             stop=stop.value,
             tags=tags.value,
-            algorithms=tuple(_list(algorithm)),
-            compare=tuple(_list(compare)),
+            algorithms=tuple(_list("--algorithm", algorithm)),
+            compare=tuple(_list("--compare", compare)),
             segment_bytes=segment_bytes,
             paths=paths,
             io_threads=io_threads,
@@ -229,13 +229,17 @@ def _default_ranks(mode: str, pattern: str) -> int:
     return 4 if pattern == "incast" and mode == "--local" else 2
 
 
-def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _list(option: str, text: str) -> list[str]:
+    """The words between the commas; none if the option is empty."""
+    parts = [part.strip() for part in text.split(",")]
+    if text.strip() and not all(parts):
+        raise BadOptionError(f"{option} {text}: an entry is empty")
+    return [part for part in parts if part]
 
 
 def _quantities(option: str, text: str, quantity: Quantity) -> list[float]:
     try:
-        return [quantity.named(option, one) for one in _list(text)]
+        return [quantity.named(option, one) for one in _list(option, text)]
     except ValueError as error:
         raise BadOptionError(str(error)) from None
 

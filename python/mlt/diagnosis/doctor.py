@@ -24,8 +24,9 @@ from mlt._shared.extras import checkout, how_to_install, package_of, pip, requir
 from mlt._shared.units import format_size
 from mlt.errors import ConfigError
 from mlt.job import address as own_address
-from mlt.job import interfaces
+from mlt.job import interfaces, secret
 from mlt.job.configuration import JobConfig
+from mlt.options import arguments, paths, qos
 
 # First words of the fixes that are commands.
 _RUNNABLE = ("sudo", "pip", sys.executable, "export", "modprobe", "ulimit", "apt-get", "sysctl", "mlt")
@@ -73,10 +74,25 @@ def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
     """Run every check, the most basic first."""
     env = os.environ if environ is None else environ
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _library, _kernel, lambda: _interface(env), _other_interfaces, _buffers, _limits, _offloads, _kernel_features,
-        _processors, _extras, _testbed,
+        _library, lambda: _variables(env), _kernel, lambda: _interface(env), _other_interfaces, _buffers, _limits,
+        _offloads, _kernel_features, _processors, _extras, _testbed,
     )  # fmt: skip
     return [finding for check in checks for finding in check()]
+
+
+def _variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Those of the transport, as a job reads them; ``_interface`` has MLT_INTERFACE."""
+    readers: tuple[Callable[[], object], ...] = (
+        lambda: arguments.resolve({}, environ),
+        lambda: paths.resolve(None, environ=environ),
+        lambda: qos.resolve(None, environ),
+        lambda: secret.resolve(None, environ),
+    )
+    for read in readers:
+        try:
+            read()
+        except ConfigError as error:
+            yield Finding("problem", str(error), "set it right, or unset it: a job would end with this error")
 
 
 def _library() -> Iterator[Finding]:

@@ -121,7 +121,7 @@ class Host:
                     f"rank 0: rendezvous port {rendezvous.where(config)} (MLT_RENDEZVOUS_PORT, else MASTER_PORT + "
                     "1000) is in use by another process; end it (`ss -lntp` lists it), or set MLT_RENDEZVOUS_PORT to a "
                     "free port, the same on all ranks"
-                ) from error
+                ) from None
             raise
         self._listeners.append(listener)
         self._handshakes.add(listener)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MAX_RANKS = 2**16 - 1
 
 DEFAULT_JOB = "default"
+# A message of the rendezvous carries the name.
+MAX_JOB_LENGTH = 1_000
 
 
 class JobArguments(TypedDict, total=False):
@@ -68,6 +70,10 @@ class JobConfig:
             ),
         )
         _check(bool(self.job), "job (MLT_JOB) is empty; leave it out for the job 'default'")
+        _check(
+            len(self.job) <= MAX_JOB_LENGTH,
+            f"job (MLT_JOB) has {len(self.job):,} characters; {MAX_JOB_LENGTH:,} at most",
+        )
         _check(bool(self.master_addr), "master_addr (MASTER_ADDR) is empty; set it to the address of rank 0's host")
         _check(
             1 <= self.rendezvous_port <= variables.MAX_PORT,

@@ -187,7 +187,10 @@ def _read_text(text: str, rank: int | None) -> tuple[PathOptions, ...]:
             raise ConfigError(f"{text}: {error}") from None
         except ConfigError as error:
             raise ConfigError(f"{text}: {error}") from None
-    return _read([item.strip() for item in text.split(",")], rank)
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise ConfigError(f"{text!r} has an empty entry; write addresses or interfaces with one comma between them")
+    return _read(items, rank)
 
 
 def _one(item: object) -> PathOptions:

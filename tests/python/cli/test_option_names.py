@@ -58,6 +58,7 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("perf", "localhost:5", "--port", "6"), ("--port", "'localhost:5'")),
     (("doctor", "localhost:5", "--port", "6"), ("--port", "'localhost:5'")),
     (("perf", "--local", "--json", "a.png", "--plot", "a.png"), ("--json", "a.png", "replace")),
+    (("perf", "--local", "--size", "64KiB,,1MiB"), ("--size 64KiB,,1MiB", "empty")),
     (("perf", "--local", "--timeout", "9e99"), ("--timeout", "9e99", "9e+09 s")),
     (("serve", "--world-size", "0"), ("--world-size (WORLD_SIZE)",)),
     (("serve",), ("--world-size", "WORLD_SIZE is not set")),

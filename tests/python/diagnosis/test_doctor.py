@@ -57,6 +57,25 @@ def test_interface__rejects_an_address_of_another_host() -> None:
     assert "MLT_INTERFACE" in finding.fix
 
 
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"MLT_PEER_TIMEOUT": "bad"}, {"MLT_PATHS": "/nosuch"}, {"MLT_QOS_POLICY": "/nosuch"},
+        {"MLT_JOB_SECRET": "short"}, {"MLT_MAX_TAGS": "-1"},
+    ],
+    ids=lambda environ: next(iter(environ)),
+)  # fmt: skip
+def test_variables__a_wrong_one_is_named(environ: dict[str, str]) -> None:
+    pytest.importorskip("mlt._core")
+    (finding,) = only(doctor._variables, environ)
+    assert finding.level == "problem"
+    assert next(iter(environ)) in finding.what
+
+
+def test_variables__that_are_right_need_no_word() -> None:
+    assert not only(doctor._variables, {"MLT_PEER_TIMEOUT": "5s", "MLT_PATHS": "2"})
+
+
 @pytest.mark.usefixtures("machine")
 def test_interface__rejects_a_choice_of_none() -> None:
     (finding,) = only(doctor._interface, {"MLT_INTERFACE": "ib0"})

@@ -87,6 +87,9 @@ def test_resolve__rejects_with_the_path_and_the_reason(paths: Any, words: str) -
 
 def test_resolve__names_the_variable_and_the_file(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("paths: [{port: x}]\n", encoding="utf-8")
+    for empty in (",", "lo,,eth0", "lo,"):
+        with pytest.raises(mlt.ConfigError, match=r"MLT_PATHS: .* has an empty entry"):
+            resolve(None, environ={"MLT_PATHS": empty})
     with pytest.raises(mlt.ConfigError, match=r"MLT_PATHS: .*bad\.yaml: path 0: port is 'x'"):
         resolve(None, environ={"MLT_PATHS": str(tmp_path / "bad.yaml")})
     (tmp_path / "broken.yaml").write_text("paths: [", encoding="utf-8")
