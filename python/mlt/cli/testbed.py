@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from mlt._shared.output_files import WriteFailedError
+from mlt._shared.units import format_time
 from mlt.cli.click_style import Group
 from mlt.cli.ending import interrupted, unrunnable
 from mlt.cli.output import Output
@@ -150,11 +151,15 @@ def run(name: str | None, grace: float, port: int, counters: bool, command: tupl
         bed = Testbed(shape, name=name or f"run-{os.getpid()}")
         _enter_user_namespace()
         code = 0
+
+        def failed(ending: runner.Ending) -> None:
+            click.echo(f"testbed: {ending.name} {ending}; the others have {format_time(grace)} to end", err=True)
+
         try:
             with runner.interruptible():
                 try:
                     bed.up()
-                    outcome = runner.run(bed, command, grace=grace, port=port)
+                    outcome = runner.run(bed, command, grace=grace, port=port, failed=failed)
                     code = outcome.code
                     _report(bed, outcome, counters)
                 finally:

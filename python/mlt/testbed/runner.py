@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlt._shared import processes as supervisor
@@ -15,7 +15,13 @@ __all__ = ["Ending", "Outcome", "interruptible", "run", "to_stdout", "uninterrup
 
 
 def run(
-    bed: Testbed, command: Sequence[str], *, grace: float = 5.0, port: int = DEFAULT_PORT, write: Write = to_stdout
+    bed: Testbed,
+    command: Sequence[str],
+    *,
+    grace: float = 5.0,
+    port: int = DEFAULT_PORT,
+    write: Write = to_stdout,
+    failed: Callable[[Ending], object] = lambda ending: None,
 ) -> Outcome:
     """Run ``command`` on every host of ``bed`` until all have ended, as ``supervisor.run`` does."""
 
@@ -26,4 +32,4 @@ def run(
         process: subprocess.Popen[bytes] = bed.popen(host, command, env=env, **options)
         return process
 
-    return supervisor.run(bed.hosts, start, grace=grace, write=write)
+    return supervisor.run(bed.hosts, start, grace=grace, write=write, failed=failed)
