@@ -230,8 +230,8 @@ def _default_ranks(mode: str, pattern: str) -> int:
 
 
 def _list(option: str, text: str) -> list[str]:
-    """The words between the commas; none if the option is empty."""
-    parts = [part.strip() for part in text.split(",")]
+    """The words between the commas, of which one may end the list; none if the option is empty."""
+    parts = [part.strip() for part in text.strip().removesuffix(",").split(",")]
     if text.strip() and not all(parts):
         raise BadOptionError(f"{option} {text}: an entry is empty")
     return [part for part in parts if part]
