@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt._shared import variables
+from mlt._shared.patience import Patience
 from mlt._shared.ports import free_port
 from mlt.errors import RendezvousError
 from mlt.job import interfaces, rendezvous
@@ -143,7 +144,7 @@ def _meeting_point(store: Any, rank: int, size: int, seconds: float, own: str) -
         store.set(key, json.dumps([own, port]))
         return own, port
     # Polled: a wait of torch's is silent, and it logs a warning of its own about every one that ends in vain.
-    patience, deadline, pause = rendezvous.Patience(), time.monotonic() + seconds, _MIN_PAUSE_SECONDS
+    patience, deadline, pause = Patience(), time.monotonic() + seconds, _MIN_PAUSE_SECONDS
     try:
         while not store.check([key]):
             if (left := deadline - time.monotonic()) <= 0:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from mlt._shared.patience import QUIET_SECONDS as QUIET_SECONDS
 from mlt.job.rendezvous import ranks_text
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mlt")
 
-# Seconds of waiting until the line appears, a whole number.
-QUIET_SECONDS = 5
 SHOWN = 4
 
 

@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 from mlt._shared.addresses import is_address
+from mlt._shared.patience import QUIET_SECONDS
 
-QUIET_SECONDS = 5.0
 # Longer than a resolver takes that asks two dead servers before it finds one that answers.
 LOOKUP_SECONDS = 30.0
 

@@ -13,7 +13,8 @@ import typer
 
 from mlt._shared import processes as supervisor
 from mlt._shared.units import format_time
-from mlt.cli.ending import NOT_EXECUTABLE, interrupted, unrunnable
+from mlt.cli.ending import NOT_EXECUTABLE, interrupted
+from mlt.cli.program import unrunnable
 from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.demo.problem import DemoError

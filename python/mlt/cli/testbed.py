@@ -16,9 +16,10 @@ import click
 from mlt._shared.output_files import WriteFailedError
 from mlt._shared.units import format_time
 from mlt.cli.click_style import Group
-from mlt.cli.ending import interrupted, unrunnable
+from mlt.cli.ending import interrupted
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
+from mlt.cli.program import unrunnable
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, UnitOption
 from mlt.testbed import bed as beds

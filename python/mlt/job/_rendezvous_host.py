@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlt._shared.json_lines import line_of, quoted
+from mlt._shared.patience import Patience
 from mlt.errors import PeerMismatchError, PortInUseError, RendezvousError
 from mlt.job import handshake_client, interfaces, rendezvous
 from mlt.job import secret as secret_module
@@ -131,7 +132,7 @@ class Host:
         return all(interfaces.is_loopback(str(one.getsockname()[0])) for one in self._listeners)
 
     def run(self, deadline: float, timeout: float) -> list[Endpoint]:
-        patience = rendezvous.Patience(changes=True)
+        patience = Patience(changes=True)
         while len(self._ranks) < self._config.size:
             left = deadline - time.monotonic()
             if left <= 0:

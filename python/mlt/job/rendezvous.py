@@ -20,6 +20,7 @@ from typing import Any
 
 from mlt._shared.json_lines import object_of, quoted
 from mlt._shared.link import GoneError, Link, SilenceError, StrangerError
+from mlt._shared.patience import Patience
 from mlt.errors import ConfigError, MltError, PeerMismatchError, RendezvousError, from_code
 from mlt.job import handshake_client, interfaces
 from mlt.job import secret as secret_module
@@ -39,9 +40,6 @@ GRACE_SECONDS = 0.5
 # here by mistake.
 MISMATCH_SECONDS = 2.0
 OTHER_JOB_SECONDS = 10.0
-# After this many seconds a rank reports once what it waits for.
-QUIET_SECONDS = 5.0
-REPEAT_SECONDS = 60.0
 
 NOT_MLT = "what listens there is not an mlt rendezvous, or that of an older release"
 
@@ -91,32 +89,6 @@ def where(config: JobConfig) -> str:
     """Rank 0's address and port, for texts."""
     host = f"[{config.master_addr}]" if ":" in config.master_addr else config.master_addr
     return f"{host}:{config.rendezvous_port}"
-
-
-class Patience:
-    """Reports what this rank waits for: after ``QUIET_SECONDS``, and again after each ``REPEAT_SECONDS``; with
-    ``changes``, also when there is something new to tell."""
-
-    def __init__(self, *, changes: bool = False) -> None:
-        self._changes = changes
-        self._due = time.monotonic() + QUIET_SECONDS
-        self._repeat = 0.0
-        self._told = ""
-
-    @property
-    def left(self) -> float:
-        """Seconds until the next report may be due."""
-        return max(self._due - time.monotonic(), 0.0)
-
-    def ask(self, text: Callable[[], str]) -> None:
-        now = time.monotonic()
-        if now < self._due:
-            return
-        words = text()
-        if now >= self._repeat or (self._changes and words != self._told):
-            logger.warning("%s", words)
-            self._told, self._repeat = words, now + REPEAT_SECONDS
-        self._due = now + QUIET_SECONDS
 
 
 def ranks_text(ranks: list[int]) -> str:

@@ -23,8 +23,8 @@ import torch
 from mlt.torch import contexts
 
 import mlt
+from mlt._shared import patience
 from mlt._shared.ports import free_port
-from mlt.job import rendezvous
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -123,7 +123,7 @@ def test_join__names_rank_0_that_never_comes(tmp_path: Path) -> None:
 def test_meeting_point__says_which_ranks_have_not_come(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.05)
     store, found = torch.distributed.HashStore(), []
     waits = threading.Thread(target=lambda: found.append(contexts._meeting_point(store, 1, 4, 60.0, "")))
     with caplog.at_level(logging.WARNING, "mlt"):

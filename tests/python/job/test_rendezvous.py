@@ -19,6 +19,7 @@ from rendezvous_caller import Caller, connect
 from transport_jobs import exchange, local_job, process_job, takes
 
 import mlt
+from mlt._shared import patience
 from mlt._shared.ports import free_port
 from mlt.job import interfaces, rendezvous, secret
 from mlt.job.configuration import JobConfig
@@ -110,7 +111,7 @@ def test_meet__distinguishes_ranks_that_left_from_ranks_that_never_connected() -
 def test_meet__a_long_wait_reports_once_which_ranks_are_missing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
     port = free_port()
     Ranks(config(0, 3, port), config(2, 3, port), timeout=2.5).join()
     said = [record.getMessage() for record in caplog.records if record.name == "mlt"]
@@ -126,7 +127,7 @@ def test_meet__a_long_wait_reports_once_which_ranks_are_missing(
 def test_meet__a_wait_for_a_rank_without_the_secret_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.5)
     port = free_port()
     zero = Ranks(config(0, 2, port, secret=JobSecret("the secret of this job")), timeout=1.5)
     Ranks(config(1, 2, port, secret=JobSecret("the secret of another")), timeout=1.0).join()
@@ -138,7 +139,7 @@ def test_meet__a_wait_for_a_rank_without_the_secret_is_reported(
 def test_meet__what_rank_0_rejects_after_its_first_report_is_reported_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
 
     def said() -> list[str]:
         return [record.getMessage() for record in caplog.records if record.getMessage().startswith("rank 0")]
@@ -151,19 +152,6 @@ def test_meet__what_rank_0_rejects_after_its_first_report_is_reported_too(
     until(lambda: len(said()) > 1)
     assert_names(said()[1], "rejected", "1 connection", "secret")
     zero.join()
-
-
-def test_patience__repeats_itself_once_a_minute(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = 100.0
-    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now)
-    patience = rendezvous.Patience()
-    texts = iter(range(1_000))
-    for _ in range(130):
-        patience.ask(lambda: f"text {next(texts)}")
-        now += 1
-    assert [record.getMessage().split()[0] for record in caplog.records] == ["text"] * 3
 
 
 def test_meet__a_short_wait_reports_nothing(caplog: pytest.LogCaptureFixture) -> None:
