@@ -21,14 +21,7 @@ TEST_CASE("central_allreduce__is_the_sum_in_the_group_s_order_bit_for_bit") {
         auto tensors = random_tensors(ranks, elements, elements + 7);
         const auto expected = direct_sum(tensors, average);
         all_reduce(bus, tensors, average);
-        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-          REQUIRE(bus.done(rank).size() == 1);
-          CHECK(bus.done(rank)[0].error == "");
-          CHECK(bus.done(rank)[0].status == CompletionStatus::kComplete);
-          CHECK(bus.done(rank)[0].total_bytes == 4 * elements);
-          CHECK(tensors[rank] == expected);
-          CHECK(bus.posted(rank) == 0);
-        }
+        check_complete(bus, tensors, expected);
       }
     }
   }

@@ -13,11 +13,6 @@ namespace {
 
 std::size_t most_elements(std::size_t ranks) { return kDirectBytes / (ranks - 1) / sizeof(float); }
 
-bool have_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  if (a.size() != b.size()) return false;
-  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;  // null of an empty one
-}
-
 }  // namespace
 
 TEST_CASE("direct_allreduce__is_the_sum_in_the_group_s_order_bit_for_bit") {
@@ -32,15 +27,7 @@ TEST_CASE("direct_allreduce__is_the_sum_in_the_group_s_order_bit_for_bit") {
         auto tensors = random_tensors(ranks, elements, elements + 7);
         const auto expected = direct_sum(tensors, average);
         all_reduce(bus, tensors, average);
-        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-          REQUIRE(bus.done(rank).size() == 1);
-          CHECK(bus.done(rank)[0].error == "");
-          CHECK(bus.done(rank)[0].status == CompletionStatus::kComplete);
-          CHECK(bus.done(rank)[0].operation == rank + 1U);
-          CHECK(bus.done(rank)[0].total_bytes == 4 * elements);
-          CHECK(have_same_bits(tensors[rank], expected));
-          CHECK(bus.posted(rank) == 0);
-        }
+        check_complete(bus, tensors, expected);
       }
     }
   }

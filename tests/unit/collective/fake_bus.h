@@ -387,6 +387,26 @@ inline void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, b
   bus.run();
 }
 
+inline bool have_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return false;
+  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;  // null of an empty one
+}
+
+// What all_reduce() left: every rank's call is complete, with the same bits, and nothing is posted any more.
+inline void check_complete(FakeBus& bus, const std::vector<std::vector<float>>& tensors,
+                           const std::vector<float>& expected) {
+  for (std::uint16_t rank = 0; rank < tensors.size(); ++rank) {
+    CAPTURE(rank);
+    REQUIRE(bus.done(rank).size() == 1);
+    CHECK(bus.done(rank)[0].error == "");
+    CHECK(bus.done(rank)[0].status == core::CompletionStatus::kComplete);
+    CHECK(bus.done(rank)[0].operation == rank + 1U);
+    CHECK(bus.done(rank)[0].total_bytes == expected.size() * sizeof(float));
+    CHECK(have_same_bits(tensors[rank], expected));
+    CHECK(bus.posted(rank) == 0);
+  }
+}
+
 // Several all-reduces at once, of small tensors, where each rank may have few transfers.
 inline void check_waits_for_space(std::uint16_t ranks, std::size_t calls, std::size_t elements, std::uint64_t seeds) {
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {

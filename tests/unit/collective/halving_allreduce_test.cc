@@ -34,14 +34,7 @@ TEST_CASE("halving_allreduce__is_the_sum_of_its_tree_bit_for_bit_in_any_order_of
         const bool average = seed % 2 == 1;
         const auto expected = halving_sum(tensors, average);
         all_reduce(bus, tensors, average, 0, kHalving);
-        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-          REQUIRE(bus.done(rank).size() == 1);
-          CHECK(bus.done(rank)[0].error == "");
-          CHECK(bus.done(rank)[0].status == CompletionStatus::kComplete);
-          CHECK(bus.done(rank)[0].total_bytes == 4 * elements);
-          CHECK(tensors[rank] == expected);
-          CHECK(bus.posted(rank) == 0);
-        }
+        check_complete(bus, tensors, expected);
       }
     }
   }

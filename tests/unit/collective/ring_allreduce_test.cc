@@ -75,14 +75,7 @@ TEST_CASE("ring_allreduce__is_the_sum_in_ring_order_bit_for_bit") {
         auto tensors = random_tensors(ranks, elements, elements + 7);
         const auto expected = ring_sum(tensors, average);
         all_reduce(bus, tensors, average, 0, AllReduceAlgorithm::kRing);
-        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-          REQUIRE(bus.done(rank).size() == 1);
-          CHECK(bus.done(rank)[0].status == mlt::core::CompletionStatus::kComplete);
-          CHECK(bus.done(rank)[0].operation == rank + 1U);
-          CHECK(bus.done(rank)[0].total_bytes == 4 * elements);
-          CHECK(std::ranges::equal(tensors[rank], expected));
-          CHECK(bus.posted(rank) == 0);
-        }
+        check_complete(bus, tensors, expected);
       }
     }
   }
