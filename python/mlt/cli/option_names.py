@@ -11,6 +11,8 @@ from typing import Any
 from mlt.cli.help_text import value_name
 
 _NAME = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
+# What only a program can give: the command has no such option.
+_ARGUMENTS = re.compile(r", or pass \w+=(?:(?:, | and )\w+=)*(?=$|[.;:])")
 
 
 def options_in(text: str, command: Any) -> list[Any]:
@@ -21,7 +23,8 @@ def options_in(text: str, command: Any) -> list[Any]:
 
 def with_options(text: str, ctx: Any) -> str:
     """``text`` with the command line's name for each parameter that it names, such as ``--world-size`` for
-    ``world_size=``; if it then names no option, with the one before it whose value it repeats."""
+    ``world_size=``, and without those that it lacks; if it then names no option, with the one before it whose value it
+    repeats."""
     options = [one for one in ctx.command.params if one.param_type_name == "option"]
     for param in options:
         option = max(param.opts, key=len)
@@ -29,6 +32,7 @@ def with_options(text: str, ctx: Any) -> str:
             text = re.sub(rf"(?<![\w.-]){param.name}(?![\w.])=?", option, text)
         else:
             text = re.sub(rf"(?:^|(?<=: )|(?<=pass )){param.name}(?:=|(?= \(| is |: ))", option, text)
+    text = _ARGUMENTS.sub("", text)
     if options_in(text, ctx.command):
         return text
     for param in options:

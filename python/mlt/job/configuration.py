@@ -121,6 +121,7 @@ class JobConfig:
         ]
         if missing:
             raise ConfigError(_missing_text(missing, env))
+        rank = _required(env, "RANK", rank, least=0)
         world_size = _required(env, "WORLD_SIZE", world_size, least=1)
         if services is None:
             services = variables.integer(env, "MLT_SERVICES", most=MAX_RANKS) or 0
@@ -142,7 +143,7 @@ class JobConfig:
         if master_addr is None:
             raise ConfigError("MASTER_ADDR is not set: set it to the address of rank 0's host, or pass master_addr=")
         return cls(
-            rank=_required(env, "RANK", rank, least=0),
+            rank=rank,
             world_size=world_size,
             services=services,
             job=job if job is not None else env.get("MLT_JOB", DEFAULT_JOB),

@@ -30,6 +30,7 @@ DATAPATHS = ("auto", "udp", "vma", "xdp")
 DEFAULT_SIZES = (64 << 10, 1 << 20, 25 << 20)
 MIN_BYTES, MAX_BYTES = 8, 4 << 30
 MAX_RANKS, MAX_PATHS = 64, 16
+MAX_SEGMENT_BYTES = 8_960  # PROTOCOL.md 3.2.7
 MAX_ROUNDS = 1_000_000
 MIN_RATE = 1_000_000
 # A run between two hosts: limits for its options on the slowest network.
@@ -125,8 +126,12 @@ class Options:
         for name, rate in (("--rate", self.rate), ("--line-rate", self.line_rate)):
             if rate is not None and rate < MIN_RATE:
                 raise BadOptionError(f"{name} {format_rate(rate)}: expected 1mbit or more")
-        if self.segment_bytes is not None and (self.segment_bytes < 8 or self.segment_bytes % 8):
-            raise BadOptionError(f"--segment-bytes {self.segment_bytes}: expected a multiple of 8")
+        if self.segment_bytes is not None and (
+            not 8 <= self.segment_bytes <= MAX_SEGMENT_BYTES or self.segment_bytes % 8
+        ):
+            raise BadOptionError(
+                f"--segment-bytes {self.segment_bytes}: expected a multiple of 8, up to {MAX_SEGMENT_BYTES:,}"
+            )
         if not 1 <= self.paths <= MAX_PATHS:
             raise BadOptionError(f"--paths {self.paths}: expected 1 to {MAX_PATHS}")
         if self.pattern not in ("p2p", "incast"):  # a collective decides itself

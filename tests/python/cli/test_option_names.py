@@ -58,6 +58,7 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("perf", "localhost:5", "--port", "6"), ("--port", "'localhost:5'")),
     (("doctor", "localhost:5", "--port", "6"), ("--port", "'localhost:5'")),
     (("perf", "--local", "--json", "a.png", "--plot", "a.png"), ("--json", "a.png", "replace")),
+    (("perf", "--local", "--segment-bytes", "1GB"), ("--segment-bytes 1000000000", "8,960")),
     (("perf", "--local", "--size", "64KiB,,1MiB"), ("--size 64KiB,,1MiB", "empty")),
     (("perf", "--local", "--timeout", "9e99"), ("--timeout", "9e99", "9e+09 s")),
     (("serve", "--world-size", "0"), ("--world-size (WORLD_SIZE)",)),
@@ -134,3 +135,15 @@ def test_command__an_option_like_none_suggests_none(capsys: pytest.CaptureFixtur
     assert "--pin" not in err
     _, err = error_of(("perf", "--patern", "x"), capsys)
     assert "--pattern p2p|incast" in err
+
+
+def test_error__leaves_out_what_only_a_program_can_pass(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, _ = error_of(("doctor", "--job"), capsys)
+    assert "RANK and WORLD_SIZE are not set" in line
+    assert "pass" not in line
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "x")
+    line, _ = error_of(("doctor", "--job"), capsys)
+    assert "RANK is 'x'" in line
