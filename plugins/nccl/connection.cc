@@ -1,9 +1,12 @@
 #include "connection.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -19,6 +22,10 @@ namespace {
 constexpr std::uint64_t kDataTag = 0;
 constexpr std::uint64_t kIntroductionTag = 1;
 constexpr std::uint16_t kReceiverRank = 0;
+
+// Number of forks between this process and the one that loaded the library: a load, where getpid() is a system call.
+std::atomic<std::uint32_t> forks{0};
+const int watches_forks = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
 
 void fill_random(void* data, std::size_t bytes) {
   if (::getrandom(data, bytes, 0) == static_cast<ssize_t>(bytes)) return;
@@ -41,11 +48,23 @@ std::string process_name(const std::string& address, std::uint32_t process) {
 
 }  // namespace
 
+LibraryPin::LibraryPin() {
+  Dl_info own{};
+  if (::dladdr(&forks, &own) == 0) return;
+  library_ = ::dlopen(own.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+}
+
+LibraryPin::~LibraryPin() {
+  if (library_ != nullptr) ::dlclose(library_);
+}
+
 Connection::Connection(End end, const Options& options, int traffic_class)
-    : end_(end),
+    : forks_(forks.load()),
+      end_(end),
       layer_(traffic_class == kTrafficClassUnset ? 0 : static_cast<std::uint32_t>(traffic_class)),
       layers_(traffic_class == kTrafficClassUnset ? 1 : kTrafficClasses),
-      engine_(options) {
+      engine_(std::make_unique<Engine>(options)) {
+  if (watches_forks != 0) throw Error(ErrorCode::kSystem, "pthread_atfork() failed: out of memory");
   for (Request& request : requests_) {
     request.connection = this;
     free_[free_count_] = static_cast<std::uint16_t>(free_count_);
@@ -54,14 +73,32 @@ Connection::Connection(End end, const Options& options, int traffic_class)
 }
 
 Connection::~Connection() {
-  const std::size_t in_progress = kRequests - free_count_;
+  if (is_fork()) {
+    static_cast<void>(engine_.release());  // joining its threads would hang, and only the parent may say goodbye
+    return;
+  }
   try {
     report_end();
   } catch (const std::exception&) {  // the report is not worth a failure
   }
-  engine_.close(in_progress == 0 ? ""
-                                 : "NCCL closed the connection with " + std::to_string(in_progress) +
-                                       " requests in progress: the communicator was aborted, or the program ended");
+  const std::size_t in_progress = kRequests - free_count_;
+  try {
+    engine_->close(in_progress == 0 ? ""
+                                    : "NCCL closed the connection with " + std::to_string(in_progress) +
+                                          " requests in progress: the communicator was aborted, or the program ended");
+  } catch (...) {
+    report_exception("close: ");
+  }
+}
+
+bool Connection::is_fork() const { return forks.load(std::memory_order_relaxed) != forks_; }
+
+void Connection::check_process() const {
+  if (is_fork()) {
+    throw Error(ErrorCode::kClosed,
+                "the connection belongs to the parent of this process: initialize NCCL after the fork, or start the "
+                "process with the spawn method");
+  }
 }
 
 std::unique_ptr<Connection> Connection::listen(const Settings& settings, Handle& handle) {
@@ -75,8 +112,8 @@ std::unique_ptr<Connection> Connection::listen(const Settings& settings, Handle&
   std::copy_n(host.begin(), std::min(host.size(), handle.host.size() - 1), handle.host.begin());
   std::unique_ptr<Connection> made(
       new Connection(End::kReceiver, options_of(settings, handle, kReceiverRank), kTrafficClassUnset));
-  handle.control_port = made->engine_.control_port();
-  made->engine_.start_connect({}, -1);
+  handle.control_port = made->engine_->control_port();
+  made->engine_->start_connect({}, -1);
   return made;
 }
 
@@ -101,21 +138,22 @@ std::unique_ptr<Connection> Connection::connect(const Settings& settings, const 
   made->peer_ = peer;
   made->introduction_ = process_name(settings.options.host, static_cast<std::uint32_t>(::getpid()));
   const PeerAddress address{kReceiverRank, host, handle.control_port};
-  made->engine_.start_connect(std::span(&address, 1), settings.connect_timeout_ns);
+  made->engine_->start_connect(std::span(&address, 1), settings.connect_timeout_ns);
   return made;
 }
 
 bool Connection::is_up() {
+  check_process();
   if (end_ == End::kSender) {
     try {
-      if (!engine_.test_connected()) return false;
+      if (!engine_->test_connected()) return false;
     } catch (const Error& error) {
       fail(error.code(), "connect", error.what());
     }
     send_introduction();
     return true;
   }
-  if (engine_.is_peer_up(peer_rank())) {
+  if (engine_->is_peer_up(peer_rank())) {
     was_up_ = true;
     if (!introduction_receive_) {
       ReceiveOptions options;
@@ -123,7 +161,7 @@ bool Connection::is_up() {
       options.tag = kIntroductionTag;
       options.data = std::as_writable_bytes(std::span(introduced_)).first(introduced_.size() - 1);
       options.up_to = true;
-      introduction_receive_ = engine_.post_recv(options);
+      introduction_receive_ = engine_->post_recv(options);
     }
   }
   if (!was_up_) return false;
@@ -136,19 +174,23 @@ void Connection::send_introduction() {
   options.to = peer_rank();
   options.tag = kIntroductionTag;
   options.data = std::as_bytes(std::span(introduction_));
-  engine_.post_send(options);
+  engine_->post_send(options);
 }
 
 bool Connection::has_introduction() {
-  if (!introduction_receive_) fail(ErrorCode::kPeerFailed, "accept", engine_.peer_failure(peer_rank()));
-  const std::optional<Completion> done = engine_.test(*introduction_receive_);
+  if (!introduction_receive_) fail(ErrorCode::kPeerFailed, "accept", engine_->peer_failure(peer_rank()));
+  const std::optional<Completion> done = engine_->test(*introduction_receive_);
   if (!done) return false;
-  if (done->failed()) fail(ErrorCode::kPeerFailed, "accept", done->error);
+  if (done->failed()) {
+    introduction_receive_.reset();  // its completion is taken: a later call fails alike
+    fail(ErrorCode::kPeerFailed, "accept", done->error);
+  }
   peer_ = introduced_.data();
   return true;
 }
 
 Request* Connection::take_request() {
+  check_process();
   if (free_count_ == 0) return nullptr;
   Request* request = &requests_[free_[--free_count_]];
   request->number = ++posted_;
@@ -156,6 +198,7 @@ Request* Connection::take_request() {
 }
 
 void Connection::free_request(Request* request) {
+  request->number = 0;
   free_[free_count_++] = static_cast<std::uint16_t>(request - requests_.data());
 }
 
@@ -169,7 +212,7 @@ Request* Connection::send(const void* data, std::size_t bytes) {
   options.layer = layer_;
   options.layers = layers_;
   try {
-    request->operation = engine_.post_send(options);
+    request->operation = engine_->post_send(options);
   } catch (const Error& error) {
     free_request(request);
     fail(error.code(), "send", error.what());
@@ -186,7 +229,7 @@ Request* Connection::receive(void* data, std::size_t max_bytes) {
   options.data = {static_cast<std::byte*>(data), max_bytes};
   options.up_to = true;
   try {
-    request->operation = engine_.post_recv(options);
+    request->operation = engine_->post_recv(options);
   } catch (const Error& error) {
     free_request(request);
     fail(error.code(), "receive", error.what());
@@ -196,7 +239,9 @@ Request* Connection::receive(void* data, std::size_t max_bytes) {
 
 bool Connection::test(Request* request, std::size_t* bytes) {
   Connection& own = *request->connection;
-  const std::optional<Completion> done = own.engine_.test(request->operation);
+  own.check_process();
+  if (request->number == 0) throw Error(ErrorCode::kConfig, "test() was called for a request that is complete");
+  const std::optional<Completion> done = own.engine_->test(request->operation);
   if (!done) return false;
   const std::uint64_t number = request->number;
   own.free_request(request);
@@ -220,7 +265,7 @@ void Connection::report_end() const {
           std::to_string(repaired_segments_) + " segments sent again";
   if (end_ == End::kSender) {
     std::string packets;
-    for (const PathStatus& path : engine_.paths(peer_rank())) {
+    for (const PathStatus& path : engine_->paths(peer_rank())) {
       packets += (packets.empty() ? "" : " ") + std::to_string(path.packets_sent);
     }
     text += ", packets by path: " + packets;

@@ -4,6 +4,9 @@
 // All transfers of a connection have one tag, so that the k-th send matches the k-th receive. Each connection has a
 // random job number and secret, which its handle carries to the sender over NCCL's own bootstrap.
 // NCCL calls the functions of a connection from one thread at a time; several connections may have several threads.
+//
+// A process that was forked has none of the threads, and its sockets are its parent's: there, a connection only fails,
+// and its end does nothing.
 #pragma once
 
 #include <array>
@@ -39,7 +42,20 @@ class Connection;
 struct Request {
   Connection* connection = nullptr;
   OperationId operation = 0;
-  std::uint64_t number = 0;  // of the connection's sends or receives, from 1
+  std::uint64_t number = 0;  // of the connection's sends or receives, from 1; 0: free
+};
+
+// Keeps this library loaded: NCCL unloads it after its last communicator, also if that was aborted and left connections
+// open, whose threads run code of the library.
+class LibraryPin {
+ public:
+  LibraryPin();
+  ~LibraryPin();
+  LibraryPin(const LibraryPin&) = delete;
+  LibraryPin& operator=(const LibraryPin&) = delete;
+
+ private:
+  void* library_ = nullptr;
 };
 
 class Connection {
@@ -73,11 +89,15 @@ class Connection {
   std::uint16_t peer_rank() const { return end_ == End::kReceiver ? 1 : 0; }
   Request* take_request();
   void free_request(Request* request);
+  bool is_fork() const;
+  void check_process() const;
   [[noreturn]] void fail(ErrorCode code, const std::string& what, const std::string& cause) const;
   void report_end() const;
   void send_introduction();
   bool has_introduction();
 
+  const LibraryPin pin_;       // declared first: everything else ends before
+  const std::uint32_t forks_;  // when it was made
   const End end_;
   const std::uint32_t layer_;  // of `layers_`: what the core makes the traffic class of
   const std::uint32_t layers_;
@@ -92,7 +112,7 @@ class Connection {
   std::array<Request, kRequests> requests_;
   std::array<std::uint16_t, kRequests> free_;
   std::size_t free_count_ = 0;
-  Engine engine_;  // declared last: its threads stop before the buffers above end
+  std::unique_ptr<Engine> engine_;  // declared last: its threads stop before the buffers above end
 };
 
 }  // namespace mlt::nccl

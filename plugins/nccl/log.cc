@@ -24,6 +24,7 @@ Result result_of(ErrorCode code) {
       return kInvalidArgument;
     case ErrorCode::kSizeMismatch:
     case ErrorCode::kTypeMismatch:
+    case ErrorCode::kClosed:
       return kInvalidUsage;
     case ErrorCode::kRendezvous:
     case ErrorCode::kPeerMismatch:

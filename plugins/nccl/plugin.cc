@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "connection.h"
 #include "log.h"
@@ -75,6 +76,18 @@ void check(bool is_valid, const char* text) {
   if (!is_valid) throw Error(ErrorCode::kConfig, text);
 }
 
+// What an argument of a function points to.
+template <typename Object, typename Pointer>
+Object& given(Pointer* pointer, const char* name) {
+  if (pointer == nullptr) throw Error(ErrorCode::kConfig, std::string("the argument ") + name + " is NULL");
+  return *static_cast<Object*>(pointer);
+}
+
+template <typename Object>
+Object& result(Object* pointer) {
+  return given<Object>(pointer, "for the result");
+}
+
 // The body of init(). NCCL takes another network if that fails, and by default writes nothing: that must not go
 // unnoticed.
 template <typename Body>
@@ -100,8 +113,7 @@ void start(Logger log) {
 }
 
 Result devices(int* count) {
-  *count = 1;
-  return kSuccess;
+  return guarded([&] { result(count) = 1; });
 }
 
 int max_connections() {
@@ -129,6 +141,8 @@ void fill_properties(int device, Properties& properties) {
 
 void listen(int device, void* handle, void** listener) {
   check_device(device);
+  result(listener) = nullptr;
+  check(handle != nullptr, "the argument handle is NULL");
   Handle filled;
   auto made = std::make_unique<Listener>();
   made->connection = Connection::listen(settings(), filled);
@@ -139,7 +153,8 @@ void listen(int device, void* handle, void** listener) {
 
 void connect(const Communicator& owner, int device, const void* handle, void** connection) {
   check_device(device);
-  *connection = nullptr;
+  result(connection) = nullptr;
+  check(handle != nullptr, "the argument handle is NULL");
   Handle known;
   std::memcpy(&known, handle, sizeof known);
   // NCCL repeats the call with the same handle until it is connected.
@@ -163,8 +178,8 @@ void connect(const Communicator& owner, int device, const void* handle, void** c
 
 Result accept(void* listener, void** connection, void**) {
   return guarded([&] {
-    *connection = nullptr;
-    auto& own = *static_cast<Listener*>(listener);
+    result(connection) = nullptr;
+    auto& own = given<Listener>(listener, "listener");
     check(own.connection != nullptr, "accept() was called for a listener whose connection was accepted: each has one");
     if (!own.connection->is_up()) return;
     log_info("receives from " + own.connection->peer());
@@ -175,17 +190,20 @@ Result accept(void* listener, void** connection, void**) {
 Result register_memory(void* connection, void*, std::size_t, int type, void** memory) {
   return guarded([&] {
     check(type == kHostMemory, "only host memory can be registered: the plugin does not reach the GPU's");
-    *memory = connection;  // nothing to keep
+    result(memory) = connection;  // nothing to keep
   });
 }
 
 Result deregister_memory(void*, void*) { return kSuccess; }
 
-Result send(void* connection, void* data, std::size_t bytes, void** request) {
+template <typename Size>
+Result send(void* connection, void* data, Size size, void** request) {
   return guarded([&] {
-    *request = nullptr;
-    check(bytes <= std::numeric_limits<int>::max(), "a send has 2 GiB or more: NCCL reports the size as an int");
-    *request = static_cast<Connection*>(connection)->send(data, bytes);
+    result(request) = nullptr;
+    check(std::in_range<int>(size) && size >= Size{0},
+          "a send has 2 GiB or more, or a negative size: NCCL reports the size as an int");
+    check(data != nullptr || size == 0, "the data of a send is NULL");
+    *request = given<Connection>(connection, "connection").send(data, static_cast<std::size_t>(size));
   });
 }
 
@@ -193,23 +211,26 @@ Result send(void* connection, void* data, std::size_t bytes, void** request) {
 template <typename Size>
 Result receive(void* connection, int count, void** data, const Size* sizes, void** request) {
   return guarded([&] {
-    *request = nullptr;
+    result(request) = nullptr;
     check(count == 1, "a receive is of one buffer: the plugin does not group receives");
-    const auto bytes = std::min<std::size_t>(static_cast<std::size_t>(sizes[0]), std::numeric_limits<int>::max());
-    *request = static_cast<Connection*>(connection)->receive(data[0], bytes);
+    const Size size = given<const Size>(sizes, "sizes");
+    check(std::in_range<std::size_t>(size), "the size of a receive is negative");
+    const auto bytes = std::min<std::size_t>(static_cast<std::size_t>(size), std::numeric_limits<int>::max());
+    void* const into = given<void*>(data, "data");
+    check(into != nullptr || bytes == 0, "the buffer of a receive is NULL");
+    *request = given<Connection>(connection, "connection").receive(into, bytes);
   });
 }
 
 Result flush(void*, int, void**, int*, void**, void** request) {
-  *request = nullptr;  // host memory needs none
-  return kSuccess;
+  return guarded([&] { result(request) = nullptr; });  // host memory needs none
 }
 
 Result test(void* request, int* done, int* sizes) {
   return guarded([&] {
-    *done = 0;
+    result(done) = 0;
     std::size_t bytes = 0;
-    if (!Connection::test(static_cast<Request*>(request), &bytes)) return;
+    if (!Connection::test(&given<Request>(request, "request"), &bytes)) return;
     *done = 1;
     if (sizes != nullptr) sizes[0] = static_cast<int>(bytes);
   });
@@ -246,8 +267,10 @@ const TableV8 ncclNetPlugin_v8 = {
     .name = device_name,
     .init = [](Logger log) { return starting([&] { start(log); }); },
     .devices = devices,
-    .properties = [](int device,
-                     PropertiesV8* properties) { return guarded([&] { fill_properties(device, *properties); }); },
+    .properties =
+        [](int device, PropertiesV8* properties) {
+          return guarded([&] { fill_properties(device, result(properties)); });
+        },
     .listen = [](int device, void* handle,
                  void** listener) { return guarded([&] { listen(device, handle, listener); }); },
     .connect = [](int device, void* handle, void** connection,
@@ -257,7 +280,7 @@ const TableV8 ncclNetPlugin_v8 = {
     .register_dma_buf = nullptr,
     .deregister_memory = deregister_memory,
     .send = [](void* connection, void* data, int size, int, void*,
-               void** request) { return send(connection, data, static_cast<std::size_t>(size), request); },
+               void** request) { return send(connection, data, size, request); },
     .receive = [](void* connection, int count, void** data, int* sizes, int*, void**,
                   void** request) { return receive(connection, count, data, sizes, request); },
     .flush = flush,
@@ -274,6 +297,7 @@ const TableV11 ncclNetPlugin_v11 = {
     .init =
         [](void** context, std::uint64_t, CommunicatorConfigV11* config, Logger log, void*) {
           return starting([&] {
+            result(context) = nullptr;
             start(log);
             auto made = std::make_unique<Communicator>();
             if (config != nullptr) made->traffic_class = config->traffic_class;
@@ -286,7 +310,7 @@ const TableV11 ncclNetPlugin_v11 = {
     .properties =
         [](int device, PropertiesV11* properties) {
           return guarded([&] {
-            fill_properties(device, *properties);
+            fill_properties(device, result(properties));
             properties->merged.count = 1;
             properties->max_p2p_bytes = kMaxBytes;
             properties->max_collective_bytes = kMaxBytes;
@@ -297,7 +321,7 @@ const TableV11 ncclNetPlugin_v11 = {
                  void** listener) { return guarded([&] { listen(device, handle, listener); }); },
     .connect =
         [](void* context, int device, void* handle, void** connection, void**) {
-          return guarded([&] { connect(*static_cast<Communicator*>(context), device, handle, connection); });
+          return guarded([&] { connect(given<Communicator>(context, "context"), device, handle, connection); });
         },
     .accept = accept,
     .register_memory = register_memory,

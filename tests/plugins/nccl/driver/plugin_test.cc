@@ -1,17 +1,23 @@
 // The NCCL plugin, driven as NCCL drives it: docs/nccl.md. MLT_NCCL_PLUGIN and MLT_NCCL_TCP_PLUGIN are the libraries.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <regex>
 #include <thread>
 
 #include "children.h"
 #include "net.h"
+#include "plugins/nccl/connection.h"
 
 using namespace driver;
 using mlt::nccl::kInvalidArgument;
@@ -402,6 +408,40 @@ TEST_CASE("handle__of_a_stranger_or_of_another_plugin_is_refused") {
   }));
 }
 
+// More of them than the listener keeps: it is bounded, and its sender still gets in.
+TEST_CASE("strangers__that_connect_and_say_nothing_keep_no_sender_out") {
+  CHECK(run({{"MLT_CONNECT_TIMEOUT", "20s"}}, [] {
+    constexpr int kStrangers = 300;
+    Net net(MLT_NCCL_PLUGIN, 8);
+    OK(net.init());
+    Handle handle;
+    void *listener = nullptr, *sender = nullptr, *receiver = nullptr;
+    OK(net.listen(handle, &listener));
+    mlt::nccl::Handle known;
+    std::memcpy(&known, handle.data(), sizeof known);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = ::htons(known.control_port);
+    address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+    std::vector<int> strangers;
+    for (int i = 0; i < kStrangers; ++i) {
+      strangers.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      MUST(::connect(strangers.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    }
+    const double start = now_seconds();
+    while (sender == nullptr || receiver == nullptr) {
+      if (sender == nullptr) OK(net.connect(handle, &sender));
+      if (receiver == nullptr) OK(net.accept(listener, &receiver));
+      MUST(now_seconds() - start < 20);
+    }
+    OK(net.close_listener(listener));
+    exchange(net, sender, receiver, 5, 1'000, 13);
+    OK(net.close_send(sender));
+    OK(net.close_receive(receiver));
+    for (const int stranger : strangers) ::close(stranger);
+  }));
+}
+
 TEST_CASE("secret__of_the_job_must_be_the_same") {
   Channel channel;
   const pid_t receiver = start({{"MLT_JOB_SECRET", "one secret of the job"}}, [&] {
@@ -468,6 +508,141 @@ TEST_CASE("use__beyond_what_the_plugin_says_is_rejected") {
     MUST(net.listen(handle, &listener, 1) == kInvalidArgument && logged("device 1"));
     OK(net.close_send(sender));
     OK(net.close_receive(receiver));
+  }));
+}
+
+// Every function answers each of these with an error, and the connection works on.
+TEST_CASE("arguments__that_no_nccl_gives_are_rejected") {
+  CHECK(run({}, [] {
+    Net net(MLT_NCCL_PLUGIN, 11), net8(MLT_NCCL_PLUGIN, 8);
+    OK(net.init());
+    OK(net8.init());
+    void *sender = nullptr, *receiver = nullptr, *request = nullptr, *other = nullptr;
+    connect_pair(net, &sender, &receiver);
+    const mlt::nccl::TableV11& v11 = net.v11;
+    const mlt::nccl::TableV8& v8 = net8.v8;
+    std::array<char, 8> data{'1', '2', '3', '4', '5', '6', '7', '8'};
+    void* buffer = data.data();
+    void* no_buffer = nullptr;
+    std::size_t size = data.size();
+    int negative = -1, whole = 8, done = 0;
+    Handle handle(mlt::nccl::kHandleBytes, '\0');
+    const std::vector<Result> rejected{
+        v11.init(nullptr, 0, nullptr, nullptr, nullptr),
+        v11.devices(nullptr),
+        v11.properties(0, nullptr),
+        v8.properties(-1, nullptr),
+        v8.properties(0, nullptr),
+        v11.listen(nullptr, 0, nullptr, &other),
+        v11.listen(nullptr, 0, handle.data(), nullptr),
+        v8.listen(-1, handle.data(), &other),
+        v8.connect(0, nullptr, &other, nullptr),
+        v8.connect(0, handle.data(), nullptr, nullptr),
+        v11.connect(nullptr, 0, handle.data(), &other, nullptr),
+        v11.accept(nullptr, &other, nullptr),
+        v11.accept(sender, nullptr, nullptr),
+        v11.register_memory(sender, buffer, size, mlt::nccl::kHostMemory, nullptr),
+        v11.send(nullptr, buffer, size, 0, nullptr, nullptr, &request),
+        v11.send(sender, nullptr, size, 0, nullptr, nullptr, &request),
+        v11.send(sender, buffer, std::size_t{1} << 31, 0, nullptr, nullptr, &request),
+        v11.send(sender, buffer, size, 0, nullptr, nullptr, nullptr),
+        v8.send(sender, buffer, -1, 0, nullptr, &request),
+        v11.receive(nullptr, 1, &buffer, &size, nullptr, nullptr, nullptr, &request),
+        v11.receive(receiver, 1, nullptr, &size, nullptr, nullptr, nullptr, &request),
+        v11.receive(receiver, 1, &no_buffer, &size, nullptr, nullptr, nullptr, &request),
+        v11.receive(receiver, 1, &buffer, nullptr, nullptr, nullptr, nullptr, &request),
+        v11.receive(receiver, 1, &buffer, &size, nullptr, nullptr, nullptr, nullptr),
+        v11.receive(receiver, 0, &buffer, &size, nullptr, nullptr, nullptr, &request),
+        v8.receive(receiver, 1, &buffer, &negative, nullptr, nullptr, &request),
+        v11.flush(receiver, 1, &buffer, &whole, nullptr, nullptr),
+        v11.test(nullptr, &done, nullptr),
+    };
+    for (std::size_t i = 0; i < rejected.size(); ++i) {
+      if (rejected[i] != kInvalidArgument) failed(__FILE__, __LINE__, "call " + std::to_string(i));
+    }
+    // What has nothing to do does nothing.
+    OK(v11.close_send(nullptr));
+    OK(v11.close_receive(nullptr));
+    OK(v11.close_listener(nullptr));
+    OK(v11.flush(receiver, 1, &buffer, &whole, nullptr, &request));
+    MUST(request == nullptr);  // host memory needs none
+
+    // A tag says nothing, and no bytes need no buffer.
+    OK(v8.receive(receiver, 1, &no_buffer, &done, nullptr, nullptr, &other));
+    OK(v8.send(sender, nullptr, 0, -5, nullptr, &request));
+    Pending received{other}, sent{request};
+    finish(net, received);
+    finish(net, sent);
+    MUST(received.size == 0);
+    MUST(v11.test(sent.request, &done, nullptr) == kInvalidArgument && logged("request that is complete"));
+    exchange(net, sender, receiver, 40, 1'000, 9);
+    OK(net.close_send(sender));
+    OK(net.close_receive(receiver));
+  }));
+}
+
+TEST_CASE("fork__leaves_the_connection_to_the_parent") {
+  CHECK(run({}, [] {
+    Net net(MLT_NCCL_PLUGIN, 11);
+    OK(net.init());
+    void *sender = nullptr, *receiver = nullptr, *connecting = nullptr, *listener = nullptr, *request = nullptr;
+    Handle handle;
+    connect_pair(net, &sender, &receiver);
+    OK(net.listen(handle, &listener));
+    OK(net.connect(handle, &connecting));
+    std::array<char, 8> got{};
+    Pending received = receive(net, receiver, got.data(), got.size());
+    MUST(run({}, [&] {
+      ::alarm(20);  // a join of the parent's threads would wait for ever
+      bool done = false;
+      std::size_t size = 0;
+      MUST(net.send(sender, got.data(), got.size(), &request) == kInvalidUsage && request == nullptr);
+      MUST(net.test(received.request, &done, &size) == kInvalidUsage && !done);
+      MUST(net.accept(listener, &request) == kInvalidUsage && logged("belongs to the parent of this process"));
+      OK(net.close_send(sender));
+      OK(net.close_receive(receiver));
+      OK(net.close_listener(listener));
+      net.finalize();
+      // It may have connections of its own.
+      OK(net.init());
+      connect_pair(net, &sender, &receiver);
+      exchange(net, sender, receiver, 5, 1'000, 10);
+      OK(net.close_send(sender));
+      OK(net.close_receive(receiver));
+      net.finalize();
+    }));
+    Pending sent = send(net, sender, "12345678", 8);
+    finish(net, received);
+    finish(net, sent);
+    MUST(std::string(got.data(), got.size()) == "12345678");
+    exchange(net, sender, receiver, 40, 1'000, 11);
+    OK(net.close_listener(listener));
+    OK(net.close_send(sender));
+    OK(net.close_receive(receiver));
+  }));
+}
+
+// As NCCL does after an aborted communicator; version 8 has no finalize().
+TEST_CASE("library__that_is_unloaded_with_connections_open_stays") {
+  CHECK(run({}, [] {
+    void *sender = nullptr, *receiver = nullptr, *listener = nullptr, *connecting = nullptr;
+    {
+      Net net(MLT_NCCL_PLUGIN, 8);
+      OK(net.init());
+      connect_pair(net, &sender, &receiver);
+      Handle handle;
+      OK(net.listen(handle, &listener));
+      OK(net.connect(handle, &connecting));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the threads run on
+    void* const again = ::dlopen(MLT_NCCL_PLUGIN, RTLD_NOW | RTLD_NOLOAD);
+    MUST(again != nullptr);
+    Net net(MLT_NCCL_PLUGIN, 8);
+    OK(net.init());
+    exchange(net, sender, receiver, 5, 1'000, 12);
+    OK(net.close_send(sender));
+    OK(net.close_receive(receiver));
+    OK(net.close_listener(listener));
   }));
 }
 
