@@ -1,9 +1,12 @@
 #include "settings.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -19,6 +22,7 @@ namespace {
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 // A receive waits for as long as its sender computes. Peers that die are noticed without a limit.
 constexpr std::int64_t kNoLimitNs = 10LL * 365 * 24 * 3600 * kSecondNs;
+constexpr std::int64_t kMinPeerTimeoutNs = 1'000'000;  // below it, the pauses between heartbeats would be 0
 constexpr std::int64_t kConnectTimeoutNs = 60 * kSecondNs;
 constexpr std::uint32_t kMaxPaths = 16;
 constexpr int kUnknownSpeedMbps = 10'000;  // what NCCL's own sockets report then
@@ -71,7 +75,17 @@ std::string job_secret() {
                     std::to_string(secret->size()) + " bytes; it needs " + std::to_string(kMinSecretBytes) + " to " +
                     std::to_string(kMaxSecretBytes) + ": make one with `openssl rand -hex 32`");
   }
+  if (secret->find_first_not_of(secret->front()) == std::string::npos) {
+    throw Error(ErrorCode::kConfig, "the job secret is one repeated byte: make one with `openssl rand -hex 32`");
+  }
   return *secret;
+}
+
+bool is_address(const std::string& text) {
+  std::array<unsigned char, sizeof(in6_addr)> address{};
+  const std::string without_zone = text.substr(0, text.find('%'));
+  return ::inet_pton(AF_INET, text.c_str(), address.data()) == 1 ||
+         ::inet_pton(AF_INET6, without_zone.c_str(), address.data()) == 1;
 }
 
 std::vector<PathOptions> paths() {
@@ -94,9 +108,13 @@ std::vector<PathOptions> paths() {
   for (const std::string& item : split(*text)) {
     if (item.empty()) reject("MLT_PATHS", *text, "a path is empty");
     PathOptions path;
-    const bool is_address =
-        item.find_first_not_of("0123456789.") == std::string::npos || item.find(':') != std::string::npos;
-    (is_address ? path.host : path.interface) = item;
+    const bool has_address = is_address(item);
+    // The kernel takes a label after a colon for the interface's own name.
+    const bool is_interface = item.find(':') == std::string::npos && ::if_nametoindex(item.c_str()) != 0;
+    if (!has_address && !is_interface) {
+      reject("MLT_PATHS", *text, "'" + item + "' is not an address or interface of this host");
+    }
+    (has_address ? path.host : path.interface) = item;
     found.push_back(path);
   }
   check_count(found.size());
@@ -108,6 +126,7 @@ FaultOptions faults() {
   const std::optional<std::string> text = variable("MLT_NCCL_FAULTS");
   if (!text) return found;
   for (const std::string& item : split(*text)) {
+    if (item.empty()) continue;
     const std::size_t equals = item.find('=');
     const std::string_view name = trimmed(std::string_view(item).substr(0, equals));
     const std::string_view value =
@@ -130,8 +149,8 @@ FaultOptions faults() {
       take(parse_time(value, 1e3), found.jitter_ns);
     else if (name == "seed")
       take(parse_integer(value), found.seed);
-    else if (name == "control" && (value == "0" || value == "1"))
-      found.control = value == "1";
+    else if (name == "control")
+      take(parse_boolean(value), found.control);
     else
       reject("MLT_NCCL_FAULTS", *text,
              "'" + item +
@@ -143,12 +162,9 @@ FaultOptions faults() {
 double line_rate() {
   const std::optional<std::string> text = variable("MLT_NCCL_LINE_RATE_GBPS");
   if (!text) return 0;
-  char* end = nullptr;
-  const double gbps = std::strtod(text->c_str(), &end);
-  if (*end != '\0' || !(gbps > 0 && gbps < 1e6)) {
-    reject("MLT_NCCL_LINE_RATE_GBPS", *text, "it must be a speed in Gbit/s, above 0");
-  }
-  return gbps * 1e9;
+  const std::optional<double> gbps = parse_gbps(*text);
+  if (!gbps) reject("MLT_NCCL_LINE_RATE_GBPS", *text, "it must be a speed above 0; without a unit it is in Gbit/s");
+  return *gbps * 1e9;
 }
 
 void reject_unsupported() {
@@ -193,8 +209,9 @@ Settings read_settings() {
   options.line_rate_bits_per_second = line_rate();
   options.datapath = variable("MLT_DATAPATH").value_or(options.datapath);
   options.operation_timeout_ns = time_variable("MLT_OPERATION_TIMEOUT").value_or(kNoLimitNs);
-  options.peer_timeout_ns = time_variable("MLT_PEER_TIMEOUT").value_or(options.peer_timeout_ns);
-  options.suspended_timeout_ns = time_variable("MLT_SUSPENDED_TIMEOUT").value_or(options.suspended_timeout_ns);
+  options.peer_timeout_ns = time_variable("MLT_PEER_TIMEOUT", kMinPeerTimeoutNs).value_or(options.peer_timeout_ns);
+  options.suspended_timeout_ns =
+      time_variable("MLT_SUSPENDED_TIMEOUT", kMinPeerTimeoutNs).value_or(options.suspended_timeout_ns);
   options.max_operations = integer_variable("MLT_MAX_OPERATIONS", kMinOperations, 131'072).value_or(kMaxOperations);
   options.max_tags = integer_variable("MLT_MAX_TAGS", 1, 1U << 24).value_or(kMaxTags);
   options.early_segments = integer_variable("MLT_EARLY_SEGMENTS", 1, 1U << 22).value_or(options.early_segments);
@@ -204,7 +221,7 @@ Settings read_settings() {
     const std::optional<std::int64_t> spin_ns = parse_time(*spin, 1e3);
     if (!spin_ns || *spin_ns > kSecondNs)
       reject("MLT_SPIN_US", *spin, "it must be a time of 0 to 1000000 microseconds");
-    options.spin_us = static_cast<std::uint32_t>(*spin_ns / 1'000);
+    options.spin_us = static_cast<std::uint32_t>((*spin_ns + 500) / 1'000);
   }
   // Every connection has a secret of its own, so there is nothing to permit; the value is still checked.
   integer_variable("MLT_INSECURE", 0, 1);

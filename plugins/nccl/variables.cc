@@ -13,15 +13,52 @@ namespace mlt::nccl {
 
 namespace {
 
-constexpr double kMaxTimeNs = 9e18;  // what 64 bits hold
+constexpr double kMaxTimeNs = 9e18;     // what 64 bits hold
+constexpr std::size_t kMaxDigits = 19;  // of an integer, without zeros in front
+constexpr double kMaxRateGbps = 1e6;    // beyond it, nothing is an interface
 
-// A decimal number and what follows it, trimmed. Nothing if there is no number, or it has a sign.
-std::optional<std::pair<double, std::string_view>> number_and_unit(std::string_view text) {
+struct Quantity {
+  double number;
+  std::string unit;  // as it was written
+};
+
+std::string lower(std::string_view text) {
+  std::string found(text);
+  for (char& one : found) {
+    if (one >= 'A' && one <= 'Z') one = static_cast<char>(one - 'A' + 'a');
+  }
+  return found;
+}
+
+// A decimal number and what follows it, trimmed. Nothing if there is no number, or it is below 0.
+std::optional<Quantity> number_and_unit(std::string_view text) {
   text = trimmed(text);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !std::isfinite(number) || std::signbit(number)) return std::nullopt;
-  return std::pair(number, trimmed(text.substr(static_cast<std::size_t>(end - text.data()))));
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
+  return Quantity{std::abs(number), std::string(trimmed(text.substr(static_cast<std::size_t>(end - text.data()))))};
+}
+
+// What the unit counts, whatever its case; `bare` if there is none. Nothing if it is not one of `units`.
+template <std::size_t kCount>
+std::optional<double> scale_of(const std::string& unit,
+                               const std::array<std::pair<std::string_view, double>, kCount>& units, double bare) {
+  if (unit.empty()) return bare;
+  const std::string name = lower(unit);
+  const auto* found = std::find_if(units.begin(), units.end(), [&](const auto& one) { return one.first == name; });
+  return found == units.end() ? std::nullopt : std::optional(found->second);
+}
+
+// In nanoseconds, not rounded.
+std::optional<double> read_time(std::string_view text, double unit_ns) {
+  constexpr std::array<std::pair<std::string_view, double>, 8> kUnits{
+      {{"ns", 1}, {"us", 1e3}, {"µs", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"min", 60e9}, {"h", 3600e9}}};
+  const auto found = number_and_unit(text);
+  if (!found) return std::nullopt;
+  const std::optional<double> scale = scale_of(found->unit, kUnits, unit_ns);
+  if (!scale || found->number * *scale > kMaxTimeNs) return std::nullopt;
+  return found->number * *scale;
 }
 
 }  // namespace
@@ -55,6 +92,9 @@ std::optional<std::string> variable(const char* name) {
 }
 
 std::optional<std::uint64_t> parse_integer(std::string_view text) {
+  if (const std::size_t first = text.find_first_not_of('0'); text.size() - std::min(first, text.size()) > kMaxDigits) {
+    return std::nullopt;
+  }
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -72,37 +112,61 @@ std::optional<std::uint32_t> integer_variable(const char* name, std::uint32_t mi
 }
 
 std::optional<std::int64_t> parse_time(std::string_view text, double unit_ns) {
-  constexpr std::array<std::pair<std::string_view, double>, 8> kUnits{
-      {{"ns", 1}, {"us", 1e3}, {"µs", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"min", 60e9}, {"h", 3600e9}}};
-  const auto found = number_and_unit(text);
-  if (!found) return std::nullopt;
-  if (!found->second.empty()) {
-    const auto* unit =
-        std::find_if(kUnits.begin(), kUnits.end(), [&](const auto& one) { return one.first == found->second; });
-    if (unit == kUnits.end()) return std::nullopt;
-    unit_ns = unit->second;
-  }
-  const double time_ns = found->first * unit_ns;
-  return time_ns <= kMaxTimeNs ? std::optional(std::llround(time_ns)) : std::nullopt;
+  const std::optional<double> time_ns = read_time(text, unit_ns);
+  return time_ns ? std::optional(std::llround(*time_ns)) : std::nullopt;
 }
 
-std::optional<std::int64_t> time_variable(const char* name) {
+std::optional<std::int64_t> time_variable(const char* name, std::int64_t min_ns) {
   const std::optional<std::string> text = variable(name);
   if (!text) return std::nullopt;
-  const std::optional<std::int64_t> time_ns = parse_time(*text, 1e9);
+  const std::optional<double> time_ns = read_time(*text, 1e9);
   if (!time_ns || *time_ns <= 0) {
     reject(name, *text, "it must be a time above 0 such as 20s, 1500ms or 2min; without a unit it is in seconds");
   }
-  return time_ns;
+  if (*time_ns < static_cast<double>(min_ns)) {
+    reject(name, *text, "it must be " + std::to_string(min_ns) + " ns or more; without a unit it is in seconds");
+  }
+  return std::max<std::int64_t>(std::llround(*time_ns), 1);
 }
 
 std::optional<double> parse_loss(std::string_view text) {
   const auto found = number_and_unit(text);
   if (!found) return std::nullopt;
-  const bool is_percent = found->second == "%";
-  const double loss = is_percent ? found->first / 100 : found->first;
-  if ((!is_percent && !found->second.empty()) || loss > 1 || (!is_percent && loss >= 1)) return std::nullopt;
+  const bool is_percent = found->unit == "%";
+  const double loss = is_percent ? found->number / 100 : found->number;
+  if ((!is_percent && !found->unit.empty()) || loss > 1 || (!is_percent && loss >= 1)) return std::nullopt;
   return loss;
+}
+
+std::optional<double> parse_gbps(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, double>, 5> kPrefixes{
+      {{"", 1e-9}, {"k", 1e-6}, {"m", 1e-3}, {"g", 1}, {"t", 1e3}}};
+  const auto found = number_and_unit(text);
+  if (!found) return std::nullopt;
+  double gbps = found->number;
+  if (!found->unit.empty()) {
+    // GBps means bytes.
+    if (found->unit.ends_with("Bps") || found->unit.ends_with("BPS")) return std::nullopt;
+    std::string prefix = lower(found->unit);
+    const auto suffix = [&](std::string_view one) {
+      const bool has = prefix.ends_with(one);
+      if (has) prefix.resize(prefix.size() - one.size());
+      return has;
+    };
+    if (!suffix("bit/s") && !suffix("bit") && !suffix("bps")) return std::nullopt;
+    const auto* scale =
+        std::find_if(kPrefixes.begin(), kPrefixes.end(), [&](const auto& one) { return one.first == prefix; });
+    if (scale == kPrefixes.end()) return std::nullopt;
+    gbps *= scale->second;
+  }
+  return gbps > 0 && gbps < kMaxRateGbps ? std::optional(gbps) : std::nullopt;
+}
+
+std::optional<bool> parse_boolean(std::string_view text) {
+  const std::string word = lower(text);
+  if (word == "1" || word == "true" || word == "yes") return true;
+  if (word == "0" || word == "false" || word == "no") return false;
+  return std::nullopt;
 }
 
 }  // namespace mlt::nccl

@@ -1,5 +1,6 @@
 // Reads environment variables, in the grammar of docs/variables.md. Python's reader is python/mlt/_shared/variables.py;
-// here are only the kinds of values that the plugin reads. Everything throws mlt::Error that names the variable.
+// here are only the kinds of values that the plugin reads. One table of values tests both (tests/plugins/nccl/values).
+// Everything throws mlt::Error that names the variable.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +14,19 @@ namespace mlt::nccl {
 // The value without the spaces around it; nothing if it is unset or empty.
 std::optional<std::string> variable(const char* name);
 std::optional<std::uint32_t> integer_variable(const char* name, std::uint32_t min, std::uint32_t max);
-// Nanoseconds, above 0. A number without a unit is in seconds.
-std::optional<std::int64_t> time_variable(const char* name);
+// Nanoseconds, above 0 and at least min_ns. A number without a unit is in seconds.
+std::optional<std::int64_t> time_variable(const char* name, std::int64_t min_ns = 0);
 
 // A time such as "20s", "1500ms" or "2 min", in nanoseconds; a number without a unit is in `unit_ns`. Nothing if it is
 // none, negative or above 9e9 s.
 std::optional<std::int64_t> parse_time(std::string_view text, double unit_ns);
 // "1%" or "0.01". Nothing if it is none, negative or above 100%, and for "1", which may mean either.
 std::optional<double> parse_loss(std::string_view text);
-// All of the text, in the digits 0 to 9.
+// "25" or "25 Gbit/s", in Gbit/s. Nothing if it is none, or not above 0 and below 1e6.
+std::optional<double> parse_gbps(std::string_view text);
+// "1", "true" or "yes", "0", "false" or "no".
+std::optional<bool> parse_boolean(std::string_view text);
+// All of the text, up to 19 of the digits 0 to 9 after any zeros.
 std::optional<std::uint64_t> parse_integer(std::string_view text);
 
 std::string_view trimmed(std::string_view text);

@@ -31,16 +31,22 @@ std::vector<char> Channel::read(std::size_t bytes) const {
   return got;
 }
 
+void clear_environment() {
+  std::vector<std::string> names{"MASTER_ADDR"};
+  for (char** one = environ; *one != nullptr; ++one) {
+    const std::string line = *one;
+    if (line.starts_with("MLT_") || line.starts_with("NCCL_")) names.push_back(line.substr(0, line.find('=')));
+  }
+  for (const std::string& name : names) ::unsetenv(name.c_str());
+  ::setenv("MLT_HOST", "127.0.0.1", 1);
+}
+
 pid_t start(const Environment& environment, const std::function<void()>& body) {
   std::fflush(stdout);
   const pid_t child = ::fork();
   MUST(child >= 0);
   if (child > 0) return child;
-  for (const char* name :
-       {"MASTER_ADDR", "MLT_PATHS", "MLT_DATAPATH", "MLT_INTERFACE", "MLT_JOB_SECRET", "NCCL_SOCKET_IFNAME"}) {
-    ::unsetenv(name);
-  }
-  ::setenv("MLT_HOST", "127.0.0.1", 1);
+  clear_environment();
   for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
   body();
   std::fflush(stdout);

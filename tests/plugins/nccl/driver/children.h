@@ -33,7 +33,9 @@ class Channel {
   int end_ = 0;
 };
 
-// Runs `body` in a process with these variables and no other MLT_ or NCCL_ ones.
+// Leaves no MLT_ and NCCL_ variables but MLT_HOST, which is loopback.
+void clear_environment();
+// Runs `body` in a process with these variables after clear_environment().
 pid_t start(const Environment& environment, const std::function<void()>& body);
 // Whether it ended by itself and found no failure.
 bool succeeded(pid_t child);
