@@ -11,6 +11,7 @@ from typing import Any
 
 from mlt.tensorflow.arrays import Array, Arrays
 from mlt.tensorflow.compression import Compression, Compressor
+from mlt.tensorflow.placement import check_devices
 from mlt.tensorflow.stateful import call, graph_name
 
 import tensorflow as tf
@@ -122,13 +123,15 @@ def allreduce(
 
     ``tf.IndexedSlices`` are gathered: all ranks' rows, for Average divided by the number of ranks. ``loss_bound``: the
     fraction of a floating-point sum that may be lost at each hop, the same on all ranks; None: that of ``hvd.lossy``
-    where this is called, or traced. ``device_dense``, ``device_sparse`` and ``ignore_name_scope`` have no effect.
-    Raises HorovodInternalError if the ranks disagree or the job has ended (in a graph: one of ``tf.errors`` with its
-    text), TypeError for an element type that cannot be sent.
+    where this is called, or traced. ``name`` is taken as it is, in every name scope, so ``ignore_name_scope`` makes no
+    difference. Raises HorovodInternalError if the ranks disagree or the job has ended (in a graph: one of ``tf.errors``
+    with its text), TypeError for an element type that cannot be sent, ValueError for a ``device_dense`` or
+    ``device_sparse`` other than the CPU.
 
     >>> hvd.allreduce(tf.constant([2.0, 4.0])).numpy().tolist()  # of one rank
     [2.0, 4.0]
     """
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     chosen = chosen_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         return _reduce_slices(tensor, name, chosen, process_set)
@@ -177,6 +180,7 @@ def grouped_allreduce(
     loss_bound: float | None = None,
 ) -> list[tf.Tensor]:
     """The reductions of a list of tensors, as one operation. As ``allreduce``."""
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     chosen = chosen_op(op, average)
     bound = current_bound() if loss_bound is None else check_bound(loss_bound)
     pairs = [compression.compress(one) for one in _tensors(tensors)]
@@ -332,6 +336,7 @@ def reducescatter(
     """This rank's rows of the reduction of a tensor; the first ranks get one more if they differ."""
     (result,) = grouped_reducescatter(
         [tensor],
+        device_dense=device_dense,
         compression=compression,
         op=op,
         name=name,
@@ -354,6 +359,7 @@ def grouped_reducescatter(
     name: str | None = None,
 ) -> list[tf.Tensor]:
     """``reducescatter`` of a list of tensors, as one operation."""
+    check_devices(device_dense=device_dense)
     factor = float(prescale_factor) * float(postscale_factor)
 
     @tf.custom_gradient

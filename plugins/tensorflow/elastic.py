@@ -50,7 +50,8 @@ class TensorFlowState(ObjectState):
 class TensorFlowKerasState(TensorFlowState):
     """State of a built Keras model and its optimizer, and of other Python objects, each of which is an attribute.
 
-    ``optimizer`` None: that of the compiled model. ``backend`` has no effect.
+    ``optimizer`` None: that of the compiled model. ``backend`` is not needed: there
+    is one backend of Keras in a process.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:

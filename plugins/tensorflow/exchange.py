@@ -1,7 +1,8 @@
 """``GradientExchange``: averages the gradients of one step over all ranks, as one call of Python whatever their number.
 
 Gradients with a loss bound travel in buckets of consecutive variables, which are the layers: the first bucket holds the
-variables that were made first, the front layers, and is sent first. Exact gradients are one operation.
+variables that were made first, the front layers, and is sent first. Exact gradients are one operation. The program's
+groups, if it has some, take the place of both.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from mlt._gradients.loss import LossSchedule, check_bound
 from mlt._gradients.statistics import DEFAULT_HISTORY, StepRecorder
 from mlt._named import elements, job
 from mlt._named.controller import Handle, RejectedError
+from mlt._named.groups import positions
 from mlt._named.process_sets import ProcessSet, global_process_set
-from mlt._named.reduce_ops import Average, ReduceOp, Sum
+from mlt._named.reduce_ops import Average, ReduceOp, check_lossy
 from mlt._named.requests import Spec
 
 DEFAULT_BUCKET_BYTES: Final = 4 << 20
@@ -96,7 +98,8 @@ class GradientExchange:
     """Averages lists of gradients. ``name``: the same on all ranks.
 
     ``op``, ``compression``, ``gradient_predivide_factor``, ``sparse_as_dense``, ``process_set``: as Horovod's
-    ``DistributedOptimizer`` has them. ``state``: the loss that is allowed.
+    ``DistributedOptimizer`` has them. ``groups``: a number of groups, or lists of variables, whose gradients are one
+    operation each. ``state``: the loss that is allowed.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class GradientExchange:
         compression: type[Compressor] = Compression.none,
         gradient_predivide_factor: float = 1.0,
         sparse_as_dense: bool = False,
+        groups: int | Sequence[Sequence[Any]] | None = None,
         process_set: ProcessSet = global_process_set,
         state: BoundedLossState | None = None,
     ) -> None:
@@ -118,15 +122,16 @@ class GradientExchange:
         self._compression = compression
         self._predivide = float(gradient_predivide_factor)
         self._sparse_as_dense = sparse_as_dense
+        self._groups = groups
         self._process_set = process_set
-        if not self.state.is_exact and op not in (Average, Sum):
-            raise ValueError(f"loss_bound needs op Average or Sum, whose terms may be missing, not {op.name}")
+        if not self.state.is_exact:
+            check_lossy(op)
 
-    def __call__(self, gradients: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The averages, in order: tensors, ``tf.IndexedSlices``, and None where there was None.
 
-        ``labels``: of the variables, for errors. All ranks call it with gradients of the same variables. Raises
-        HorovodInternalError, in a graph one of ``tf.errors``.
+        ``variables``: one for each gradient, the same on all ranks. Raises HorovodInternalError, in a graph one of
+        ``tf.errors``.
         """
         given = [
             tf.convert_to_tensor(one) if self._sparse_as_dense and isinstance(one, tf.IndexedSlices) else one
@@ -143,10 +148,11 @@ class GradientExchange:
         shapes = [tensor.shape for tensor, _ in pairs]
         shapes += [tf.TensorShape([None]).concatenate(one.shape[1:]) for one in tensors[len(dense) :]]
         name = graph_name(self.name) or self.name
-        chosen = [labels[number] for number in [*dense, *sparse]]
+        labels = [_label_of(variables[number], number) for number in [*dense, *sparse]]
+        groups = self._positions([id(variables[number]) for number in dense])
 
         def run(*arrays: Array) -> list[Array]:
-            return self._run(name, arrays[: len(dense)], arrays[len(dense) :], chosen)
+            return self._run(name, arrays[: len(dense)], arrays[len(dense) :], groups, labels)
 
         reduced = call(run, tensors, shapes, f"a gradient of {self.name!r}")
         for number, tensor, (_, ctx) in zip(dense, reduced, pairs, strict=False):
@@ -156,9 +162,20 @@ class GradientExchange:
             given[number] = tf.IndexedSlices(values, indices, dense_shape=given[number].dense_shape)
         return given
 
-    def _run(self, name: str, dense: Sequence[Array], sparse: Sequence[Array], labels: Sequence[str]) -> list[Array]:
-        """Start everything, then wait: layers from the front, then all sparse gradients."""
-        buckets = self._buckets(dense)
+    def _run(
+        self,
+        name: str,
+        dense: Sequence[Array],
+        sparse: Sequence[Array],
+        groups: Sequence[Sequence[int]],
+        labels: Sequence[str],
+    ) -> list[Array]:
+        """Start everything, then wait: layers from the front, then all sparse gradients.
+
+        ``groups``: positions of dense gradients that the program wants in one operation.
+        """
+        layers = self._layers(dense, groups)
+        buckets = [Arrays([dense[position] for position in layer]) for layer in layers]
         size = len(job.ranks_of(self._process_set.process_set_id))
         scales = {}
         if self._predivide != 1.0:
@@ -192,7 +209,12 @@ class GradientExchange:
             for handle in [*handles, *rows]:
                 _settle(handle)
             raise RejectedError(f"{error}; {_listed(dense, sparse, labels)}") from None
-        results = [array for held in buckets for array in held.results()]
+        reduced = {
+            position: array
+            for layer, held in zip(layers, buckets, strict=True)
+            for position, array in zip(layer, held.results(), strict=True)
+        }
+        results = [reduced[position] for position in range(len(dense))]
         for held in gathered:
             parts = held.results()
             if self._op == Average:
@@ -201,17 +223,36 @@ class GradientExchange:
             results += parts
         return results
 
-    def _buckets(self, dense: Sequence[Array]) -> list[Arrays]:
-        if not dense:
+    def _positions(self, keys: Sequence[int]) -> list[list[int]]:
+        """The program's groups as positions in ``keys``, ids of variables."""
+        if self._groups is None:
             return []
-        if self.state.is_exact:
-            return [Arrays(dense)]
-        buckets: list[list[Array]] = [[]]
-        for array in dense:
-            if sum(one.nbytes for one in buckets[-1]) >= self.state.bucket_bytes:
-                buckets.append([])
-            buckets[-1].append(array)
-        return [Arrays(one) for one in buckets]
+        groups = self._groups
+        return positions(groups if isinstance(groups, int) else [[id(one) for one in group] for group in groups], keys)
+
+    def _layers(self, dense: Sequence[Array], groups: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """Positions of the gradients of each operation, from the front: the groups, and the others by size."""
+        grouped = {position for group in groups for position in group}
+        layers: list[Sequence[int]] = list(groups)
+        bucket: list[int] = []
+        size = 0
+        for position in (one for one in range(len(dense)) if one not in grouped):
+            if not bucket or (size >= self.state.bucket_bytes and not self.state.is_exact):
+                bucket, size = [], 0
+                layers.append(bucket)
+            bucket.append(position)
+            size += dense[position].nbytes
+        return sorted(layers, key=min)
+
+
+def _label_of(variable: Any, number: int) -> str:
+    """How errors call a variable."""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"number {number}")
+
+
+def is_variable(one: Any) -> bool:
+    """Whether this is a variable, of TensorFlow or Keras."""
+    return isinstance(one, tf.Variable) or isinstance(getattr(one, "value", None), tf.Variable)
 
 
 def _settle(handle: Handle) -> None:

@@ -3,17 +3,19 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mlt.tensorflow.compression import Compression, Compressor
-from mlt.tensorflow.exchange import BoundedLossState, GradientExchange, loss_state
+from mlt.tensorflow.exchange import BoundedLossState, GradientExchange, is_variable, loss_state
+from mlt.tensorflow.placement import check_devices
 from mlt.tensorflow.requirement import require_keras_of_tensorflow
 from mlt.tensorflow.stateful import is_called_by
 from mlt.tensorflow.tape import average, keys_of
 
 import tensorflow as tf
 from mlt._gradients.loss import LossSchedule
+from mlt._named.groups import chosen_groups
 from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, ReduceOp
 
@@ -27,6 +29,8 @@ class _Distributed:
     _passes: int  # backward passes whose sum is applied: Keras averages them
     gradient_accumulation_steps: int | None
     _trainable_variables: list[Any]
+    _average_accumulated: Callable[[list[Any]], list[Any]]  # a function, because Keras tracks lists of variables
+    _overwrite_variable_with_gradient: Any
 
     @property
     def loss_state(self) -> BoundedLossState:
@@ -37,18 +41,26 @@ class _Distributed:
         """Average the gradients over all ranks and apply them; called by Keras."""
         _refuse_loss_scale_around(self)
         gradients = list(grads)
-        if not self.gradient_accumulation_steps and gradients:
-            own = self._trainable_variables if trainable_variables is None else trainable_variables
-            variables = list(own)
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if self.gradient_accumulation_steps:
+            accumulated = [  # Keras leaves the others out
+                variable
+                for one, variable in zip(gradients, variables, strict=False)
+                if one is not None and not self._overwrite_variable_with_gradient(variable)
+            ]
+            self._average_accumulated = lambda sums: average(
+                self._exchange, sums, accumulated, self._local, self._scale_local
+            )
+        elif gradients:
             gradients = average(self._exchange, gradients, variables, self._local, self._scale_local)
         apply: Any = super().apply  # type: ignore[misc]
-        return apply(gradients, trainable_variables)
+        return apply(gradients, None if trainable_variables is None else variables)
 
     def _clip_gradients(self, grads: Any) -> Any:
         """Called by Keras before an update: with gradient accumulation the accumulated gradients are averaged here."""
         gradients = list(grads)
         if self.gradient_accumulation_steps:
-            gradients = average(self._exchange, gradients, gradients, (), False)
+            gradients = self._average_accumulated(gradients)
             if self._passes > 1:
                 gradients = [one if one is None else one * self._passes for one in gradients]
         clip: Any = super()._clip_gradients  # type: ignore[misc]
@@ -92,12 +104,15 @@ def DistributedOptimizer(
     each hop of the sum, in [0, 1); a schedule (``warm_up``, ``phases``); or a ``BoundedLossState``; None: exact.
     ``backward_passes_per_step``: steps whose gradients are added up before they are averaged over the ranks and
     applied; ``average_aggregated_gradients`` divides their sum by this number. ``local_variables``: whose gradients
-    stay this rank's, divided by the number of ranks if ``scale_local_gradients``. ``device_dense``, ``device_sparse``,
-    ``num_groups`` and ``groups`` have no effect: all gradients are one exchange.
+    stay this rank's, divided by the number of ranks if ``scale_local_gradients``. ``groups``: a number of groups of
+    consecutive variables, or lists of variables, whose dense gradients are reduced together, each group as one
+    operation, and the rest as without groups: all in one, or with a loss bound by size. A group is a layer of the
+    bound. ``num_groups``: the older name. All sparse gradients are one operation.
 
     In ``model.compile()`` do not give jit_compile=True: XLA compiles no communication, and tracing raises ValueError.
     With mixed_float16 give a ``LossScaleOptimizer`` inside. Raises TypeError for what is no optimizer of Keras 3,
-    RuntimeError if Keras does not run on TensorFlow.
+    RuntimeError if Keras does not run on TensorFlow, ValueError for groups that are none, and for a ``device_dense`` or
+    ``device_sparse`` other than the CPU.
 
     >>> optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), loss_bound=hvd.warm_up(0.1, steps=100))
     >>> isinstance(optimizer, keras.optimizers.SGD)
@@ -106,6 +121,7 @@ def DistributedOptimizer(
     require_keras_of_tensorflow("DistributedOptimizer")
     import keras
 
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             f"DistributedOptimizer takes an optimizer of Keras 3 (keras.optimizers), not {type(optimizer).__name__}: "
@@ -129,6 +145,7 @@ def DistributedOptimizer(
         compression=compression,
         gradient_predivide_factor=gradient_predivide_factor,
         sparse_as_dense=sparse_as_dense,
+        groups=chosen_groups(groups, num_groups, is_variable, "tf.Variable"),
         process_set=process_set,
         state=loss_state(loss_bound),
     )

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from mlt.tensorflow.compression import Compression, Compressor
-from mlt.tensorflow.exchange import BoundedLossState, GradientExchange, loss_state
+from mlt.tensorflow.exchange import BoundedLossState, GradientExchange, is_variable, loss_state
+from mlt.tensorflow.placement import check_devices
 
 import tensorflow as tf
 from mlt._named import job
+from mlt._named.groups import chosen_groups
 from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, ReduceOp
 
@@ -42,8 +44,8 @@ def average(
     own = set(local)
     shared = [number for number, one in enumerate(variables) if id(one) not in own]
     reduced = list(gradients)
-    labels = [label_of(variables[number], number) for number in shared]
-    for number, one in zip(shared, exchange([gradients[number] for number in shared], labels), strict=True):
+    averages = exchange([gradients[number] for number in shared], [variables[number] for number in shared])
+    for number, one in zip(shared, averages, strict=True):
         reduced[number] = one
     if scale_local:
         size = job.controller().size
@@ -51,11 +53,6 @@ def average(
             if reduced[number] is not None:
                 reduced[number] = reduced[number] / size
     return reduced
-
-
-def label_of(variable: Any, number: int) -> str:
-    """How errors call a variable."""
-    return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"number {number}")
 
 
 def keys_of(variables: Iterable[Any]) -> set[int]:
@@ -81,8 +78,8 @@ def DistributedGradientTape(
     """A tape that continues ``gradtape``, and whose ``gradient`` averages over all ranks; an instance of its class too.
 
     ``loss_bound``: max fraction of the gradients that may be lost in each hop, or a ``BoundedLossState`` that outlives
-    the tape: it has schedules and statistics. ``device_dense``, ``device_sparse``, ``num_groups`` and ``groups`` have
-    no effect: all gradients are one exchange. Raises ValueError for a schedule without a state.
+    the tape: it has schedules and statistics. ``groups``: as of ``DistributedOptimizer``. Raises ValueError for a
+    schedule without a state, groups that are none, and a ``device_dense`` or ``device_sparse`` other than the CPU.
 
     >>> weights = tf.Variable([3.0])
     >>> with tf.GradientTape() as tape:
@@ -90,6 +87,7 @@ def DistributedGradientTape(
     >>> hvd.DistributedGradientTape(tape).gradient(loss, [weights])[0].numpy().tolist()  # of one rank
     [6.0]
     """
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if callable(loss_bound):
         raise ValueError(
             "DistributedGradientTape(loss_bound=) is a schedule, whose steps a tape cannot count: make "
@@ -104,6 +102,7 @@ def DistributedGradientTape(
         compression=compression,
         gradient_predivide_factor=gradient_predivide_factor,
         sparse_as_dense=sparse_as_dense,
+        groups=chosen_groups(groups, num_groups, is_variable, "tf.Variable"),
         process_set=process_set,
         state=loss_state(loss_bound),
     )

@@ -12,12 +12,18 @@ from mlt._named.process_sets import ProcessSet, global_process_set
 
 
 def broadcast_variables(
-    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+    *,
+    name: str | None = None,
 ) -> None:
     """Replace variables, of TensorFlow or Keras, by those of ``root_rank``, as one operation.
 
-    All ranks give the same variables in the same order. ``inplace`` has no effect. Raises HorovodInternalError if
-    shapes or element types differ between ranks; then no variable was changed.
+    All ranks give the same variables in the same order. ``inplace`` makes no difference: the variables are always those
+    that were given. ``name``: of the operation. Raises HorovodInternalError if shapes or element types differ between
+    ranks; then no variable was changed.
 
     >>> weights = tf.Variable([1.0, 2.0])
     >>> hvd.broadcast_variables([weights], root_rank=0)
@@ -25,7 +31,7 @@ def broadcast_variables(
     own: Sequence[Any] = list(variables)
     if not own:
         return
-    values = broadcast_tensors([tf.convert_to_tensor(one) for one in own], root_rank, None, process_set)
+    values = broadcast_tensors([tf.convert_to_tensor(one) for one in own], root_rank, name, process_set)
     for variable, value in zip(own, values, strict=True):
         variable.assign(value)
 
@@ -36,7 +42,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """``broadcast_variables`` that returns the variables. ``name`` has no effect."""
+    """``broadcast_variables`` that returns the variables."""
     own = list(variables)
-    broadcast_variables(own, root_rank, process_set)
+    broadcast_variables(own, root_rank, process_set, name=name)
     return own

@@ -8,6 +8,8 @@ from typing import Any
 
 import keras
 from mlt.tensorflow.exchange import BoundedLossState
+from mlt.tensorflow.placement import check_devices
+from mlt.tensorflow.tape import keys_of
 from mlt.tensorflow.variables import broadcast_variables
 
 import tensorflow as tf
@@ -21,11 +23,14 @@ from mlt._named.process_sets import ProcessSet, global_process_set
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer's state of ``root_rank`` when training begins.
 
-    If the model is not built yet, that is after its first batch. ``device`` and ``local_variables`` have no effect.
+    If the model is not built yet, that is after its first batch. ``local_variables``: weights that stay as they are on
+    each rank. Raises ValueError for a ``device`` other than the CPU.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
+        check_devices(device=device)
+        self._local = keys_of(local_variables or ())
         self._root_rank = root_rank
         self._is_done = False
 
@@ -40,7 +45,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _broadcast(self) -> None:
         optimizer = self.model.optimizer
-        variables = [*self.model.weights, *([] if optimizer is None else optimizer.variables)]
+        weights = [one for one in self.model.weights if id(one) not in self._local]
+        variables = [*weights, *([] if optimizer is None else optimizer.variables)]
         broadcast_variables(variables, self._root_rank)
         self._is_done = True
 
@@ -49,11 +55,12 @@ class MetricAverageCallback(keras.callbacks.Callback):
     """Replaces the metrics in ``logs`` at the end of an epoch by their averages over all ranks.
 
     It stands before callbacks that use them (``ReduceLROnPlateau``, ``EarlyStopping``, ``TensorBoard``). Raises
-    ValueError on all ranks if they have different metrics. ``device`` has no effect.
+    ValueError on all ranks if they have different metrics, and for a ``device`` other than the CPU.
     """
 
     def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
+        check_devices(device=device)
         self._process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -84,9 +91,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to ``initial_lr`` times ``multiplier``, from ``start_epoch`` until ``end_epoch``.
 
     ``multiplier``: a number, or a function of the epoch, which with ``staircase`` False has a fraction: the part of the
-    epoch's ``steps_per_epoch`` that is done (None: as ``fit`` knows them). ``momentum_correction`` has no effect:
-    Keras 3 compiles the momentum into the training step. Raises ValueError for ``staircase`` False without
-    ``steps_per_epoch`` where ``fit`` does not know it.
+    epoch's ``steps_per_epoch`` that is done (None: as ``fit`` knows them). ``momentum_correction``: in the step after a
+    change of the rate, the momentum counts times new rate / old rate, as if the steps that it remembers had been made
+    with the new rate (Goyal et al., 2017). Keras 3 compiles the momentum into the training step; so the remembered
+    steps of ``SGD`` and ``RMSprop`` are scaled, once. ``Adam``, ``Muon`` and others remember gradients without the
+    rate, and need no correction. Raises ValueError for ``staircase`` False without ``steps_per_epoch`` where ``fit``
+    does not know it, and with ``momentum_correction`` for an unknown optimizer that has a momentum.
     """
 
     def __init__(
@@ -107,6 +117,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
         self._is_staircase = staircase if callable(multiplier) else True
         self._start, self._end = start_epoch, end_epoch
+        self._corrects = momentum_correction
         self._steps = steps_per_epoch
         self._epoch = 0
 
@@ -128,11 +139,36 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
-            logs["lr"] = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
+            logs["lr"] = self._rate()
 
     def _set(self, epoch: float) -> None:
         if epoch >= self._start and (self._end is None or epoch < self._end):
+            before = self._rate()
             self.model.optimizer.learning_rate = self._initial_lr * self._multiplier(epoch)
+            after = self._rate()
+            if self._corrects and after != before and before != 0:
+                for one in _remembered_steps(self.model.optimizer):
+                    one.assign(one * (after / before))
+
+    def _rate(self) -> float:
+        return float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
+
+
+def _remembered_steps(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer that are sums of past steps, in which the learning rates are."""
+    own = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if isinstance(own, keras.optimizers.SGD):
+        found = getattr(own, "momentums", ())  # not before it is built
+    elif isinstance(own, keras.optimizers.RMSprop):
+        found = getattr(own, "_momentums", ())
+    elif getattr(own, "momentum", 0) and not isinstance(own, keras.optimizers.Muon):
+        raise ValueError(
+            f"momentum_correction is known for SGD and RMSprop, and not for {type(own).__name__}: give "
+            "momentum_correction=False, or scale its momentum in a callback of your own"
+        )
+    else:
+        found = ()
+    return [one for one in found if one is not None]
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -170,8 +206,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
         if self._verbose and basics.rank() == 0 and self._end is not None and epoch + 1 == self._end:
-            rate = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
-            print(f"Epoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.", flush=True)
+            print(f"Epoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}.", flush=True)
 
 
 class GradientLossCallback(keras.callbacks.Callback):

@@ -21,8 +21,10 @@ def load_model(
     """A saved model, whose optimizer becomes a ``DistributedOptimizer`` with the state that was saved.
 
     ``custom_optimizers``: classes of optimizers that Keras does not know. ``options``: of ``DistributedOptimizer``.
-    ``legacy_opts`` has no effect.
+    Raises ValueError for ``legacy_opts``, which Keras 3 does not have.
     """
+    if legacy_opts:
+        raise ValueError("legacy_opts=True is not possible: Keras 3 has no legacy optimizers; leave legacy_opts out")
     known = {**{one.__name__: one for one in custom_optimizers or ()}, **(custom_objects or {})}
     model = keras.models.load_model(filepath, custom_objects=known)
     if getattr(model, "optimizer", None) is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 from mlt.torch.horovod.compression import Compression, Compressor
@@ -15,9 +14,10 @@ from mlt.torch.horovod.reduce import grouped_allreduce_, sparse_allreduce_async,
 import torch
 from mlt._gradients.loss import LossSchedule
 from mlt._named import job
+from mlt._named.groups import chosen_groups, positions
 from mlt._named.objects import broadcast_object
 from mlt._named.process_sets import ProcessSet, global_process_set
-from mlt._named.reduce_ops import Adasum, Average, ReduceOp
+from mlt._named.reduce_ops import Adasum, Average, ReduceOp, check_lossy
 
 Parameter = torch.Tensor
 Unit = tuple[Parameter, ...]
@@ -165,7 +165,7 @@ class _Distributed(torch.optim.Optimizer):
         first = unit[0]
         gradient = first.grad
         assert gradient is not None
-        if gradient.is_sparse and not self._sparse_as_dense:
+        if gradient.is_sparse and not self._sparse_as_dense and len(unit) == 1:
             result = sparse_allreduce_async(gradient, self._named.names[first], self._op, self._process_set)
             self._started[number] = lambda: _replace(first, result())
             return
@@ -248,17 +248,17 @@ def DistributedOptimizer(
     gradients are matched; without them, the order. ``backward_passes_per_step``: passes whose gradients are added up
     first. ``gradient_predivide_factor`` f: the average divides by f before the sum, and by size / f after it.
     ``groups``: a number of groups, or lists of parameters, that are reduced together. ``sparse_as_dense``: sparse
-    gradients travel dense. ``loss_bound``: fraction of the gradients that may be missing on each hop of a sum, or a
-    schedule of it by step and unit (``mlt.torch.warm_up``); by default that of ``mlt.torch.lossy``, else none. The
-    last is mlt's own, the others are Horovod's. Raises ValueError.
+    gradients travel dense, as those of a group always do. ``loss_bound``: fraction of the gradients that may be missing
+    on each hop of a sum, or a schedule of it by step and unit (``mlt.torch.warm_up``), with Average and Sum only; by
+    default that of ``mlt.torch.lossy``, else none. The last is mlt's own, the others are Horovod's. Raises ValueError.
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    if num_groups != 0:
-        warnings.warn("Parameter `num_groups` has been replaced by `groups`", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
+    if loss_bound is not None and loss_bound != 0:
+        check_lossy(op)
+    chosen = chosen_groups(groups, num_groups, torch.is_tensor, "torch.Tensor")
     base: Any = type(optimizer)
     is_adasum = op == Adasum and job.controller().size > 1
     part = _DistributedAdasum if is_adasum else _Distributed
@@ -283,7 +283,7 @@ def DistributedOptimizer(
     made._skips = False
     trained = [one for one in made._named.parameters if one.requires_grad]
     made._passes_left = dict.fromkeys(trained, backward_passes_per_step)
-    made._units = _units(made._named, trained, groups, process_set)
+    made._units = _units(made._named, trained, chosen, process_set)
     made._unit_of = {parameter: number for number, unit in enumerate(made._units) for parameter in unit}
     if process_set.included() and len(job.ranks_of(process_set.process_set_id)) > 1:
         for parameter in trained:
@@ -303,25 +303,13 @@ def _units(
     if groups is None or not process_set.included():
         return [(one,) for one in trained]
     if isinstance(groups, int):
-        if groups <= 0:
-            raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
         ranks = job.ranks_of(process_set.process_set_id)
         names = broadcast_object([named.names[one] for one in trained], ranks[0], "groups", process_set)
         ordered = sorted(trained, key=lambda one: names.index(named.names[one]))
-        count, rest = divmod(len(ordered), groups)
-        starts = [i * count + min(i, rest) for i in range(groups + 1)]
-        return [tuple(ordered[start:end]) for start, end in pairwise(starts) if end > start]
-    listed: set[Parameter] = set()
-    for group in groups:
-        for one in group:
-            if not isinstance(one, torch.Tensor):
-                raise ValueError("groups must consist of torch.Tensor.")
-            if one in listed:
-                raise ValueError("A parameter can only appear once in groups.")
-            listed.add(one)
-    known = set(trained)
-    units = [tuple(one for one in group if one in known) for group in groups]
-    return [unit for unit in units if unit] + [(one,) for one in trained if one not in listed]
+        return [tuple(ordered[position] for position in group) for group in positions(groups, ordered)]
+    units = [tuple(trained[position] for position in group) for group in positions(groups, trained)]
+    listed = {one for unit in units for one in unit}
+    return units + [(one,) for one in trained if one not in listed]
 
 
 def _dense(parameter: Parameter) -> torch.Tensor:

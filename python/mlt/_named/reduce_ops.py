@@ -26,6 +26,12 @@ Max: Final = ReduceOp.Max
 Product: Final = ReduceOp.Product
 
 
+def check_lossy(op: ReduceOp) -> None:
+    """Raise ValueError for a reduction of gradients that cannot have a loss bound."""
+    if op not in (Average, Sum):
+        raise ValueError(f"loss_bound needs op Average or Sum, whose terms may be missing, not {op.name}")
+
+
 def chosen_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
     """The reduction from the arguments ``op`` and, as long ago, ``average``."""
     if op is not None:

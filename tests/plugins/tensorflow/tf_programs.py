@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -311,6 +312,106 @@ def lossy_gradients_are_layers_and_counted() -> None:
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Adasum, loss_bound=0.1)
 
 
+def operations_of(step: Callable[[], Any]) -> list[str]:
+    """The names of the operations that this rank carried out in ``step``, sorted."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "timeline.json"
+        hvd.start_timeline(str(path))
+        step()
+        hvd.stop_timeline()
+        events = json.loads(path.read_text())
+    return sorted({one["args"]["name"] for one in events if one["name"] == "process_name"})
+
+
+@check
+def groups_are_one_operation_each() -> None:
+    sizes = (3, 1, 4, 1, 5)
+    weights = [tf.Variable(tf.zeros([size])) for size in sizes]
+    table = tf.Variable(tf.zeros([4, 2]))
+
+    def gradients(**options: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n(
+                [tf.reduce_sum(one * (hvd.rank() + 1.0) * size) for one, size in zip(weights, sizes, strict=True)]
+            )
+            loss += tf.reduce_sum(tf.gather(table, [hvd.rank()]))
+        return hvd.DistributedGradientTape(tape, **options).gradient(loss, [*weights, table])
+
+    def operations(**options: Any) -> list[str]:
+        found: list[Any] = []
+        names = operations_of(lambda: found.extend(gradients(**options)))
+        for one, size in zip(found, sizes, strict=False):
+            same(one, [size * total() / hvd.size()] * size)
+        return names
+
+    assert operations() == ["gradient_tape", "gradient_tape/sparse"]
+    expected = ["gradient_tape/layer 0 of 2", "gradient_tape/layer 1 of 2", "gradient_tape/sparse"]
+    assert operations(groups=2) == expected
+    assert operations(groups=[[weights[4], weights[0]]]) == expected
+    assert operations(groups=[[weights[2]], [weights[1], table]])[-2:] == [
+        "gradient_tape/layer 2 of 3",
+        "gradient_tape/sparse",
+    ]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(operations(num_groups=9)) == len(sizes) + 1
+    assert any("num_groups" in str(one.message) for one in caught)
+    seen: list[int] = []
+    state = hvd.BoundedLossState(lambda step, layer: seen.append(layer) or 0.1)
+    assert operations(groups=3, loss_bound=state)[:3] == [f"gradient_tape/layer {i} of 3" for i in range(3)]
+    assert seen == [0, 1, 2]
+    assert [one.buckets for one in state.steps] == [3]
+    for bad, fact in ((0, "not 0"), ([[weights[0]], [weights[0]]], "once"), ([["name"]], "tf.Variable")):
+        with fails(ValueError, "groups", fact):
+            hvd.DistributedGradientTape(tf.GradientTape(), groups=bad)
+
+
+@check
+def groups_of_an_optimizer_are_of_its_variables() -> None:
+    import keras
+
+    def trained(**options: Any) -> tuple[Any, list[str]]:
+        model = model_of(keras, seed=1)
+        groups = options.pop("layers", None)
+        if groups is not None:
+            options["groups"] = [model.layers[number].trainable_variables for number in groups]
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), name="grouped", **options)
+        compile_of(keras, model, optimizer)
+        data = data_of(hvd.rank(), 32)
+        names = operations_of(lambda: model.fit(*data, batch_size=16, shuffle=False, verbose=0))
+        return digest(model.weights), names
+
+    plain, (name, *rest) = trained(sparse_as_dense=True)
+    assert rest == []
+    for options in ({"groups": 2}, {"layers": [3, 2]}, {"layers": [0, 3]}):
+        weights, names = trained(sparse_as_dense=True, **options)
+        assert weights == plain
+        assert len(names) == (2 if "groups" in options else 3), names
+        assert all(re.sub(r"/layer . of .$", "", one) == name for one in names), (name, names)
+
+
+@check
+def devices_other_than_the_cpu_are_refused() -> None:
+    import keras
+    import mlt.tensorflow.keras as of_keras
+
+    same(hvd.allreduce(tf.ones(1), op=hvd.Sum, device_dense="/cpu:0", device_sparse="/CPU:0"), [hvd.size()])
+    calls: list[tuple[str, Callable[..., Any]]] = [
+        ("device_dense", lambda **given: hvd.allreduce(tf.ones(1), **given)),
+        ("device_sparse", lambda **given: hvd.grouped_allreduce([tf.ones(1)], **given)),
+        ("device_dense", lambda **given: hvd.reducescatter(tf.ones(2), **given)),
+        ("device_sparse", lambda **given: hvd.DistributedGradientTape(tf.GradientTape(), **given)),
+        ("device_dense", lambda **given: hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **given)),
+        ("device", lambda **given: of_keras.callbacks.BroadcastGlobalVariablesCallback(0, **given)),
+        ("device", lambda **given: of_keras.callbacks.MetricAverageCallback(**given)),
+    ]
+    for argument, call in calls:
+        with fails(ValueError, f"{argument}='/gpu:0'", f"leave {argument} out"):
+            call(**{argument: "/gpu:0"})
+    with fails(ValueError, "legacy_opts"):
+        of_keras.load_model("model.keras", legacy_opts=True)
+
+
 def model_of(keras: Any, *, seed: int, units: int = 8) -> Any:
     keras.utils.set_random_seed(seed)
     return keras.Sequential(
@@ -433,6 +534,94 @@ def warmup_raises_the_rate_from_that_of_one_process() -> None:
     decay = callbacks.LearningRateScheduleCallback(0.8, lambda epoch: 0.5, start_epoch=2)
     model.fit(inputs, labels, batch_size=8, epochs=3, verbose=0, callbacks=[warmup, decay, Rates()])
     np.testing.assert_allclose(rates, [0.5, 0.6, 0.7, 0.8, 0.4, 0.4], rtol=1e-5)
+
+
+@check
+def momentum_is_corrected_when_the_rate_changes() -> None:
+    import keras
+    from mlt.tensorflow.keras import callbacks
+
+    rates = [0.5, 0.5, 0.25, 0.25, 1.0, 1.0]
+    start, momentum, rho = 0.125, 0.75, 0.5
+
+    def expected(corrects: bool, kind: str) -> float:
+        """The weight, by the formulas of the optimizers for gradients of 1."""
+        weight, steps, square, before = 0.0, 0.0, 0.0, start
+        for rate in rates:
+            square = rho * square + (1 - rho)
+            now = momentum * (rate / before if corrects else 1.0)
+            steps = now * steps + rate / (np.sqrt(square) if kind == "RMSprop" else 1.0)
+            weight -= momentum * steps + rate if kind == "Nesterov" else steps
+            before = rate
+        return weight
+
+    def trained(optimizer: Any, corrects: bool, *, in_batches: bool, **options: Any) -> float:
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        model = keras.Sequential([keras.layers.Input((1,)), layer])
+        model.compile(optimizer=optimizer, loss=lambda _, one: keras.ops.mean(one), **options)
+        batches = 2 if in_batches else 1
+        schedule = callbacks.LearningRateScheduleCallback(
+            1.0,
+            lambda epoch: rates[round(epoch * batches)],
+            staircase=not in_batches,
+            momentum_correction=corrects,
+        )
+        ones = np.ones((4 * batches, 1), np.float32)
+        model.fit(ones, ones, batch_size=4, epochs=len(rates) // batches, verbose=0, callbacks=[schedule])
+        return float(layer.kernel.numpy()[0, 0])
+
+    def sgd(**options: Any) -> Any:
+        return keras.optimizers.SGD(start, momentum=momentum, **options)
+
+    for corrects in (True, False):
+        for in_batches, options in ((False, {}), (True, {}), (True, {"run_eagerly": True})):
+            found = trained(hvd.DistributedOptimizer(sgd()), corrects, in_batches=in_batches, **options)
+            np.testing.assert_allclose(found, expected(corrects, "SGD"), rtol=1e-5)
+        found = trained(keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0), corrects, in_batches=True)
+        np.testing.assert_allclose(found, expected(corrects, "SGD"), rtol=1e-5)
+        rmsprop = keras.optimizers.RMSprop(start, rho=rho, momentum=momentum)
+        np.testing.assert_allclose(
+            trained(rmsprop, corrects, in_batches=False), expected(corrects, "RMSprop"), rtol=1e-4
+        )
+    assert expected(True, "SGD") != expected(False, "SGD")
+    adam = [trained(keras.optimizers.Adam(start), corrects, in_batches=False) for corrects in (True, False)]
+    assert adam[0] == adam[1]
+
+    class Own(keras.optimizers.Adam):
+        momentum = 0.5
+
+    with fails(ValueError, "Own", "momentum_correction=False"):
+        trained(Own(start), True, in_batches=False)
+    trained(Own(start), False, in_batches=False)
+
+
+@check
+def local_variables_stay_as_they_are() -> None:
+    import keras
+    from mlt.tensorflow.keras import PartialDistributedOptimizer, callbacks
+
+    model = model_of(keras, seed=10 + hvd.rank())
+    compile_of(keras, model, keras.optimizers.SGD(0.0))  # training changes nothing
+    own = model.layers[-1]
+    before = digest(own.weights)
+    callback = callbacks.BroadcastGlobalVariablesCallback(0, local_variables=own.trainable_variables)
+    model.fit(*data_of(0, 16), verbose=0, callbacks=[callback])
+    assert digest(own.weights) == before
+    assert len(set(hvd.allgather_object(before))) == hvd.size()
+    same_everywhere(model.weights[:-2])
+    # With accumulated gradients, too.
+    layers = [keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros") for _ in range(2)]
+    for layer in layers:
+        layer.build((None, 1))
+    variables = [layer.kernel for layer in layers]
+    optimizer = PartialDistributedOptimizer(
+        keras.optimizers.SGD(1.0), local_layers=layers[1], backward_passes_per_step=2
+    )
+    step = tf.function(lambda: optimizer.apply([tf.fill([1, 1], hvd.rank() + 1.0)] * 2, variables))
+    step()
+    step()
+    same(variables[0], [[-2 * total() / hvd.size()]])
+    same(variables[1], [[-2 * (hvd.rank() + 1.0) / hvd.size()]])
 
 
 @check

@@ -502,6 +502,11 @@ def optimizer_refuses_bad_arguments() -> None:
         hvd.DistributedOptimizer(sgd, backward_passes_per_step=0)
     with fails(ValueError, "op != Average"):
         hvd.DistributedOptimizer(sgd, op=hvd.Sum, gradient_predivide_factor=2.0)
+    for op in (hvd.Max, hvd.Adasum):
+        with fails(ValueError, "loss_bound", op.name):
+            hvd.DistributedOptimizer(sgd, op=op, loss_bound=0.1)
+    with fails(ValueError, "positive integer", "not -1"):
+        hvd.DistributedOptimizer(sgd, groups=-1)
     with fails(ValueError, "once"):
         hvd.DistributedOptimizer(sgd, groups=[[model[0].weight], [model[0].weight]])
     optimizer = hvd.DistributedOptimizer(sgd)
@@ -509,6 +514,24 @@ def optimizer_refuses_bad_arguments() -> None:
     with fails(AssertionError, "backward_passes_per_step"):
         model(batch_of(0)).sum().backward()
     optimizer.step()
+
+
+@check
+def groups_with_a_sparse_gradient_reduce_all_their_members() -> None:
+    torch.manual_seed(1)
+    table, layer = nn.Embedding(6, 2, sparse=True), nn.Linear(2, 1)
+    parameters = [table.weight, *layer.parameters()]
+    sgd = torch.optim.SGD(parameters, lr=1.0)
+    optimizer = hvd.DistributedOptimizer(sgd, groups=[parameters])
+    before = [one.detach().clone() for one in parameters]
+    (table(torch.tensor([hvd.rank()])).sum() + sum(one.sum() for one in layer.parameters()) * hvd.rank()).backward()
+    optimizer.step()
+    mean = (hvd.size() - 1) / 2
+    for one, start in zip(parameters[1:], before[1:], strict=True):
+        torch.testing.assert_close(one.detach(), start - mean)
+    expected = before[0].clone()
+    expected[: hvd.size()] -= 1.0 / hvd.size()
+    torch.testing.assert_close(table.weight.detach(), expected)
 
 
 @check
