@@ -185,6 +185,11 @@ typedef struct mlt_receive_options {
       up_to; /* 1: takes up to `bytes` bytes, and the completion's total_bytes, ranges and bound are of what was sent */
 } mlt_receive_options;
 
+typedef struct mlt_tensor {
+  void* data;
+  size_t bytes;
+} mlt_tensor;
+
 /* Of every collective. All members of a group call the same ones in the same order. Members that a collective does not
  * use must be 0. All-reduce and broadcast work in place, on `output`. */
 typedef struct mlt_collective_options {
@@ -207,6 +212,10 @@ typedef struct mlt_collective_options {
   uint32_t layers;    /* 0: 1 */
   uint16_t root;      /* gather, broadcast, reduce and scatter */
   uint16_t algorithm; /* all-reduce: the same on every rank */
+  /* All-reduce and broadcast, instead of output: tensors that are carried as one, in this order, through memory of the
+   * library's. They change only if the collective succeeds. The ranks compare the sum of their sizes, not each. */
+  const mlt_tensor* tensors;
+  size_t tensor_count;
 } mlt_collective_options;
 
 typedef struct mlt_range {

@@ -24,7 +24,7 @@ from mlt.torch.checks import check_configured, check_count, check_dense, check_t
 from mlt.torch.exchange import Exchange, as_bytes
 from mlt.torch.group_calls import GroupCalls
 from mlt.torch.monitored_barrier import MonitoredBarrier
-from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, multiplied, reduction_of
+from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, in_lists, multiplied, reduction_of
 from mlt.torch.staged_calls import in_host_memory, receive_staged
 from mlt.torch.staging import Device, device_of, leaves, pieces_of
 from mlt.torch.tags import GroupTags
@@ -192,11 +192,8 @@ class MltProcessGroup(dist.ProcessGroup):
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
-                self._context.post_broadcast(
-                    as_bytes(landing.data), root=root, ranks=self._ranks, stream=self.stream, timeout=seconds
-                )
-                for landing in landings
-                if landing.data.numel()
+                self._context.post_broadcast(tensors, root=root, ranks=self._ranks, stream=self.stream, timeout=seconds)
+                for tensors in in_lists([as_bytes(landing.data) for landing in landings])
             ]
 
         return self._calls.start("broadcast", post, tensors)
@@ -215,9 +212,8 @@ class MltProcessGroup(dist.ProcessGroup):
                 for landing in landings:
                     landing.data.mul_(factor)
             return [
-                self._context.post_all_reduce(landing.data, **options(landing.data))
-                for landing in landings
-                if landing.data.numel()
+                self._context.post_all_reduce(tensors, **options(tensors[0]))
+                for tensors in in_lists([landing.data for landing in landings])
             ]
 
         return self._calls.start("allreduce", post, tensors, divisor=divisor_of(opts, tensors, self.size()))

@@ -22,6 +22,10 @@ _NAMES: Final[dict[Any, str]] = {
 }
 LOSSY: Final = ("SUM", "MEAN")
 _BITWISE: Final = ("AND", "OR", "XOR")
+# Tensors of up to this size are faster in one list than each on its own, and a list is not longer than that: others
+# overlap it (docs/collectives.md, lists of tensors).
+LISTED_BYTES: Final = 64 << 10
+LIST_BYTES: Final = 4 << 20
 
 
 def reduction_of(opts: Any, tensors: Sequence[torch.Tensor], call: str) -> str:
@@ -83,6 +87,25 @@ def multiplied(data: torch.Tensor, factor: float) -> torch.Tensor:
 
 def _is_integer(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def in_lists(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The tensors that have elements, in lists of one type of which each becomes one collective: small ones together,
+    others alone. Ranks whose tensors have the same sizes and types get the same lists."""
+    lists: list[list[torch.Tensor]] = []
+    open_lists: dict[torch.dtype, tuple[list[torch.Tensor], int]] = {}
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if not 0 < size <= LISTED_BYTES:
+            lists += [[tensor]] if size else []
+            continue
+        listed, listed_bytes = open_lists.get(tensor.dtype, ([], LIST_BYTES))
+        if listed_bytes + size > LIST_BYTES:
+            lists.append(listed := [])
+            listed_bytes = 0
+        listed.append(tensor)
+        open_lists[tensor.dtype] = listed, listed_bytes + size
+    return lists
 
 
 class Landing:

@@ -74,6 +74,10 @@ class GroupCollectives:
         bool is "or", its product "and". float16 and bfloat16 are computed in float32, and rounded once if the tensor is
         small, else at each of the ring's ``n - 1`` hops, or of the ``log2 n`` of halving.
 
+        ``tensor`` may be a list of tensors of one element type, which are carried as one, in the order of the list: one
+        collective instead of one for each, for two copies of the data (docs/collectives.md says when that pays). They
+        change only if it succeeds. The ranks compare the sum of their sizes, not each.
+
         ``algorithm``: "direct", "central", "ring" or "halving" instead of the one that fits the sizes of tensor and
         group (docs/collectives.md); the same on every rank. Only the ring loses anything, whatever the bound.
 
@@ -98,6 +102,11 @@ class GroupCollectives:
         ['complete', 'complete']
         >>> ones.tolist()
         [2.0, 2.0, 2.0, 2.0]
+        >>> lists = [[np.full(1, rank), np.full(2, 10 * rank)] for rank in (1, 2)]
+        >>> started = rank_0.post_all_reduce(lists[0], op=Reduction.SUM), rank_1.post_all_reduce(lists[1],
+        ...                                                                                      op=Reduction.SUM)
+        >>> [operation.wait().bytes for operation in started], [tensor.tolist() for tensor in lists[0]]
+        ([24, 24], [[3], [30, 30]])
         """
         operation = self._engine.post_all_reduce(
             tensor,
@@ -288,7 +297,7 @@ class GroupCollectives:
         """Start replacing ``tensor`` by that of rank ``root``, exactly.
 
         The root sends its tensor to each rank of the group. ``tensor`` has the same size and type on every rank; the
-        root's may be read-only. Otherwise as ``post_all_reduce``.
+        root's may be read-only, and each may be a list. Otherwise as ``post_all_reduce``.
 
         >>> weights = np.arange(3), np.zeros(3, int)
         >>> started = rank_0.post_broadcast(weights[0], root=0), rank_1.post_broadcast(weights[1], root=0)

@@ -50,7 +50,8 @@ std::vector<SegmentTag> copy_tags(py::handle tags) {
 void hand_back(Completion& done) {
   auto* const lent = static_cast<Lent*>(done.lent.get());
   if (lent == nullptr) return;
-  if (done.failed() && !lent->views.empty()) done.error += " (tensor " + lent->views.front().description() + ")";
+  if (done.failed() && !lent->views.empty() && !lent->is_list)
+    done.error += " (tensor " + lent->views.front().description() + ")";
   // Dropping them may run Python code, which must find the completion in a valid state.
   const std::vector<TensorView> views = std::exchange(lent->views, {});
   if (!lent->handle) done.lent.reset();

@@ -17,8 +17,10 @@ namespace mlt::bindings {
 // created and destroyed with the GIL held.
 struct Lent {
   explicit Lent(TensorView view) { views.push_back(std::move(view)); }
+  explicit Lent(std::vector<TensorView> list) : views(std::move(list)), is_list(true) {}
 
   std::vector<TensorView> views;  // the first is named in errors; empty once returned to the caller
+  bool is_list = false;           // carried as one: the operation's name has their number
   py::object handle;
 };
 
@@ -92,6 +94,7 @@ class EngineHandle {
 
   OperationId post_send(py::handle tensor, const SendArguments& arguments);
   OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
+  // `tensor` may be a list of tensors, which are carried as one.
   OperationId post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm,
                               const CollectiveArguments& arguments);
   // Parts in elements; empty: equal parts.
@@ -102,7 +105,7 @@ class EngineHandle {
   OperationId post_all_gather(py::handle output, py::handle input, const CollectiveArguments& arguments);
   OperationId post_reduce_scatter(py::handle output, py::handle input, Reduction reduction,
                                   const CollectiveArguments& arguments);
-  OperationId post_broadcast(py::handle tensor, std::int64_t root, const CollectiveArguments& arguments);
+  OperationId post_broadcast(py::handle tensor, std::int64_t root, const CollectiveArguments& arguments);  // or a list
   OperationId post_reduce(py::handle input, py::handle output, std::int64_t root, Reduction reduction,
                           const CollectiveArguments& arguments);
   // `input` must be None except at the root.
@@ -132,6 +135,10 @@ class EngineHandle {
   template <typename Options>
   void lend_buffers(Options& options, const std::string& what, py::handle input, py::handle output,
                     const std::string& dtype) const;
+  // Lends the tensor of a collective that works in place, or each of a list, and fills their fields in `options`.
+  template <typename Options>
+  void lend_in_place(Options& options, const std::string& what, py::handle tensor, bool writable,
+                     const std::string& dtype) const;
   // Lends the tensor. The error of a rejected one names the operation, which `name_operation` composes only then.
   template <typename Name>
   TensorView lend(Name&& name_operation, py::handle tensor, bool writable, const std::string& dtype) const {

@@ -71,19 +71,44 @@ void EngineHandle::lend_buffers(Options& options, const std::string& what, py::h
   options.lent = lent;
 }
 
+template <typename Options>
+void EngineHandle::lend_in_place(Options& options, const std::string& what, py::handle tensor, bool writable,
+                                 const std::string& dtype) const {
+  if (!py::isinstance<py::list>(tensor) && !py::isinstance<py::tuple>(tensor)) {
+    TensorView view = lend([&] { return what; }, tensor, writable, dtype);
+    options.data = {view.data(), view.bytes()};
+    options.element = view.element();
+    options.lent = std::make_shared<Lent>(std::move(view));
+    return;
+  }
+  const auto rejected = [&](const std::string& why) {
+    return Error(ErrorCode::kBuffer, name() + ": " + what + " was rejected: " + why);
+  };
+  std::vector<TensorView> views;
+  for (const py::handle each : tensor) {
+    const std::size_t index = views.size();
+    views.push_back(
+        lend([&] { return what + " of a list, tensor " + std::to_string(index) + ","; }, each, writable, dtype));
+    const TensorView& view = views.back();
+    if (view.element() != views.front().element()) {
+      throw rejected("tensor 0 of the list is " + views.front().description() + ", tensor " + std::to_string(index) +
+                     " " + view.description() + ": all need the same element type");
+    }
+    options.tensors.emplace_back(view.data(), view.bytes());
+  }
+  if (views.empty()) throw rejected("the list of tensors is empty");
+  options.element = views.front().element();
+  options.lent = std::make_shared<Lent>(std::move(views));
+}
+
 OperationId EngineHandle::post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm,
                                           const CollectiveArguments& arguments) {
   Engine& target = engine();
-  const auto what = [] { return "all-reduce"; };
-  TensorView view = lend(what, tensor, true, arguments.dtype);
   AllReduceOptions options;
-  fill(options, what(), arguments);
-  options.data = {view.data(), view.bytes()};
-  options.element = view.element();
+  fill(options, "all-reduce", arguments);
+  lend_in_place(options, "all-reduce", tensor, true, arguments.dtype);
   options.reduction = reduction;
   options.algorithm = algorithm;
-  const auto lent = std::make_shared<Lent>(std::move(view));
-  options.lent = lent;
   return without_gil([&] { return target.post_all_reduce(options); });
 }
 
@@ -136,10 +161,7 @@ OperationId EngineHandle::post_broadcast(py::handle tensor, std::int64_t root, c
   BroadcastOptions options;
   options.root = root_rank(what, root);
   fill(options, what, arguments);
-  TensorView view = lend([&] { return what; }, tensor, root != rank_, arguments.dtype);
-  options.data = {view.data(), view.bytes()};
-  options.element = view.element();
-  options.lent = std::make_shared<Lent>(std::move(view));
+  lend_in_place(options, what, tensor, root != rank_, arguments.dtype);
   return without_gil([&] { return target.post_broadcast(options); });
 }
 

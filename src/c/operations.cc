@@ -60,7 +60,7 @@ static_assert(ends_at<mlt_options, std::uint16_t>(offsetof(mlt_options, control_
 static_assert(ends_at<mlt_peer, std::uint32_t>(offsetof(mlt_peer, reserved)));
 static_assert(ends_at<mlt_send_options, std::uint16_t[3]>(offsetof(mlt_send_options, reserved)));
 static_assert(ends_at<mlt_receive_options, std::uint16_t>(offsetof(mlt_receive_options, up_to)));
-static_assert(ends_at<mlt_collective_options, std::uint16_t>(offsetof(mlt_collective_options, algorithm)));
+static_assert(ends_at<mlt_collective_options, std::size_t>(offsetof(mlt_collective_options, tensor_count)));
 static_assert(ends_at<mlt_completion, std::uint32_t>(offsetof(mlt_completion, reserved)));
 static_assert(sizeof(Range) == sizeof(mlt_range) && offsetof(Range, length_bytes) == offsetof(mlt_range, length_bytes));
 
@@ -174,6 +174,7 @@ struct Uses {
   bool reduction = false;
   bool parts = false;
   bool algorithm = false;
+  bool tensors = false;
 };
 
 // Reads what is common, and rejects members that the collective would ignore.
@@ -188,6 +189,9 @@ mlt_collective_options read_collective(const mlt_collective_options* given, cons
   if (!uses.reduction) unused(known.reduction != 0, "reduction");
   if (!uses.parts) unused(known.send_bytes != nullptr || known.receive_bytes != nullptr, "send_bytes or receive_bytes");
   if (!uses.algorithm) unused(known.algorithm != 0, "algorithm");
+  if (!uses.tensors) unused(known.tensors != nullptr || known.tensor_count != 0, "tensors");
+  check((known.tensors == nullptr) == (known.tensor_count == 0), function,
+        "tensors and tensor_count must both be set, or both be 0");
   check((known.ranks == nullptr) == (known.rank_count == 0), function,
         "ranks and rank_count must both be set, or both be 0 for all ranks");
   return known;
@@ -210,6 +214,15 @@ void set_input(Given& options, const mlt_collective_options& given, const char* 
 template <typename Given>
 void set_output(Given& options, const mlt_collective_options& given, const char* function) {
   options.output = bytes_of<std::byte>(given.output, given.output_bytes, function, "output");
+}
+
+// The tensor or the tensors of a collective that works in place.
+template <typename Given>
+void set_in_place(Given& options, const mlt_collective_options& given, const char* function) {
+  options.data = bytes_of<std::byte>(given.output, given.output_bytes, function, "output");
+  for (const mlt_tensor& tensor : std::span(given.tensors, given.tensor_count)) {
+    options.tensors.push_back(bytes_of<std::byte>(tensor.data, tensor.bytes, function, "the data of a tensor"));
+  }
 }
 
 Algorithm algorithm_of(const mlt_collective_options& given, const char* function) {
@@ -295,14 +308,14 @@ int collective(mlt_context* context, const mlt_collective_options* options, std:
 }  // namespace mlt::c
 
 int mlt_post_all_reduce(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
-  return c::collective(context, options, operation, __func__, {.output = true, .reduction = true, .algorithm = true},
-                       &Engine::post_all_reduce,
-                       [name = __func__](AllReduceOptions& wanted, const mlt_collective_options& given) {
-                         wanted.data = c::bytes_of<std::byte>(given.output, given.output_bytes, name, "output");
-                         wanted.element = c::element_of(given.element, name);
-                         wanted.reduction = c::reduction_of(given, name);
-                         wanted.algorithm = c::algorithm_of(given, name);
-                       });
+  return c::collective(
+      context, options, operation, __func__, {.output = true, .reduction = true, .algorithm = true, .tensors = true},
+      &Engine::post_all_reduce, [name = __func__](AllReduceOptions& wanted, const mlt_collective_options& given) {
+        c::set_in_place(wanted, given, name);
+        wanted.element = c::element_of(given.element, name);
+        wanted.reduction = c::reduction_of(given, name);
+        wanted.algorithm = c::algorithm_of(given, name);
+      });
 }
 
 int mlt_post_all_to_all(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
@@ -354,9 +367,10 @@ int mlt_post_reduce_scatter(mlt_context* context, const mlt_collective_options* 
 }
 
 int mlt_post_broadcast(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
-  return c::collective(context, options, operation, __func__, {.output = true, .root = true}, &Engine::post_broadcast,
+  return c::collective(context, options, operation, __func__, {.output = true, .root = true, .tensors = true},
+                       &Engine::post_broadcast,
                        [name = __func__](BroadcastOptions& wanted, const mlt_collective_options& given) {
-                         wanted.data = c::bytes_of<std::byte>(given.output, given.output_bytes, name, "output");
+                         c::set_in_place(wanted, given, name);
                          wanted.element = c::element_of(given.element, name);
                          wanted.root = given.root;
                        });

@@ -1,7 +1,11 @@
 // The collectives of the public API: validated on the caller's thread, then passed to the event loop.
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <string>
+#include <vector>
 
+#include "engine/coalesced_tensors.h"
 #include "engine/engine_impl.h"
 #include "engine/public_enums.h"
 
@@ -43,6 +47,24 @@ collective::CollectiveRequest request_with_buffers(const engine::OperationSubmit
   return request;
 }
 
+// Sets the output of a collective that works in place: one tensor, or the memory into which post() packs a list of
+// them, which is returned. One tensor needs no copy.
+std::unique_ptr<engine::CoalescedTensors> in_place(const engine::OperationSubmitter& submitter,
+                                                   collective::CollectiveRequest& request, std::span<std::byte> data,
+                                                   const std::vector<std::span<std::byte>>& tensors, bool is_result) {
+  request.output = tensors.size() == 1 ? tensors.front() : data;
+  if (tensors.empty()) return nullptr;
+  std::string problem = engine::CoalescedTensors::check(tensors, wire::element_bytes(request.element));
+  if (!data.empty()) problem = "both one tensor and a list of tensors were given";
+  if (!problem.empty()) {
+    submitter.fail(ErrorCode::kBuffer, std::string(collective_name(request.kind)) + " was rejected: " + problem);
+  }
+  if (tensors.size() == 1) return nullptr;
+  auto coalesced = std::make_unique<engine::CoalescedTensors>(tensors, is_result);
+  request.output = coalesced->packed();
+  return coalesced;
+}
+
 Verb verb_of(collective::CollectiveKind kind) {
   switch (kind) {
     case collective::CollectiveKind::kAllToAll:
@@ -76,7 +98,7 @@ std::span<const std::byte> contribution_of(const collective::CollectiveRequest& 
 
 // PROTOCOL 22.1.10: A member MUST refuse what it can't carry before it takes a sequence number, as 5.3.2 says.
 OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop, collective::CollectiveRequest request,
-                 const CollectiveOptions& options) {
+                 const CollectiveOptions& options, std::unique_ptr<engine::CoalescedTensors> coalesced = nullptr) {
   const std::uint16_t own = loop.options().rank;
   engine::Operation operation;
   operation.verb = verb_of(request.kind);
@@ -84,6 +106,7 @@ OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
   operation.peer = own;
   operation.members = request.ranks.size();
   operation.total_bytes = std::max(request.input.size(), request.output.size());
+  operation.coalesced = std::move(coalesced);
   submitter.check_open(operation);
   for (const std::uint16_t rank : request.ranks) {
     if (rank >= loop.options().ranks) {
@@ -97,10 +120,14 @@ OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
   for (const std::uint16_t rank : request.ranks) {
     if (rank != own) submitter.check_connected(operation, rank, "rank " + std::to_string(rank) + " is not connected");
   }
+  if (operation.coalesced) operation.coalesced->pack();
   if (options.check_finite) {
     if (const auto at = collective::first_not_finite(contribution_of(request, own), request.element)) {
-      request.fault = "the input of rank " + std::to_string(own) + " has a NaN or an infinity at element " +
-                      std::to_string(*at) + " (check_finite): look at what that rank computed";
+      const std::string place = operation.coalesced
+                                    ? operation.coalesced->place_of(*at, wire::element_bytes(request.element))
+                                    : "element " + std::to_string(*at);
+      request.fault = "the input of rank " + std::to_string(own) + " has a NaN or an infinity at " + place +
+                      " (check_finite): look at what that rank computed";
     }
   }
   operation.lent = options.lent;
@@ -121,11 +148,11 @@ std::vector<std::uint64_t> equal_parts(std::uint64_t bytes, std::size_t parts) {
 OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
   collective::CollectiveRequest request =
       request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllReduce, options);
-  request.output = options.data;
   request.element = engine::wire_element(options.element);
   request.reduction = engine::inner_reduction(options.reduction);
   request.algorithm = engine::inner_algorithm(options.algorithm);
-  return post(impl_->submitter, impl_->loop, std::move(request), options);
+  auto coalesced = in_place(impl_->submitter, request, options.data, options.tensors, true);
+  return post(impl_->submitter, impl_->loop, std::move(request), options, std::move(coalesced));
 }
 
 OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
@@ -161,10 +188,11 @@ OperationId Engine::post_reduce_scatter(const ReduceScatterOptions& options) {
 OperationId Engine::post_broadcast(const BroadcastOptions& options) {
   collective::CollectiveRequest request =
       request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kBroadcast, options);
-  request.output = options.data;
   request.element = engine::wire_element(options.element);
   request.root = options.root;
-  return post(impl_->submitter, impl_->loop, std::move(request), options);
+  const bool is_result = options.root != impl_->loop.options().rank;
+  auto coalesced = in_place(impl_->submitter, request, options.data, options.tensors, is_result);
+  return post(impl_->submitter, impl_->loop, std::move(request), options, std::move(coalesced));
 }
 
 OperationId Engine::post_reduce(const ReduceOptions& options) {

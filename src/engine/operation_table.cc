@@ -57,7 +57,8 @@ std::string Operation::name() const {
     default:
       break;
   }
-  return std::string(verb_text(verb)) + " of " + size + " over " + std::to_string(members) + " ranks";
+  const std::string list = coalesced ? std::to_string(coalesced->count()) + " tensors, " : "";
+  return std::string(verb_text(verb)) + " of " + list + size + " over " + std::to_string(members) + " ranks";
 }
 
 OperationTable::Begun OperationTable::begin(Operation&& operation) {
@@ -100,9 +101,16 @@ std::string OperationTable::name(OperationId id) {
 }
 
 void OperationTable::finish(Completion done) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   Record* const record = find(done.operation);
   if (record == nullptr || record->is_done) return;
+  if (const CoalescedTensors* const coalesced = record->operation.coalesced.get(); coalesced != nullptr) {
+    // Without the mutex, which every thread that posts needs. The loop's lock keeps the record: only its holder ends
+    // operations.
+    lock.unlock();
+    if (!done.failed()) coalesced->unpack();
+    lock.lock();
+  }
   end(*record, std::move(done));
   if (record->waiter == nullptr) notify_unclaimed(*record);
 }

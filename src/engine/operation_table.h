@@ -22,6 +22,7 @@
 #include "base/lazy_array.h"
 #include "core/importance.h"
 #include "core/priority.h"
+#include "engine/coalesced_tensors.h"
 #include "engine/deadline.h"
 #include "engine/driving.h"
 #include "mlt.h"
@@ -42,6 +43,7 @@ struct Operation {
   std::vector<core::SegmentTag> tags;  // per segment; the endpoint reads them until the operation ends
   core::MagnitudeTagger tagger;  // computes `tags` while the tensor is sent, if the caller left them to the values
   std::shared_ptr<void> lent;    // see SendOptions
+  std::unique_ptr<CoalescedTensors> coalesced;  // of a collective of a list of tensors
 };
 
 class OperationTable {
@@ -63,8 +65,8 @@ class OperationTable {
   // Name of an operation in progress. Requires the loop's lock: records are removed only after finish().
   std::string name(OperationId id);
 
-  // Sets all of `done` but its verb, which the record has. Wakes only the thread that waits for this operation: a
-  // spurious wake-up would cost both threads.
+  // Sets all of `done` but its verb, which the record has, and unpacks coalesced tensors if it has not failed. Wakes
+  // only the thread that waits for this operation: a spurious wake-up would cost both threads.
   void finish(Completion done);
   // Ends every operation in progress as cancelled; `word(name)` returns the error text.
   void finish_all(const std::function<std::string(const std::string& name)>& word);

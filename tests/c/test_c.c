@@ -252,6 +252,38 @@ static void collectives__have_the_right_results(void) {
   on_both(mlt_post_barrier, options);
 }
 
+static void collectives__of_a_list_of_tensors(void) {
+  int32_t one[2][1], two[2][2];
+  mlt_tensor tensors[2][3];
+  mlt_collective_options options[2];
+  int r;
+  for (r = 0; r < 2; ++r) {
+    one[r][0] = 1 + r;
+    two[r][0] = 10 + r;
+    two[r][1] = 20 + r;
+    tensors[r][0].data = one[r];
+    tensors[r][0].bytes = sizeof one[r];
+    tensors[r][1].data = NULL;
+    tensors[r][1].bytes = 0;
+    tensors[r][2].data = two[r];
+    tensors[r][2].bytes = sizeof two[r];
+    options[r] = collective_of(NULL, 0, NULL, 0);
+    options[r].reduction = MLT_SUM;
+    options[r].tensors = tensors[r];
+    options[r].tensor_count = 3;
+  }
+  on_both(mlt_post_all_reduce, options);
+  for (r = 0; r < 2; ++r) CHECK(one[r][0] == 3 && two[r][0] == 21 && two[r][1] == 41);
+
+  one[1][0] = two[1][1] = 7;
+  for (r = 0; r < 2; ++r) {
+    options[r].reduction = 0;
+    options[r].root = 1;
+  }
+  on_both(mlt_post_broadcast, options);
+  CHECK(one[0][0] == 7 && two[0][0] == 21 && two[0][1] == 7);
+}
+
 static void completion__of_a_failure_names_rank_tensor_and_cause(void) {
   char small[4], large[8] = "1234567";
   uint64_t sent, received;
@@ -411,6 +443,7 @@ static void bad_posts__are_rejected_before_anything_starts(void) {
   mlt_receive_options receive = receive_of(data, sizeof data, 31);
   mlt_collective_options group = collective_of(data, sizeof data, data, sizeof data);
   uint16_t ranks[2] = {0, 5};
+  mlt_tensor tensor = {data, sizeof data};
 
   FAILS(mlt_post_send(NULL, &send, &operation), MLT_ERROR_CONFIG, "context is NULL");
   FAILS(mlt_post_send(contexts[0], NULL, &operation), MLT_ERROR_CONFIG, "options is NULL");
@@ -479,6 +512,19 @@ static void bad_posts__are_rejected_before_anything_starts(void) {
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 5");
   FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
   group.algorithm = MLT_ALGORITHM_AUTOMATIC;
+  group.tensors = &tensor;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "tensor_count");
+  group.tensor_count = 1;
+  FAILS(mlt_post_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "tensors is set");
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_BUFFER, "both one tensor and a list");
+  group.output = NULL;
+  group.output_bytes = 0;
+  tensor.bytes = 3;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_BUFFER, "tensor 0 of the list has 3 bytes");
+  tensor.data = NULL;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "the data of a tensor is NULL");
+  group = collective_of(NULL, 0, data, sizeof data);
+  group.reduction = MLT_SUM;
   group.ranks = ranks;
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "rank_count");
   group.rank_count = 2;
@@ -732,6 +778,7 @@ int main(int argc, char** argv) {
   open_pair();
   send_and_receive__by_test_poll_and_wait();
   collectives__have_the_right_results();
+  collectives__of_a_list_of_tensors();
   completion__of_a_failure_names_rank_tensor_and_cause();
   completion__of_a_lossy_receive_has_its_missing_ranges();
   receive__of_up_to_a_size_tells_the_true_one();

@@ -188,6 +188,12 @@ def verbs(context: mlt.Context, options: dict[str, Any]) -> Any:
     assert whole.tolist() == [float(r) for r in range(size) for _ in range(2)]
     share = functional.reduce_scatter_tensor(torch.arange(2.0 * size), "sum", 0, dist.group.WORLD)
     assert share.tolist() == [size * (2.0 * rank + i) for i in range(2)]
+    several = [torch.full((5,), float(rank)), torch.full((70_000,), rank + 1.0), torch.full((2, 2), rank + 2.0)]
+    dist.all_reduce_coalesced(several)
+    total = sum(range(size))
+    assert [(float(one.min()), float(one.max())) for one in several] == [
+        (float(total + i * size),) * 2 for i in range(3)
+    ]
     many = functional.all_gather_into_tensor_coalesced([torch.full((1,), float(rank))] * 2, dist.group.WORLD)
     assert [one.tolist() for one in many] == [[float(r) for r in range(size)]] * 2
 

@@ -8,7 +8,16 @@ import pytest
 import torch
 import torch.distributed as dist
 from checks import names
-from mlt.torch.reductions import Landing, divisor_of, factor_of, multiplied, reduction_of
+from mlt.torch.reductions import (
+    LIST_BYTES,
+    LISTED_BYTES,
+    Landing,
+    divisor_of,
+    factor_of,
+    in_lists,
+    multiplied,
+    reduction_of,
+)
 
 import mlt
 
@@ -99,3 +108,21 @@ def test_landing__copies_back_what_is_strided_or_conjugated() -> None:
         landing.land()
     assert strided.unique().tolist() == [2.0]
     assert conjugated.tolist() == [2 + 2j] * 4
+
+
+def test_in_lists__has_small_tensors_of_a_type_together_and_others_alone() -> None:
+    large, most = torch.zeros(LISTED_BYTES // 4 + 1), torch.zeros(LISTED_BYTES // 4)
+    small, empty, double = torch.zeros(3), torch.zeros(0), torch.zeros(2, dtype=torch.float64)
+    lists = in_lists([small, large, double, empty, most])
+    assert [[id(one) for one in tensors] for tensors in lists] == [
+        [id(small), id(most)],
+        [id(large)],
+        [id(double)],
+    ]
+    assert in_lists([empty]) == []
+
+
+def test_in_lists__begins_another_list_before_one_is_too_long() -> None:
+    whole = LIST_BYTES // LISTED_BYTES
+    tensors = [torch.zeros(LISTED_BYTES, dtype=torch.uint8) for _ in range(2 * whole + 1)]
+    assert [len(one) for one in in_lists(tensors)] == [whole, whole, 1]

@@ -585,6 +585,78 @@ def test_check_finite__concerns_no_integers(job: list[mlt.Context]) -> None:
     assert all((one == -1).all() for one in tensors)
 
 
+@pytest.mark.parametrize("element", ["float32", "bfloat16", "int64"])
+def test_all_reduce__of_a_list_is_that_of_each_tensor(job: list[mlt.Context], element: str) -> None:
+    shapes = [(3,), (0,), (40, 50), (), (20_000,)]
+    lists = [
+        [np.array(encoded(np.full(shape, rank + i), element)) for i, shape in enumerate(shapes)]
+        for rank in range(len(job))
+    ]
+    dtype = element if element == "bfloat16" else None
+    operations = [
+        context.post_all_reduce(tensors, op=Reduction.SUM, dtype=dtype)
+        for context, tensors in zip(job, lists, strict=True)
+    ]
+    total = sum(tensor.nbytes for tensor in lists[0])
+    assert [operation.wait(30).bytes for operation in operations] == [total] * len(job)
+    for tensors in lists:
+        for i, tensor in enumerate(tensors):
+            np.testing.assert_array_equal(
+                tensor, encoded(np.full(shapes[i], sum(range(len(job))) + i * len(job)), element)
+            )
+
+
+def test_broadcast__of_a_list_takes_the_roots_which_may_be_read_only(job: list[mlt.Context]) -> None:
+    torch = pytest.importorskip("torch")
+    lists: list[Any] = [(np.zeros(3, np.float32), torch.zeros(2, 2)) for _ in job]
+    root = len(job) - 1
+    first, last = np.arange(3, dtype=np.float32), torch.arange(4.0).reshape(2, 2)
+    first.flags.writeable = False
+    lists[root] = [first, last]
+    operations = [context.post_broadcast(tensors, root=root) for context, tensors in zip(job, lists, strict=True)]
+    for operation in operations:
+        assert operation.wait(30).status == "complete"
+    for one, other in lists:
+        assert one.tolist() == [0, 1, 2]
+        assert other.tolist() == [[0, 1], [2, 3]]
+
+
+def test_poll_cq__takes_that_of_a_list_with_its_results(job: list[mlt.Context]) -> None:
+    lists = [[np.full(2, rank, np.float32), np.full(1, rank, np.float32)] for rank in range(len(job))]
+    for context, tensors in zip(job, lists, strict=True):
+        context.post_all_reduce(tensors, op=Reduction.MAX)
+    for context, tensors in zip(job, lists, strict=True):
+        assert [one.kind for one in until(context.poll_cq, 10, every=0.001)] == ["all_reduce"]
+        assert [tensor.tolist() for tensor in tensors] == [[len(job) - 1] * 2, [len(job) - 1]]
+
+
+def test_all_reduce__of_a_list_that_fails_leaves_it_and_names_tensor_and_number(job: list[mlt.Context]) -> None:
+    lists = [[np.ones(2, np.float32), np.full(3, rank, np.float32)] for rank in range(len(job))]
+    lists[-1][1][2] = np.nan
+    operations = [
+        context.post_all_reduce(tensors, check_finite=True) for context, tensors in zip(job, lists, strict=True)
+    ]
+    for operation in operations:
+        error, text = outcome(operation, 30)
+        assert error == "CancelledError"
+        assert_names(text, "2 tensors", f"rank {len(job) - 1}", "element 2 of tensor 1")
+    assert lists[0][1].tolist() == [0, 0, 0]
+
+
+def test_all_reduce__a_list_that_cannot_be_one_is_rejected(job: list[mlt.Context]) -> None:
+    context, tensor = job[0], np.zeros(4, np.float32)
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "all-reduce", "list of tensors is empty")):
+        context.post_all_reduce([])
+    with pytest.raises(mlt.InvalidBufferError, match=names("tensor 0", "float32", "tensor 1", "float64")):
+        context.post_all_reduce([tensor, np.zeros(2)])
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "tensors 0 and 1 of the list overlap")):
+        context.post_all_reduce([tensor, tensor[2:]])
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "tensor 1")):
+        context.post_all_reduce([tensor, [1.0]])
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "tensor 0", "read-only")):
+        context.post_all_reduce([b"1234"])
+
+
 def test_poll_cq__has_collectives_among_the_rest(job: list[mlt.Context]) -> None:
     tensors = [np.ones(10, np.float32) for _ in job]
     operations = [context.post_all_reduce(tensor) for context, tensor in zip(job, tensors, strict=True)]

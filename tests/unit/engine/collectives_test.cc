@@ -53,6 +53,55 @@ TEST_CASE("collectives__all_reduce_sums_exactly_at_every_rank_under_faults") {
   }
 }
 
+TEST_CASE("collectives__of_a_list_of_tensors_are_those_of_each") {
+  Group group(2);
+  std::vector<std::vector<float>> first(2), last(2);
+  std::vector<OperationId> operations;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    first[rank] = {1.0F + static_cast<float>(rank)};
+    last[rank].assign(70'000, static_cast<float>(rank));
+    AllReduceOptions options;
+    options.tensors = {std::as_writable_bytes(std::span(first[rank])), std::as_writable_bytes(std::span(last[rank]))};
+    options.reduction = Reduction::kSum;
+    operations.push_back(group[rank].post_all_reduce(options));
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const Completion done = group.finish(rank, operations[rank]);
+    CHECK(done.error == "");
+    CHECK(done.total_bytes == 4 + 4 * last[rank].size());
+    CHECK(first[rank] == std::vector<float>{3.0F});
+    CHECK(last[rank] == std::vector<float>(70'000, 1.0F));
+  }
+  operations.clear();
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    first[rank] = {static_cast<float>(rank)};
+    last[rank] = {10 + static_cast<float>(rank)};
+    BroadcastOptions options;
+    options.root = 1;
+    options.element = Element::kFloat32;
+    options.tensors = {std::as_writable_bytes(std::span(first[rank])), std::as_writable_bytes(std::span(last[rank]))};
+    operations.push_back(group[rank].post_broadcast(options));
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(group.finish(rank, operations[rank]).error == "");
+    CHECK(first[rank] == std::vector<float>{1.0F});
+    CHECK(last[rank] == std::vector<float>{11.0F});
+  }
+}
+
+TEST_CASE("collectives__of_a_list_that_fails_leave_the_tensors_and_name_their_number") {
+  Group group(2);
+  std::vector<float> first{1.0F}, last{2.0F};
+  AllReduceOptions options;
+  options.tensors = {std::as_writable_bytes(std::span(first)), std::as_writable_bytes(std::span(last))};
+  const OperationId operation = group[0].post_all_reduce(options);
+  group[1].close();
+  const Completion done = group.finish(0, operation);
+  CHECK(done.error.find("rank 0: all-reduce of 2 tensors, 8 bytes of float32 over 2 ranks") == 0);
+  CHECK(first[0] == 1.0F);
+  CHECK(last[0] == 2.0F);
+}
+
 TEST_CASE("collectives__sends_receives_and_several_collectives_share_the_engine") {
   Group group(2);
   std::vector<std::vector<float>> data(2, std::vector<float>(300'000, 1.0F));
