@@ -34,7 +34,6 @@ def start(
         held.specs,
         set_id=number,
         op="" if op is None else ReduceOp(op).name.lower(),
-        blocks=True,
         **options,
     )
     return own.submit(request, held)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from mlt.tensorflow.arrays import Array, array_of, name_of, tensor_of
 
 import tensorflow as tf
+from mlt._named.waiting import lent_thread
 
 _ORDER: Final = "mlt_operations"
 _failure: list[Exception] = []
@@ -96,7 +97,8 @@ def cause_of(error: BaseException) -> Exception | None:
 def _noted(function: Function) -> Function:
     def run(*arrays: Array) -> Sequence[Array]:
         try:
-            return function(*arrays)
+            with lent_thread():
+                return function(*arrays)
         except Exception as error:
             _failure[:] = [*_failure[-7:], error]
             raise

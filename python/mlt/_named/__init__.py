@@ -11,6 +11,7 @@ rank; nothing was sent for them, and the next request works.
 - ``coordinator``: which names are ready, the cache, joined ranks, process sets; without I/O.
 - ``channel``: messages of any length between rank 0 and the others.
 - ``execution``: carries out an answer with the context's collectives.
+- ``waiting``: which threads wait, and whether one is left that could submit more.
 - ``timeline``: records operations for trace viewers.
 - ``leader``: rank 0's side, with the coordinator.
 - ``controller``: ``Controller``, which frameworks use.

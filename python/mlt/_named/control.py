@@ -18,4 +18,4 @@ def join(device: int = -1) -> int:
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the process set have called it."""
     own, number = job.controller(), set_id(process_set)
-    own.submit(Request("barrier", own.name("barrier", number), set_id=number, blocks=True)).wait()
+    own.submit(Request("barrier", own.name("barrier", number), set_id=number)).wait()

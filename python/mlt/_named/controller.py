@@ -19,6 +19,7 @@ from mlt._named.execution import Execution, Tensors
 from mlt._named.leader import Leader, Settings
 from mlt._named.requests import GLOBAL_SET, Answer, Kind, Request
 from mlt._named.timeline import Timeline
+from mlt._named.waiting import WaitingThreads
 from mlt.errors import MltError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mlt")
 
 _END_SECONDS: Final = 10.0
+# Time between reports of a wait to rank 0, after the line in the log.
+_REPORT_SECONDS: Final = 5.0
 # Part of the time until a wait logs its line, after which rank 0 is asked for the cause.
 _ASK_AFTER: Final = 0.8
 
@@ -70,9 +73,12 @@ class Handle:
 
     def wait(self) -> Answer:
         """Block until it has completed. Raises HorovodInternalError."""
-        if not self._ended.is_set() and (watch := self._controller.watch(self)) is not None:
-            self._watch(watch)
-        self._ended.wait()
+        if not self._ended.is_set():
+            with self._controller.threads.waiting(self.request.key):
+                if (watch := self._controller.watch(self)) is not None:
+                    self._watch(watch)
+                while not self._ended.wait(_REPORT_SECONDS):
+                    self._controller.report_wait()
         if self._error is not None:
             raise self._error
         assert self.answer is not None
@@ -112,10 +118,12 @@ class Controller:
         self._settings = settings or Settings()
         self.rank = 0 if context is None else context.rank
         self.size = 1 if context is None else context.world_size
+        self.threads = WaitingThreads()
         self._sets: dict[int, tuple[int, ...]] = {GLOBAL_SET: tuple(range(self.size))}
         self._lock = threading.Lock()  # of what submitters and the thread share
         self._pending: dict[tuple[int, str], Handle] = {}
         self._counters: dict[str, int] = {}
+        self._submitted = 0
         self._numbers: dict[tuple[int, str], tuple[int, Request]] = {}  # cache number and request, by name
         self._answers: dict[int, Answer] = {}
         self._ended: str | None = None
@@ -173,6 +181,7 @@ class Controller:
                     "it, or give this one another name"
                 )
             self._pending[request.key] = handle
+            self._submitted += 1
             number, known = self._numbers.get(request.key, (-1, None))
         self._requests.add(number if known == request else request)
         return handle
@@ -195,6 +204,15 @@ class Controller:
             handle.missing = self._leader.missing(question)
         else:
             self._requests.add(question)
+
+    def report_wait(self) -> None:
+        """Inform rank 0 for what this rank waits: if all ranks do for something else, that is the end."""
+        with self._lock:
+            submitted = (
+                self._submitted
+            )  # before the threads: one that has ended its wait meanwhile makes the report void
+        waits, others = self.threads.state()
+        self._requests.add(Request("waits", "", waits=waits, others=others, submitted=submitted))
 
     def add_set(self, ranks: Sequence[int]) -> int:
         """Number of a new process set; all ranks call it. Raises HorovodInternalError."""

@@ -22,6 +22,9 @@ from mlt._named.requests import GLOBAL_SET, Answer, Request
 
 UNNAMED: Final = ".unnamed."
 """Part of a name that the library made: it never comes again, so it is not cached."""
+_JOIN: Final = Request("join", "join")
+_SHOWN: Final = 3
+"""Names that a text lists for a rank."""
 
 
 @dataclass(slots=True)
@@ -69,8 +72,9 @@ class Coordinator:
         self._known: list[dict[int, Request]] = []  # by cache number: the requests by rank
         self._answers: list[Answer] = []  # by cache number
         self._numbers: dict[tuple[int, str], int] = {}
-        self._submissions = 0
-        self._standstill = -1, 0.0  # submissions when all ranks blocked, and since when
+        self._submitted: dict[int, int] = {}  # number of operations by rank
+        self._waits: dict[int, Request] = {}  # by rank: its report, until it submits something
+        self._warned_of: dict[int, tuple[tuple[int, str], ...]] = {}  # the waits of the last warning
 
     @property
     def has_ready(self) -> bool:
@@ -84,7 +88,8 @@ class Coordinator:
 
     def submit(self, rank: int, request: Request | int) -> None:
         """A rank is ready for a request, or for the one with this number of the cache."""
-        self._submissions += 1
+        self._submitted[rank] = self._submitted.get(rank, 0) + 1
+        self._waits.pop(rank, None)
         if isinstance(request, int):
             cache_id, request = request, self._known[request][rank]
         else:
@@ -146,29 +151,56 @@ class Coordinator:
             if waited >= seconds:
                 self._fail((set_id, name), entry, self._overdue_text(set_id, name, entry, waited))
 
-    def end_standstill(self, seconds: float) -> None:
-        """Answer everything with an error if all ranks have been blocked for this long, each in something else."""
-        where: dict[int, list[str]] = {}
-        for (_, name), entry in self._entries.items():
-            for rank, request in entry.requests.items():
-                if request.blocks:
-                    where.setdefault(rank, []).append(repr(name))
-        where |= {rank: ["join()"] for rank in self._joined}
-        if self._ready or not self._entries or len(where) < len(self._sets[GLOBAL_SET]):
-            self._standstill = -1, 0.0
-            return
-        submissions, since = self._standstill
-        if submissions != self._submissions:
-            self._standstill = self._submissions, self._now()
-        elif self._now() - since >= seconds:
-            waits = "; ".join(f"rank {rank} in {', '.join(where[rank][:3])}" for rank in sorted(where))
-            for key, entry in list(self._entries.items()):
-                text = f"tensor {key[1]!r}: all ranks wait for each other: {waits}"
-                self._fail(key, entry, f"{text}; all must call the same, with as many batches in each epoch")
+    def note_wait(self, rank: int, report: Request) -> None:
+        """What a rank waits for, as of its "waits". It counts until the rank submits something."""
+        if report.submitted == self._submitted.get(rank, 0):
+            self._waits[rank] = report
+
+    def end_standstill(self) -> str:
+        """Answer everything with an error if each rank waits for something else, and none can submit more.
+
+        If only other threads of some ranks can, the text of a warning, once; else an empty text.
+        """
+        is_apart = len(self._waits) == len(self._sets[GLOBAL_SET]) and all(
+            self._is_pending(rank, key) for rank, report in self._waits.items() for key in report.waits
+        )
+        if not is_apart:
+            return ""
+        text = "all ranks wait for each other: " + "; ".join(map(self._place_of, sorted(self._waits)))
+        threads = {rank: report.others for rank, report in sorted(self._waits.items()) if report.others}
+        if threads:
+            others = "; ".join(f"rank {rank}: {', '.join(names[:_SHOWN])}" for rank, names in threads.items())
+            state = {rank: report.waits for rank, report in self._waits.items()}
+            if state == self._warned_of:
+                return ""
+            self._warned_of = state
+            return f"{text}; they continue only if other threads submit what is missing ({others})"
+        for key, entry in list(self._entries.items()):
+            self._fail(
+                key, entry, f"tensor {key[1]!r}: {text}; all must call the same, with as many batches in each epoch"
+            )
+        self._waits.clear()
+        return ""
+
+    def _is_pending(self, rank: int, key: tuple[int, str]) -> bool:
+        """Whether a rank has submitted this, and has no answer."""
+        if key == _JOIN.key:
+            return rank in self._joined
+        entry = self._entries.get(key)
+        return entry is not None and rank in entry.requests
+
+    def _place_of(self, rank: int) -> str:
+        """Where a rank is that has reported its wait."""
+        waits = self._waits[rank].waits
+        names = ["join()" if key == _JOIN.key else repr(key[1]) for key in waits[:_SHOWN]]
+        return f"rank {rank} in {', '.join(names)}"
 
     def _overdue_text(self, set_id: int, name: str, entry: _Entry, waited: float) -> str:
         missing, waiting = list(self._missing(set_id, entry)), sorted(entry.requests)
-        return f"tensor {name!r}: ranks {waiting} have waited {waited:.0f} s for ranks {missing} to submit it"
+        elsewhere = "".join(f"; {self._place_of(rank)}" for rank in missing if rank in self._waits)
+        return (
+            f"tensor {name!r}: ranks {waiting} have waited {waited:.0f} s for ranks {missing} to submit it{elsewhere}"
+        )
 
     def _missing(self, set_id: int, entry: _Entry) -> tuple[int, ...]:
         ranks = self._sets.get(set_id, ())
@@ -245,7 +277,7 @@ class Coordinator:
         if len(self._joined) == len(self._sets[GLOBAL_SET]):
             last = next(reversed(self._joined))
             self._joined.clear()
-            self._ready.append((Answer(Request("join", "join"), number=last), False))
+            self._ready.append((Answer(_JOIN, number=last), False))
 
 
 def _bytes(answer: Answer) -> int:

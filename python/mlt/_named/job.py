@@ -131,7 +131,7 @@ class _Text:
 def gather_bytes(own: Controller, text: bytes, name: str, *, set_id: int = 0, root: int = -1) -> list[bytes]:
     """The texts of all ranks of a process set, in order. ``root``: the ranks agree on it, if it matters."""
     tensors = _Text(text)
-    request = Request("allgather", name, (("uint8", (len(text),)),), set_id=set_id, root=root, blocks=True)
+    request = Request("allgather", name, (("uint8", (len(text),)),), set_id=set_id, root=root)
     (rows,) = own.submit(request, tensors).wait().rows
     ends = np.cumsum(rows)
     return [tensors.output[end - length : end].tobytes() for end, length in zip(ends, rows, strict=True)]

@@ -21,8 +21,6 @@ logger = logging.getLogger("mlt")
 
 # While so many messages with work for rank 0 are not carried out, further answers wait, and are fused.
 _AHEAD: Final = 2
-# All ranks blocked for so long, each in something else, is the end: no rank can continue.
-_STANDSTILL_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,8 @@ class Leader:
                     return
                 if isinstance(request, Request) and request.kind == "missing":
                     self._send(rank, {"key": request.key, "missing": self._coordinator.missing(request)})
+                elif isinstance(request, Request) and request.kind == "waits":
+                    self._note_wait(rank, request)
                 else:
                     self._coordinator.submit(rank, request)
             self._pump()
@@ -112,6 +112,13 @@ class Leader:
 
         return report
 
+    def _note_wait(self, rank: int, report: Request) -> None:
+        if not (self._settings.stall_seconds or self._settings.stall_end_seconds):
+            return
+        self._coordinator.note_wait(rank, report)
+        if warning := self._coordinator.end_standstill():
+            logger.warning("%s", warning)
+
     def _check_overdue(self) -> None:
         with self._lock:
             if self._settings.stall_seconds:
@@ -119,7 +126,6 @@ class Leader:
                     logger.warning("%s", text)
             if self._settings.stall_end_seconds:
                 self._coordinator.give_up(self._settings.stall_end_seconds)
-            self._coordinator.end_standstill(_STANDSTILL_SECONDS)
             self._pump()
 
     def _pump(self) -> None:

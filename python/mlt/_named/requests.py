@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 Kind = Literal[
     "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "add_set", "remove_set",
-    "missing",
+    "missing", "waits",
 ]  # fmt: skip
 Spec = tuple[str, tuple[int, ...]]
 """Element type and shape of a tensor."""
@@ -23,8 +23,9 @@ class Request:
     "missing" is a question to the coordinator: which ranks did not submit ``name`` yet, whose kind is ``op``.
     ``bound``: loss bound. ``ranks``: of a process set to add. ``priority``: of those that are ready at the same time,
     the highest is first; that of the set's first rank counts. ``layer`` of ``layers``: 0 is the front layer, which the
-    transport sends first; those of the set's first rank count. ``blocks``: the rank submits nothing else before this
-    has completed, as far as its program is known.
+    transport sends first; those of the set's first rank count. "waits" is no operation either: the rank has waited for
+    those with the keys ``waits`` for some time, and could submit more in the threads ``others`` only, as of when it had
+    submitted ``submitted`` operations.
     """
 
     kind: Kind
@@ -41,7 +42,9 @@ class Request:
     priority: int = 0
     layer: int = 0
     layers: int = 1
-    blocks: bool = False
+    waits: tuple[tuple[int, str], ...] = ()
+    others: tuple[str, ...] = ()
+    submitted: int = 0
 
     @property
     def key(self) -> tuple[int, str]:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -795,6 +796,39 @@ def ended_rank() -> str:
     try:
         hvd.allreduce(torch.ones(1), name="never")
     except hvd.HorovodInternalError as error:
+        return str(error)
+    return "no error"
+
+
+def threads_apart(late_seconds: float) -> list[float]:
+    """Each rank waits for something else, until a second thread of it is in time for the other."""
+    hvd.init()
+    names = ["first", "second"] if hvd.rank() == 0 else ["second", "first"]
+    results: dict[str, Any] = {}
+
+    def call(name: str) -> None:
+        results[name] = hvd.broadcast_object(name, root_rank=0, name=name)
+
+    def call_late() -> None:
+        time.sleep(late_seconds)
+        call(names[1])
+
+    thread = threading.Thread(target=call_late, name="slow")
+    thread.start()
+    call(names[0])
+    thread.join()
+    hvd.shutdown()
+    return [results["first"] == "first", results["second"] == "second"]
+
+
+def waits_apart() -> str:
+    """The error of a rank that waits for something else than the other."""
+    hvd.init()
+    try:
+        hvd.synchronize(hvd.allreduce_async(torch.ones(1), name=f"of rank {hvd.rank()}"))
+    except hvd.HorovodInternalError as error:
+        hvd.barrier()  # the next call works
+        hvd.shutdown()
         return str(error)
     return "no error"
 

@@ -69,6 +69,17 @@ def test_rank_that_ends_with_an_error__is_named_on_the_others() -> None:
     assert_names(other.answer, "rank 1", "ended by ArithmeticError without hvd.shutdown()")
 
 
+def test_ranks_that_wait_apart__fail_and_name_both_operations() -> None:
+    for outcome in answers(run_job("waits_apart", programs=PROGRAMS)):
+        assert_names(outcome, "wait for each other", "rank 0 in 'of rank 0'", "rank 1 in 'of rank 1'")
+
+
+def test_ranks_that_wait_apart__only_warn_while_a_thread_may_come() -> None:
+    outcomes = run_job("threads_apart", programs=PROGRAMS, late_seconds=14.0)
+    assert answers(outcomes) == [[True, True]] * 2
+    assert_names(outcomes[0].output, "wait for each other", "rank 0 in 'first", "rank 1 in 'second", "rank 1: slow")
+
+
 def test_elastic__a_killed_rank_comes_back_and_training_goes_on_from_the_last_commit() -> None:
     killed = 0  # the harder case: it leads the others, and its state is not the one that counts
     outcomes = run_job("elastic", programs=PROGRAMS, kill=killed, again={"AGAIN": "1"}, steps=6, killed=killed)

@@ -183,44 +183,105 @@ def test_process_sets__a_removed_one_fails_what_waits_and_what_comes() -> None:
     assert_names(unknown.error, "process set 7")
 
 
-def test_end_standstill__fails_everything_once_all_ranks_are_blocked_apart() -> None:
-    now = [0.0]
-    own = Coordinator(3, fusion_bytes=1, capacity=1, now=lambda: now[0])
+def waits(*names: str, others: tuple[str, ...] = (), submitted: int = 1) -> Request:
+    return Request("waits", "", waits=tuple((0, name) for name in names), others=others, submitted=submitted)
 
-    def errors_after(seconds: float) -> list[str]:
-        own.end_standstill(10.0)  # sees the state
-        now[0] += seconds
-        own.end_standstill(10.0)
-        return [answer.error for batch in own.take() for answer in batch.answers]
 
-    own.submit(0, reduce("gradients", blocks=True))
-    own.submit(1, reduce("gradients", blocks=True))
-    own.submit(2, reduce("in the background"))
-    assert errors_after(60.0) == []  # rank 2 may come
-    own.submit(2, reduce("metrics", blocks=True))
-    assert errors_after(9.0) == []
-    first, *others = errors_after(2.0)
+def ends(own: Coordinator) -> tuple[str, list[str]]:
+    """The warning of ``end_standstill``, and the errors of what is answered then."""
+    warning = own.end_standstill()
+    return warning, [answer.error for batch in own.take() for answer in batch.answers]
+
+
+def test_end_standstill__fails_everything_once_no_rank_can_submit_more() -> None:
+    own = Coordinator(3, fusion_bytes=1, capacity=1)
+    for rank, name in enumerate(("gradients", "gradients", "in the background")):
+        own.submit(rank, reduce(name))
+    own.note_wait(0, waits("gradients"))
+    own.note_wait(1, waits("gradients"))
+    assert ends(own) == ("", [])  # rank 2 may come
+    own.note_wait(2, waits("in the background"))
+    own.submit(2, reduce("metrics"))
+    assert ends(own) == ("", [])  # it did
+    own.note_wait(2, waits("metrics", submitted=2))
+    warning, (first, *others) = ends(own)
+    assert warning == ""
     assert len(others) == 2
     assert_names(first, "rank 0 in 'gradients'", "rank 1 in 'gradients'", "rank 2 in 'metrics'", "same")
     assert not own.is_waiting
-    assert errors_after(60.0) == []
     for rank in range(3):
-        own.submit(rank, reduce("next", blocks=True))
-    assert errors_after(60.0) == [""]
+        own.submit(rank, reduce("next"))
+    assert ends(own) == ("", [""])
 
 
-def test_end_standstill__ranks_that_joined_are_blocked_too() -> None:
-    now = [0.0]
-    own = Coordinator(3, fusion_bytes=1, capacity=1, now=lambda: now[0])
+def test_end_standstill__a_rank_that_has_its_answer_does_not_wait() -> None:
+    own = Coordinator(2, fusion_bytes=1, capacity=1)
+    for rank in range(2):
+        own.submit(rank, reduce("a"))
+    own.submit(1, reduce("b"))
+    own.note_wait(0, waits("a"))  # left before the answer came
+    own.note_wait(1, waits("b", submitted=2))
+    assert ends(own) == ("", [""])
+    own.submit(1, reduce("a"))
+    own.note_wait(1, waits("a", "b", submitted=3))
+    assert ends(own) == ("", [])
+
+
+def test_end_standstill__a_report_that_crossed_a_submission_is_void() -> None:
+    own = Coordinator(2, fusion_bytes=1, capacity=1)
+    own.submit(1, reduce("b"))
+    own.note_wait(1, waits("b"))
+    own.submit(0, reduce("a"))
+    for submitted in (0, 2):  # before this submission; and one is still on its way
+        own.note_wait(0, waits("a", submitted=submitted))
+        assert ends(own) == ("", [])
+    own.note_wait(0, waits("a"))
+    assert len(ends(own)[1]) == 2
+
+
+def test_end_standstill__only_warns_once_while_another_thread_may_submit_more() -> None:
+    own = Coordinator(2, fusion_bytes=1, capacity=1)
+    own.submit(0, reduce("a"))
+    own.submit(1, reduce("b"))
+    own.note_wait(0, waits("a"))
+    own.note_wait(1, waits("b", others=("loader", "writer")))
+    warning, errors = ends(own)
+    assert errors == []
+    assert_names(warning, "rank 0 in 'a'", "rank 1 in 'b'", "rank 1: loader, writer")
+    assert ends(own) == ("", [])
+    own.submit(1, reduce("a"))
+    assert ends(own) == ("", [""])
+    own.submit(0, reduce("c"))
+    own.note_wait(0, waits("c", submitted=2))
+    own.note_wait(1, waits("b", submitted=2))  # its other threads have ended
+    assert len(ends(own)[1]) == 2
+
+
+def test_end_standstill__ranks_that_joined_wait_too() -> None:
+    own = Coordinator(3, fusion_bytes=1, capacity=1)
+    own.note_wait(0, waits("join", submitted=0))
+    own.submit(1, reduce("a"))
+    own.submit(2, reduce("b"))
+    own.note_wait(1, waits("a"))
+    own.note_wait(2, waits("b"))
+    assert ends(own) == ("", [])  # rank 0 did not join
     own.submit(0, Request("join", "join"))
-    own.submit(1, reduce("a", blocks=True))
-    own.submit(2, reduce("b", blocks=True))
-    own.end_standstill(10.0)
-    now[0] = 11.0
-    own.end_standstill(10.0)
-    errors = [answer.error for batch in own.take() for answer in batch.answers]
+    own.note_wait(0, waits("join"))
+    _, errors = ends(own)
     assert len(errors) == 2
     assert_names(errors[0], "rank 0 in join()", "rank 1 in 'a'", "rank 2 in 'b'")
+
+
+def test_give_up__names_where_the_late_ranks_are() -> None:
+    now = [0.0]
+    own = Coordinator(3, fusion_bytes=1, capacity=1, now=lambda: now[0])
+    own.submit(0, reduce("a"))
+    own.submit(1, reduce("b"))
+    own.note_wait(1, waits("b"))
+    now[0] = 30.0
+    own.give_up(30.0)
+    errors = [answer.error for batch in own.take() for answer in batch.answers]
+    assert_names(errors[0], "'a'", "ranks [0] have waited 30 s for ranks [1, 2]", "rank 1 in 'b'")
 
 
 def test_overdue__names_the_tensor_and_the_ranks_once() -> None:
