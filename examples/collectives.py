@@ -20,6 +20,9 @@ def main() -> None:
         step = np.array([rank], np.int64)
         ctx.all_reduce(step, op=mlt.Reduction.MAX)
         assert step[0] == ranks - 1
+        layers = [np.full(size, rank, np.float32) for size in (10, 200, 30)]
+        ctx.all_reduce(layers)  # many small tensors, as one
+        assert all((layer == (ranks - 1) / 2).all() for layer in layers)
 
         rows = np.arange(4 * ranks, dtype=np.int32) + 100 * rank
         mine = np.empty(4, np.int32)
