@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "horovod-names.md"
+API = ROOT / "python" / "mlt" / "_named" / "api.py"
 BASICS = """
     ccl_built cross_rank cross_size cuda_built ddl_built gloo_built gloo_enabled init is_homogeneous is_initialized
     local_rank local_size mpi_built mpi_enabled mpi_threads_supported nccl_built rank rocm_built shutdown size
@@ -83,11 +84,18 @@ page from the code. [horovod.md](horovod.md) and [tensorflow.md](tensorflow.md) 
 
 
 def public_names(path: Path) -> set[str]:
-    """``__all__`` of a module; without one its classes and functions without an underscore."""
+    """``__all__`` of a module, which may add that of ``API``; without one its classes and functions without an
+    underscore."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
+    names: set[str] = set()
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return set(ast.literal_eval(node.value))
+            names |= set(ast.literal_eval(node.value))
+        elif isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "__all__":
+            assert ast.unparse(node.value) == "api.__all__", path
+            names |= public_names(API)
+    if names:
+        return names
     defined = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     return {name for name in defined if not name.startswith("_")}
 

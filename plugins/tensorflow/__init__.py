@@ -44,102 +44,39 @@ from mlt.tensorflow.variables import broadcast_, broadcast_variables
 
 from mlt._gradients.loss import LossSchedule, lossy, phases, warm_up
 from mlt._gradients.statistics import StepStatistics
-from mlt._named.basics import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from mlt._named.control import barrier, join
-from mlt._named.controller import HorovodInternalError
-from mlt._named.objects import allgather_object, broadcast_object
-from mlt._named.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from mlt._named.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from mlt._named import api
+from mlt._named.api import *  # noqa: F403 (its names are in __all__)
 
 __all__ = [
-    "Adasum",
-    "Average",
     "BoundedLossState",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "LossSchedule",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
     "StepStatistics",
-    "Sum",
-    "SyncBatchNormalization",
-    "add_process_set",
+    "SyncBatchNormalization",  # noqa: F405 (by __getattr__)
     "allgather",
-    "allgather_object",
     "allreduce",
     "alltoall",
-    "barrier",
     "broadcast",
     "broadcast_",
-    "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
     "lossy",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "phases",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
     "warm_up",
 ]
+__all__ += api.__all__
 
 
 def __getattr__(name: str) -> Any:

@@ -2,55 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import tensorflow as tf
+from mlt._named import compression
+from mlt._named.compression import NoneCompressor
+
+Compressor = compression.Compressor[tf.Tensor]
 
 
-class Compressor(Protocol):
-    """Has two functions; ``compress`` returns the tensor and what ``decompress`` needs."""
+class _SmallerFloats:
+    """Floating point travels, and is summed, as ``dtype``."""
 
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]: ...
+    dtype: ClassVar[tf.DType]
 
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor: ...
+    @classmethod
+    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        return (tf.cast(tensor, cls.dtype) if tensor.dtype.is_floating else tensor), tensor.dtype
 
-
-class NoneCompressor:
-    """Changes nothing."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        return tensor
+    @classmethod
+    def decompress(cls, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        return tf.cast(tensor, ctx)
 
 
-class FP16Compressor:
+class FP16Compressor(_SmallerFloats):
     """Floating point travels, and is summed, as float16."""
 
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return (tf.cast(tensor, tf.float16) if tensor.dtype.is_floating else tensor), tensor.dtype
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        return tf.cast(tensor, ctx)
+    dtype = tf.float16
 
 
-class BF16Compressor:
+class BF16Compressor(_SmallerFloats):
     """Floating point travels, and is summed, as bfloat16: the range of float32. Horovod has no such class."""
 
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return (tf.cast(tensor, tf.bfloat16) if tensor.dtype.is_floating else tensor), tensor.dtype
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        return tf.cast(tensor, ctx)
+    dtype = tf.bfloat16
 
 
 class Compression:

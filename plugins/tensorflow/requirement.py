@@ -8,16 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-try:
-    import tensorflow  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "tensorflow":
-        raise
-    from mlt._shared.extras import how_to_install
+from mlt._shared.extras import require
 
-    raise ModuleNotFoundError(
-        f"mlt.tensorflow needs TensorFlow, which is not installed: {how_to_install('tensorflow')}", name="tensorflow"
-    ) from None
+require("tensorflow", "mlt.tensorflow", "TensorFlow", "tensorflow")
 
 _INSTEAD: Final = {
     "torch": "use mlt.torch or mlt.torch.horovod",

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-try:
-    import torch  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    from mlt._shared.extras import how_to_install
+from mlt._shared.extras import require
 
-    raise ModuleNotFoundError(
-        f"mlt.torch needs PyTorch, which is not installed: {how_to_install('torch')}", name="torch"
-    ) from None
+require("torch", "mlt.torch", "PyTorch", "torch")

@@ -2,55 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
+from mlt._named import compression
+from mlt._named.compression import NoneCompressor
+
+Compressor = compression.Compressor[torch.Tensor]
 
 
-class Compressor(Protocol):
-    """Has two functions; ``compress`` returns the tensor and what ``decompress`` needs."""
+class _SmallerFloats:
+    """Floating point travels, and is summed, as ``dtype``."""
 
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]: ...
+    dtype: ClassVar[torch.dtype]
 
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor: ...
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return (tensor.to(cls.dtype) if tensor.is_floating_point() else tensor), tensor.dtype
 
-
-class NoneCompressor:
-    """Changes nothing."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor
+    @classmethod
+    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor.to(ctx)
 
 
-class FP16Compressor:
+class FP16Compressor(_SmallerFloats):
     """Floating point travels, and is summed, as float16."""
 
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return (tensor.half() if tensor.is_floating_point() else tensor), tensor.dtype
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor.to(ctx)
+    dtype = torch.float16
 
 
-class BF16Compressor:
+class BF16Compressor(_SmallerFloats):
     """Floating point travels, and is summed, as bfloat16: the range of float32. Horovod has no such class."""
 
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return (tensor.bfloat16() if tensor.is_floating_point() else tensor), tensor.dtype
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor.to(ctx)
+    dtype = torch.bfloat16
 
 
 class Compression:

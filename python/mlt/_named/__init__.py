@@ -15,8 +15,9 @@ rank; nothing was sent for them, and the next request works.
 - ``timeline``: records operations for trace viewers.
 - ``leader``: rank 0's side, with the coordinator.
 - ``controller``: ``Controller``, which frameworks use.
-- ``job``, ``basics``, ``control``, ``process_sets``, ``objects``, ``reduce_ops``, ``groups``, ``elastic``: what of
-  Horovod's API needs no framework; the plugins of all frameworks re-export it.
+- ``job``, ``basics``, ``control``, ``process_sets``, ``objects``, ``reduce_ops``, ``compression``, ``groups``,
+  ``elastic``: what of Horovod's API needs no framework; ``api`` has its names, which the plugins of all frameworks
+  re-export.
 
 The tensors are flat numpy arrays of uint8 with an element type by name, so that plugins of other frameworks can use it.
 """

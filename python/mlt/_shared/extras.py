@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
@@ -44,6 +44,21 @@ def how_to_install(extra: str, *packages: str) -> str:
     chosen = [f"'{one}'" for one in wanted if not packages or package_of(one) in packages]
     assert chosen, f"extra {extra} has none of {packages}"
     return f"{pip()} install {' '.join(chosen)}"
+
+
+def require(module: str, what: str, product: str, extra: str, *packages: str) -> None:
+    """Import a package that ``what`` needs; raises ModuleNotFoundError with the command that installs it.
+
+    ``product``: its name in the error; ``extra`` and ``packages``: as of ``how_to_install``. Where something is missing
+    that the package itself needs, that error stands.
+    """
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        text = f"{what} needs {product}, which is not installed: {how_to_install(extra, *packages)}"
+        raise ModuleNotFoundError(text, name=module) from None
 
 
 def checkout() -> Path:

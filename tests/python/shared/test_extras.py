@@ -57,3 +57,16 @@ def test_pip__of_this_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert extras.pip() == f"{tmp_path}/bin/python -m pip"
     monkeypatch.setattr(shutil, "which", lambda name: str(tmp_path / "bin" / name))
     assert extras.pip() == "pip"
+
+
+def test_require__names_the_command_for_a_missing_package_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extras.require("json", "mlt.plan", "JSON", "plan")
+    with pytest.raises(ModuleNotFoundError) as raised:
+        extras.require("not_there", "mlt.plan", "Not There", "plan")
+    assert_names(raised.value, "mlt.plan needs Not There", extras.how_to_install("plan"))
+    assert raised.value.name == "not_there"
+    (tmp_path / "broken_package.py").write_text("import not_there_either")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModuleNotFoundError) as raised:
+        extras.require("broken_package", "mlt.plan", "Broken", "plan")
+    assert raised.value.name == "not_there_either"
