@@ -7,7 +7,7 @@ groups, if it has some, take the place of both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from mlt.tensorflow.arrays import Array, Arrays
@@ -99,7 +99,8 @@ class GradientExchange:
 
     ``op``, ``compression``, ``gradient_predivide_factor``, ``sparse_as_dense``, ``process_set``: as Horovod's
     ``DistributedOptimizer`` has them. ``groups``: a number of groups, or lists of variables, whose gradients are one
-    operation each. ``state``: the loss that is allowed.
+    operation each. ``state``: the loss that is allowed. ``local_variables``: whose gradients stay this rank's, divided
+    by the number of ranks if ``scale_local_gradients``; ``local`` has their ids.
     """
 
     def __init__(
@@ -113,6 +114,8 @@ class GradientExchange:
         groups: int | Sequence[Sequence[Any]] | None = None,
         process_set: ProcessSet = global_process_set,
         state: BoundedLossState | None = None,
+        local_variables: Iterable[Any] = (),
+        scale_local_gradients: bool = True,
     ) -> None:
         if gradient_predivide_factor != 1.0 and op != Average:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
@@ -124,15 +127,29 @@ class GradientExchange:
         self._sparse_as_dense = sparse_as_dense
         self._groups = groups
         self._process_set = process_set
+        self.local = set(map(id, local_variables))
+        self._scale_local = scale_local_gradients
         if not self.state.is_exact:
             check_lossy(op)
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The averages, in order: tensors, ``tf.IndexedSlices``, and None where there was None.
 
-        ``variables``: one for each gradient, the same on all ranks. Raises HorovodInternalError, in a graph one of
-        ``tf.errors``.
+        ``variables``: one for each gradient; those that are not local are the same on all ranks. Raises
+        HorovodInternalError, in a graph one of ``tf.errors``.
         """
+        reduced = list(gradients)
+        shared = [number for number, one in enumerate(variables) if id(one) not in self.local]
+        averages = self._averages([gradients[number] for number in shared], [variables[number] for number in shared])
+        for number, one in zip(shared, averages, strict=True):
+            reduced[number] = one
+        if self._scale_local:
+            for number in set(range(len(reduced))).difference(shared):
+                reduced[number] = _quotient(reduced[number], self._size())
+        return reduced
+
+    def _averages(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The averages of gradients that are not local."""
         given = [
             tf.convert_to_tensor(one) if self._sparse_as_dense and isinstance(one, tf.IndexedSlices) else one
             for one in gradients
@@ -176,7 +193,6 @@ class GradientExchange:
         """
         layers = self._layers(dense, groups)
         buckets = [Arrays([dense[position] for position in layer]) for layer in layers]
-        size = len(job.ranks_of(self._process_set.process_set_id))
         scales = {}
         if self._predivide != 1.0:
             scales = {"prescale": 1.0 / self._predivide, "postscale": self._predivide}
@@ -219,9 +235,12 @@ class GradientExchange:
             parts = held.results()
             if self._op == Average:
                 for values in parts[::2]:
-                    _divide(values, size)
+                    _divide(values, self._size())
             results += parts
         return results
+
+    def _size(self) -> int:
+        return len(job.ranks_of(self._process_set.process_set_id))
 
     def _positions(self, keys: Sequence[int]) -> list[list[int]]:
         """The program's groups as positions in ``keys``, ids of variables."""
@@ -260,6 +279,13 @@ def _settle(handle: Handle) -> None:
         handle.wait()
     except RejectedError:
         return
+
+
+def _quotient(gradient: Any, size: int) -> Any:
+    """A gradient, if it is one, divided by the number of ranks."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / size, gradient.indices, dense_shape=gradient.dense_shape)
+    return None if gradient is None else gradient / size
 
 
 def _divide(values: Array, size: int) -> None:

@@ -11,7 +11,6 @@ from mlt.tensorflow.exchange import BoundedLossState, GradientExchange, is_varia
 from mlt.tensorflow.placement import check_devices
 from mlt.tensorflow.requirement import require_keras_of_tensorflow
 from mlt.tensorflow.stateful import is_called_by
-from mlt.tensorflow.tape import average, keys_of
 
 import tensorflow as tf
 from mlt._gradients.loss import LossSchedule
@@ -24,8 +23,6 @@ class _Distributed:
     """The part of a distributed optimizer that stands before the class of the user's optimizer."""
 
     _exchange: GradientExchange
-    _local: set[int]
-    _scale_local: bool
     _passes: int  # backward passes whose sum is applied: Keras averages them
     gradient_accumulation_steps: int | None
     _trainable_variables: list[Any]
@@ -48,11 +45,9 @@ class _Distributed:
                 for one, variable in zip(gradients, variables, strict=False)
                 if one is not None and not self._overwrite_variable_with_gradient(variable)
             ]
-            self._average_accumulated = lambda sums: average(
-                self._exchange, sums, accumulated, self._local, self._scale_local
-            )
+            self._average_accumulated = lambda sums: self._exchange(sums, accumulated)
         elif gradients:
-            gradients = average(self._exchange, gradients, variables, self._local, self._scale_local)
+            gradients = self._exchange(gradients, variables)
         apply: Any = super().apply  # type: ignore[misc]
         return apply(gradients, None if trainable_variables is None else variables)
 
@@ -148,9 +143,9 @@ def DistributedOptimizer(
         groups=chosen_groups(groups, num_groups, is_variable, "tf.Variable"),
         process_set=process_set,
         state=loss_state(loss_bound),
+        local_variables=local_variables,
+        scale_local_gradients=scale_local_gradients,
     )
-    made._local = keys_of(local_variables)
-    made._scale_local = scale_local_gradients
     made._passes = 1 if average_aggregated_gradients else backward_passes_per_step
     if optimizer.built:
         made.build(optimizer._trainable_variables)

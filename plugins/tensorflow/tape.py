@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from mlt.tensorflow.compression import Compression, Compressor
@@ -10,7 +9,6 @@ from mlt.tensorflow.exchange import BoundedLossState, GradientExchange, is_varia
 from mlt.tensorflow.placement import check_devices
 
 import tensorflow as tf
-from mlt._named import job
 from mlt._named.groups import chosen_groups
 from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, ReduceOp
@@ -20,44 +18,17 @@ class _Distributed(tf.GradientTape):
     """The part of a distributed tape that stands before the class of the user's tape."""
 
     _exchange: GradientExchange
-    _local: set[int]
-    _scale_local: bool
 
     def register_local_source(self, source: Any) -> None:
         """Leave the gradient of a variable to this rank: it is not averaged (``scale_local_gradients`` divides it)."""
-        self._local.add(id(source))
+        self._exchange.local.add(id(source))
 
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """The gradients of ``target``, averaged over all ranks, in the structure of ``sources``."""
         gradients = super().gradient(target, sources, *args, **kwargs)
         flat = tf.nest.flatten(gradients, expand_composites=False)
         variables = tf.nest.flatten(sources, expand_composites=False)
-        averaged = average(self._exchange, flat, variables, self._local, self._scale_local)
-        return tf.nest.pack_sequence_as(gradients, averaged, expand_composites=False)
-
-
-def average(
-    exchange: GradientExchange, gradients: list[Any], variables: list[Any], local: Iterable[int], scale_local: bool
-) -> list[Any]:
-    """The averages of gradients; those of variables in ``local`` stay this rank's, divided by the number of ranks if
-    ``scale_local``."""
-    own = set(local)
-    shared = [number for number, one in enumerate(variables) if id(one) not in own]
-    reduced = list(gradients)
-    averages = exchange([gradients[number] for number in shared], [variables[number] for number in shared])
-    for number, one in zip(shared, averages, strict=True):
-        reduced[number] = one
-    if scale_local:
-        size = job.controller().size
-        for number in set(range(len(reduced))) - set(shared):
-            if reduced[number] is not None:
-                reduced[number] = reduced[number] / size
-    return reduced
-
-
-def keys_of(variables: Iterable[Any]) -> set[int]:
-    """What ``average`` takes as ``local``."""
-    return set(map(id, variables))
+        return tf.nest.pack_sequence_as(gradients, self._exchange(flat, variables), expand_composites=False)
 
 
 def DistributedGradientTape(
@@ -105,7 +76,6 @@ def DistributedGradientTape(
         groups=chosen_groups(groups, num_groups, is_variable, "tf.Variable"),
         process_set=process_set,
         state=loss_state(loss_bound),
+        scale_local_gradients=scale_local_gradients,
     )
-    made._local = set()
-    made._scale_local = scale_local_gradients
     return made

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 from mlt.tensorflow.exchange import BoundedLossState
 from mlt.tensorflow.placement import check_devices
-from mlt.tensorflow.tape import keys_of
 from mlt.tensorflow.variables import broadcast_variables
 
 import tensorflow as tf
@@ -30,7 +29,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
         check_devices(device=device)
-        self._local = keys_of(local_variables or ())
+        self._local = set(map(id, local_variables or ()))
         self._root_rank = root_rank
         self._is_done = False
 

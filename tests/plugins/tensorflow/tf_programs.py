@@ -274,6 +274,23 @@ def tape_averages_dense_and_sparse_gradients() -> None:
 
 
 @check
+def local_gradients_are_divided_by_the_ranks_of_the_set() -> None:
+    table, weights = tf.Variable(tf.zeros([4, 2])), tf.Variable([1.0])
+    everyone, alone = hvd.global_process_set, hvd.add_process_set([0])
+    for process_set in (everyone, alone) if hvd.rank() == 0 else (everyone,):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [hvd.rank()])) + tf.reduce_sum(weights * 3.0)
+        distributed = hvd.DistributedGradientTape(tape, process_set=process_set)
+        distributed.register_local_source(table)
+        rows, gradient = distributed.gradient(loss, [table, weights])
+        assert isinstance(rows, tf.IndexedSlices)
+        same(rows.values, [[1.0 / process_set.size()] * 2])
+        same(rows.indices, [hvd.rank()])
+        same(gradient, [3.0])
+    assert hvd.remove_process_set(alone)
+
+
+@check
 def tape_names_the_variables_that_differ() -> None:
     weights = [tf.Variable([1.0], name="common"), tf.Variable([1.0], name="extra")]
     with tf.GradientTape(persistent=True) as tape:
