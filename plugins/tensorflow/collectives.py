@@ -120,12 +120,12 @@ def allreduce(
 ) -> Any:
     """The reduction of a tensor of any shape over all ranks; by default their average. Its gradient is reduced too.
 
-    ``tf.IndexedSlices`` are gathered: all ranks' rows, for Average divided by the number of ranks. ``loss_bound``: the
-    fraction of a floating-point sum that may be lost at each hop, the same on all ranks; None: that of ``hvd.lossy``
-    where this is called, or traced. ``name`` is taken as it is, in every name scope, so ``ignore_name_scope`` makes no
-    difference. Raises HorovodInternalError if the ranks disagree or the job has ended (in a graph: one of ``tf.errors``
-    with its text), TypeError for an element type that cannot be sent, ValueError for a ``device_dense`` or
-    ``device_sparse`` other than the CPU.
+    ``tf.IndexedSlices`` are gathered, without loss: all ranks' rows, for Average divided by the number of ranks, and
+    times both factors. ``loss_bound``: the fraction of a floating-point sum that may be lost at each hop, the same on
+    all ranks; None: that of ``hvd.lossy`` where this is called, or traced. ``name`` is taken as it is, in every name
+    scope, so ``ignore_name_scope`` makes no difference. Raises HorovodInternalError if the ranks disagree or the job
+    has ended (in a graph: one of ``tf.errors`` with its text), TypeError for an element type that cannot be sent,
+    ValueError for a ``device_dense`` or ``device_sparse`` other than the CPU.
 
     >>> hvd.allreduce(tf.constant([2.0, 4.0])).numpy().tolist()  # of one rank
     [2.0, 4.0]
@@ -133,7 +133,8 @@ def allreduce(
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     chosen = chosen_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
-        return _reduce_slices(tensor, name, chosen, process_set)
+        factor = float(prescale_factor) * float(postscale_factor)
+        return _reduce_slices(tensor, name, chosen, factor, compression, process_set)
     (result,) = grouped_allreduce(
         [tensor],
         compression=compression,
@@ -154,12 +155,21 @@ def check_sparse(op: ReduceOp) -> None:
 
 
 def _reduce_slices(
-    slices: tf.IndexedSlices, name: str | None, op: ReduceOp, process_set: ProcessSet
+    slices: tf.IndexedSlices,
+    name: str | None,
+    op: ReduceOp,
+    factor: float,
+    compression: type[Compressor],
+    process_set: ProcessSet,
 ) -> tf.IndexedSlices:
     check_sparse(op)
-    values, indices = grouped_allgather([slices.values, slices.indices], name=name, process_set=process_set)
+    compressed, ctx = compression.compress(slices.values)
+    values, indices = grouped_allgather([compressed, slices.indices], name=name, process_set=process_set)
+    values = compression.decompress(values, ctx)
     if op == Average:
         values /= tf.cast(_size(process_set), values.dtype)
+    if factor != 1.0:
+        values *= tf.cast(factor, values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 

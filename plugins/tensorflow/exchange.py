@@ -97,10 +97,10 @@ def loss_state(loss_bound: float | LossSchedule | BoundedLossState | None) -> Bo
 class GradientExchange:
     """Averages lists of gradients. ``name``: the same on all ranks.
 
-    ``op``, ``compression``, ``gradient_predivide_factor``, ``sparse_as_dense``, ``process_set``: as Horovod's
-    ``DistributedOptimizer`` has them. ``groups``: a number of groups, or lists of variables, whose gradients are one
-    operation each. ``state``: the loss that is allowed. ``local_variables``: whose gradients stay this rank's, divided
-    by the number of ranks if ``scale_local_gradients``; ``local`` has their ids.
+    ``op``, ``compression`` (of dense gradients), ``gradient_predivide_factor``, ``sparse_as_dense``, ``process_set``:
+    as Horovod's ``DistributedOptimizer`` has them. ``groups``: a number of groups, or lists of variables, whose
+    gradients are one operation each. ``state``: the loss that is allowed. ``local_variables``: whose gradients stay
+    this rank's, divided by the number of ranks if ``scale_local_gradients``; ``local`` has their ids.
     """
 
     def __init__(

@@ -20,6 +20,8 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[in
     """
     if comm is not None:
         raise ValueError("init(comm=) is not supported: mlt uses no MPI; use process_sets= for a subset of the ranks")
+    if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
+        raise ValueError(f'init(process_sets={process_sets!r}): give a list of process sets, or "dynamic"')
     mark_cycles = variables.flag(os.environ, "HOROVOD_TIMELINE_MARK_CYCLES")
     if not job.start():
         return

@@ -116,6 +116,22 @@ def allreduce_of_scalars_empty_tensors_and_with_factors() -> None:
 
 
 @check
+def allreduce_of_slices_has_factors_and_compression() -> None:
+    given = tf.IndexedSlices(tf.constant([[1.0 + hvd.rank(), 0.1]]), tf.constant([hvd.rank()]), tf.constant([4, 2]))
+    for reduce in both(
+        lambda one: hvd.allreduce(
+            one, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0, compression=hvd.Compression.fp16
+        )
+    ):
+        result = reduce(given)
+        same(result.indices, list(range(hvd.size())))
+        same(result.values[:, 0], [2.0 * (rank + 1) for rank in range(hvd.size())])
+        assert result.values.dtype == tf.float32
+        assert np.array_equal(result.values[:, 1], [2 * np.float32(np.float16(0.1))] * hvd.size())
+    same(hvd.allreduce(given).values[:, 0], [(rank + 1.0) / hvd.size() for rank in range(hvd.size())])
+
+
+@check
 def grouped_and_compressed() -> None:
     tensors = [tf.ones([2]) * (hvd.rank() + 1), tf.cast(tf.fill([3], hvd.rank()), tf.int32)]
     one, other = hvd.grouped_allreduce(tensors, op=hvd.Sum)

@@ -68,6 +68,9 @@ def ranks_and_sizes() -> None:
     assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
     assert hvd.global_process_set.ranks == list(range(hvd.size()))
     hvd.init()  # again: nothing
+    with fails(ValueError, "process_sets='all'", "dynamic"):
+        hvd.init(process_sets="all")
+    hvd.init(process_sets="dynamic")
     assert not hvd.mpi_enabled()
     assert hvd.nccl_built() == 0
 
