@@ -7,6 +7,7 @@ or of typer's copy of it, and imports only the modules on the way.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Annotated, Any
 
@@ -34,7 +35,9 @@ _mlt_complete() {
     for line in "${(@f)$(%(variable)s="$(printf '%%s\\n' "${(@)words[2,CURRENT]}"; printf .)" mlt 2>/dev/null)}"; do
         [[ -n $line ]] && found+=("${${line%%%%$'\\t'*}//:/\\\\:}:${line#*$'\\t'}")
     done
-    if (( $#found )); then _describe mlt found; else _files; fi
+    if (( $#found )); then _describe mlt found; return; fi
+    [[ ${words[CURRENT]} == --*=* ]] && compset -P '*='
+    _files
 }
 compdef _mlt_complete mlt
 """
@@ -74,11 +77,73 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", h
     typer.echo(_SCRIPTS[shell] % {"variable": VARIABLE}, nl=False)
 
 
+def _of_perf(name: str) -> Callable[[], Iterable[str]]:
+    def words() -> Iterable[str]:
+        from mlt.collectives import ALGORITHMS
+        from mlt.perf import options
+
+        return {
+            "--datapath": options.DATAPATHS,
+            "--algorithm": (options.AUTOMATIC, *ALGORITHMS),
+            "--compare": (*options.PEERS, options.ALL),
+        }[name]
+
+    return words
+
+
+def _of_plan(name: str) -> Callable[[], Iterable[str]]:
+    def words() -> Iterable[str]:
+        from mlt.cli.plan import REACHES
+        from mlt.planners.aleph.aggregation import METHODS
+
+        return {"--method": METHODS, "--reach": REACHES}[name]
+
+    return words
+
+
+def _switch_systems() -> Iterable[str]:
+    from mlt.switch_configs.registry import targets
+
+    return targets()
+
+
+# Command or group -> option or argument -> its words, where the command reads them as text. Of a list, those of each
+# entry.
+_WORDS: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
+    "doctor": {"--target": _switch_systems},
+    "perf": {name: _of_perf(name) for name in ("--datapath", "--algorithm", "--compare")},
+    "plan aggregate": {name: _of_plan(name) for name in ("--method", "--reach")},
+    "plan schema": {"kind": lambda: ("cluster", "plan")},
+    "switch": {"--target": _switch_systems},
+    "switch facts": {"target": _switch_systems},
+}
+_LISTS = ("--algorithm", "--compare")
+
+
 def answer(command: Any, words: str) -> None:
     """Print the completions of the last of ``words``, one per line: word, tab, help."""
-    *before, last = words.removesuffix(".").removesuffix("\n").split("\n")
+    before, last, kept = _joined(words.removesuffix(".").removesuffix("\n").split("\n"))
     for word, text in candidates(command, before, last):
-        sys.stdout.write(f"{word}\t{text}\n")
+        sys.stdout.write(f"{word.removeprefix(kept)}\t{text}\n")
+
+
+def _joined(words: list[str]) -> tuple[list[str], str, str]:
+    """The words before the last, the last, and what of the last the shell keeps.
+
+    Bash breaks ``--option=value`` into three words, and replaces only the one behind the cursor.
+    """
+    found: list[str] = []
+    kept = ""
+    for word in words:
+        if word == "=" and found and found[-1].startswith("--") and "=" not in found[-1]:
+            found[-1] += "="
+            kept = found[-1]
+        elif kept and found[-1] == kept:
+            found[-1] += word
+        else:
+            found.append(word)
+            kept = ""
+    return found[:-1], found[-1], kept
 
 
 def candidates(command: Any, before: list[str], last: str) -> list[tuple[str, str]]:
@@ -104,7 +169,12 @@ def candidates(command: Any, before: list[str], last: str) -> list[tuple[str, st
         else:
             arguments += 1
     if waiting is not None:
-        found = [(choice, "") for choice in choices_of(waiting)]
+        found = [(choice, "") for choice in _values(path, waiting, last)]
+    elif last.startswith("--") and "=" in last:
+        option = _option(command, last)
+        name, _, value = last.partition("=")
+        choices = _values(path, option, value) if option is not None and takes_value(option) else []
+        found = [(f"{name}={choice}", "") for choice in choices]
     elif last.startswith("-"):
         found = _options(command)
     elif hasattr(command, "list_commands"):
@@ -113,9 +183,22 @@ def candidates(command: Any, before: list[str], last: str) -> list[tuple[str, st
         found = [(name, short_help(one)) for name, one in members if not one.hidden]
     else:
         places = [one for one in command.params if one.param_type_name == "argument"]
-        choices = choices_of(places[arguments]) if arguments < len(places) else []
+        choices = _values(path, places[arguments], last) if arguments < len(places) else []
         found = [(choice, "") for choice in choices]
     return [one for one in found if one[0].startswith(last)]
+
+
+def _values(path: str, param: Any, begun: str) -> list[str]:
+    """The words that a parameter takes; of a list, with the entries before the last of ``begun``."""
+    if choices := choices_of(param):
+        return choices
+    words = path.partition(" ")[2]
+    for name in (*param.opts, param.name):
+        found = _WORDS.get(words, {}).get(name) or _WORDS.get(words.partition(" ")[0], {}).get(name)
+        if found is not None:
+            head = begun.rpartition(",")[0] if name in _LISTS else ""
+            return [f"{head},{word}" if head else word for word in found()]
+    return []
 
 
 def _options(command: Any) -> list[tuple[str, str]]:

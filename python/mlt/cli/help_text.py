@@ -29,7 +29,8 @@ class HelpMixin:
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """As the library parses; its errors know the command that they are about."""
         try:
-            if (text := _split_quantity(self, args) or _empty_value(self, ctx, args)) is not None:
+            text = _one_dash(self, ctx, args) or _split_quantity(self, args) or _empty_value(self, ctx, args)
+            if text is not None:
                 ctx.fail(text)
             rest = super().parse_args(ctx, args)  # type: ignore[misc]
             if (text := wrong_pair(self, ctx)) is not None:
@@ -55,6 +56,24 @@ class HelpMixin:
     def get_help(self, ctx: Any) -> str:
         """The whole help."""
         return help_text(self, ctx)
+
+
+def _one_dash(command: Any, ctx: Any, args: Sequence[str]) -> str | None:
+    """An error about the first long option with one dash, ``-workers 4``, which the libraries read as letters; None:
+    there is none."""
+    names = {name: param for param in command.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
+    value_follows = False
+    for word in args:
+        name = word.partition("=")[0]
+        if value_follows:
+            value_follows = False
+        elif word == "--" or (not word.startswith("-") and not ctx.allow_interspersed_args):
+            return None  # another program's words
+        elif name.startswith("-") and not name.startswith("--") and len(name) > 2 and f"-{name}" in names:
+            return f"No such option: {name}; write -{name}"
+        else:
+            value_follows = name == word and name in names and takes_value(names[name])
+    return None
 
 
 def _split_quantity(command: Any, args: Sequence[str]) -> str | None:

@@ -175,6 +175,10 @@ def perf(
         )
         if mode != "job" or variables.integer(os.environ, "RANK", least=0, most=MAX_RANKS) == 0:  # rank 0 writes
             _check_outputs(json, plot)
+        if mode == "--local" and datapath == "xdp" and interface in (None, "lo"):
+            raise BadOptionError(
+                "--datapath xdp: AF_XDP does not support loopback, which --local uses; run mlt perf between hosts"
+            )
         if host is not None:
             host, port = _target(host, port)
         with interruptible():

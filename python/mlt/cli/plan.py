@@ -39,7 +39,7 @@ _ELSEWHERE = {
     "route": ("mlt.cli.plan_routing", "ARO: choose each worker's route and aggregators."),
     "topology": ("mlt.cli.plan_topology", "Network graphs: PSNet, fat-tree, leaf-spine, and plans on them."),
 }
-_REACHES = ("rack", "module", "cluster")
+REACHES = ("rack", "module", "cluster")
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="The cluster file (YAML).")]
 JobOption = Annotated[
@@ -136,13 +136,13 @@ def aggregate(
     cluster_file: ClusterFile,
     job_name: JobOption = None,
     method: Annotated[str, typer.Option(help=f"Clustering method: {', '.join(METHODS)}.")] = "best",
-    reach: Annotated[str, typer.Option(help=f"Scope of aggregation: {', '.join(_REACHES)}.")] = "cluster",
+    reach: Annotated[str, typer.Option(help=f"Scope of aggregation: {', '.join(REACHES)}.")] = "cluster",
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
     """ALEPH: choose the workers that aggregate for others."""
     _one_of(method, METHODS, "method")
-    _one_of(reach, _REACHES, "reach")
+    _one_of(reach, REACHES, "reach")
     cluster = read_cluster(cluster_file)
     plan = plan_to_extend(cluster, out, seed=seed)
     for job in _jobs(cluster, cluster_file, job_name):

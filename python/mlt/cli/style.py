@@ -147,9 +147,13 @@ def _show(error: Any) -> None:
         print(f"{ctx.get_usage()}\nTry '{ctx.command_path} -h' for help.\n", file=sys.stderr)
     if (text := _own_words(error)) is not None:
         error.message = text
-    if ctx is not None and getattr(error, "option_name", None) and getattr(error, "possibilities", None):
+    if ctx is not None and getattr(error, "option_name", None) and hasattr(error, "possibilities"):
         names = [name for one in ctx.command.params for name in (*one.opts, *one.secondary_opts)]
-        error.possibilities = nearest(error.option_name, [name for name in names if name.startswith("--")])
+        short = error.option_name[1:]
+        is_short = error.option_name.startswith("--") and short in names
+        error.possibilities = (
+            [short] if is_short else nearest(error.option_name, [name for name in names if name.startswith("--")])
+        )
     param = getattr(error, "param", None)
     # The choices of an argument are in its right form.
     message = error.format_message().partition(" Choose from:")[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from mlt.cli.completion import VARIABLE, candidates
+from mlt.cli.completion import VARIABLE, answer, candidates
 from mlt.cli.main import COMMANDS
 from mlt.cli.root import app
 
@@ -26,10 +26,25 @@ from mlt.cli.root import app
         ("perf --size=1KiB", "--st", ["--stop"]),
         ("perf --stop", "", ["patient", "eager"]),
         ("perf --local --stop", "e", ["eager"]),
+        ("perf", "--stop=", ["--stop=patient", "--stop=eager"]),
+        ("perf --local", "--stop=e", ["--stop=eager"]),
+        ("perf --stop=eager --local", "--stop=p", ["--stop=patient"]),
+        ("perf", "--local=", []),
+        ("perf", "--nosuch=", []),
         ("demo", "--l", ["--loss", "--live"]),
         ("demo", "--no", ["--no-live"]),
+        ("perf --datapath", "", ["auto", "udp", "vma", "xdp"]),
+        ("perf", "--datapath=u", ["--datapath=udp"]),
+        ("perf --compare", "tcp,g", ["tcp,gloo"]),
+        ("perf", "--algorithm=ring,h", ["--algorithm=ring,halving"]),
+        ("plan aggregate c.yaml", "--reach=", ["--reach=rack", "--reach=module", "--reach=cluster"]),
+        ("plan aggregate c.yaml --method", "m", ["m-wcha"]),
+        ("plan schema", "", ["cluster", "plan"]),
+        ("switch generate policy.yaml -t", "eo", ["eos"]),
+        ("switch facts", "jun", ["junos"]),
+        ("doctor --switch leaf --target", "eo", ["eos"]),
         ("switch", "ver", ["verify"]),
-        ("switch verify policy.yaml -t", "", []),
+        ("switch verify policy.yaml --ports", "", []),
         ("switch policy --model", "", ["shared", "split"]),
         ("plan topology build", "", ["fat-tree", "leaf-spine", "psnet"]),
         ("plan topology build psnet 3", "--se", ["--servers", "--seed"]),
@@ -47,6 +62,24 @@ def test_candidates__of_commands_options_and_words(before: str, last: str, expec
 def test_candidates__have_their_help() -> None:
     found = dict(candidates(get_command(app), [], "")) | dict(candidates(get_command(app), ["perf"], "-"))
     assert all(found.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("perf --stop =", ["patient", "eager"]),
+        ("perf --stop = e", ["eager"]),
+        ("perf --stop = eager --st", ["--stop"]),
+        ("perf --stop=e", ["--stop=eager"]),
+        ("perf --datapath = ", ["auto", "udp", "vma", "xdp"]),
+        ("switch policy --link-rate = 1gbit --model = s", ["shared", "split"]),
+    ],
+)
+def test_answer__has_the_words_that_the_shell_replaces(
+    words: str, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(get_command(app), words.replace(" ", "\n") + "\n.")
+    assert [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()] == expected
 
 
 def test_program__answers_the_words_in_the_variable() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from checks import assert_names
+from command_tree import all_commands
 from typer.main import get_command
 
 from mlt.cli import style
+from mlt.cli.help_text import option_names
 from mlt.cli.option_names import nearest
 from mlt.cli.root import app
 
@@ -59,6 +64,8 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("doctor", "localhost:5", "--port", "6"), ("--port", "'localhost:5'")),
     (("perf", "--local", "--json", "a.png", "--plot", "a.png"), ("--json", "a.png", "replace")),
     (("perf", "--local", "--segment-bytes", "1GB"), ("--segment-bytes 1000000000", "8,960")),
+    (("perf", "--local", "--datapath", "xdp"), ("--datapath xdp", "loopback")),
+    (("perf", "--local", "--datapath", "nosuch"), ("--datapath", "nosuch", "udp")),
     (("perf", "--local", "--size", "64KiB,,1MiB"), ("--size 64KiB,,1MiB", "empty")),
     (("perf", "--local", "--timeout", "9e99"), ("--timeout", "9e99", "9e+09 s")),
     (("serve", "--world-size", "0"), ("--world-size (WORLD_SIZE)",)),
@@ -135,6 +142,45 @@ def test_command__an_option_like_none_suggests_none(capsys: pytest.CaptureFixtur
     assert "--pin" not in err
     _, err = error_of(("perf", "--patern", "x"), capsys)
     assert "--pattern p2p|incast" in err
+
+
+def options_of_all() -> Iterator[tuple[Any, str, Any, str]]:
+    """(command, its path, an option, one of its names)"""
+    for command, ctx in all_commands():
+        for param in command.params:
+            if param.param_type_name == "option" and not param.hidden:
+                for name in (*param.opts, *param.secondary_opts):
+                    yield command, ctx.command_path, param, name
+
+
+def test_options__short_with_two_dashes_and_long_with_one_show_the_right_form(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    judged = 0
+    for command, path, param, name in options_of_all():
+        wrong = name[1:] if name.startswith("--") else f"-{name}"
+        if len(wrong) == 2:
+            continue
+        for words in ([wrong, "1"], [f"{wrong}=1"]):
+            with pytest.raises(SystemExit) as ended:
+                style.run(command, words, path)
+            out, err = capsys.readouterr()
+            assert (ended.value.code, out) == (2, ""), (path, words, err)
+            line = next(one for one in err.splitlines() if one.startswith("error: "))
+            assert_names(line, "No such option", wrong, name)
+            shown = " ".join(option_names(param).split())
+            assert f"Right form: {shown}" in " ".join(err.split()), (path, words, err)
+            judged += 1
+    assert judged > 250
+
+
+def test_options__a_value_or_a_programs_word_with_one_dash_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        style.run(get_command(app), ["launch", "-n", "1", "no-such-program-of-anybody", "-workers"], "mlt")
+    assert "program not found" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        style.run(get_command(app), ["perf", "--interface", "-local", "--local", "--rounds", "0"], "mlt")
+    assert "--rounds 0" in capsys.readouterr().err
 
 
 def test_error__leaves_out_what_only_a_program_can_pass(
