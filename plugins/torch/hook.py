@@ -18,7 +18,7 @@ from mlt.torch.process_group import mlt_group
 from mlt.torch.rotation import TYPES as ROTATED_TYPES
 from mlt.torch.rotation import restore, rotate
 from mlt.torch.staging import Staged, device_of
-from mlt.torch.work import CallQueue
+from mlt.torch.work import CallQueue, failure_of
 
 import torch
 import torch.distributed as dist
@@ -187,10 +187,8 @@ class BoundedLossState(StepRecorder):
         try:
             done = handle.wait(timeout=0)
         except Exception as error:
-            named = error if name in str(error) else RuntimeError(f"{name}: {error}")
-            named.__cause__ = error.__cause__ if named is error else error
             # (torch's annotation gives the result's type here; the method takes any exception.)
-            future.set_exception(named)  # type: ignore[arg-type]
+            future.set_exception(error if name in str(error) else failure_of(name, error))  # type: ignore[arg-type]
             return
         self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)
         try:
@@ -200,10 +198,8 @@ class BoundedLossState(StepRecorder):
 
 
 def _fail(future: torch.futures.Future[torch.Tensor], name: str, error: Exception) -> None:
-    failure = RuntimeError(f"{name}: {error}")
-    failure.__cause__ = error
     # (torch's annotation gives the result's type here; the method takes any exception.)
-    future.set_exception(failure)  # type: ignore[arg-type]
+    future.set_exception(failure_of(name, error))  # type: ignore[arg-type]
 
 
 class _Posting:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch.exchange import as_bytes
-from mlt.torch.work import CallQueue, future_pair, publish
+from mlt.torch.work import CallQueue, failure_of, future_pair, publish
 
 import torch
 import torch.distributed as dist
@@ -105,8 +105,7 @@ class TransferWork(dist.Work):
                     if self._error is None:
                         # c10d's users, its own tests among them, look for the word "timeout".
                         late = "its timeout passed: " if isinstance(error, OperationTimeoutError) else ""
-                        self._error = RuntimeError(f"{self._description}: {late}{error}")
-                        self._error.__cause__ = error
+                        self._error = failure_of(self._description, error, late)
                 del self._operations[0]
             if self._landed is not None and self._error is None:
                 self._landed()

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from mlt.errors import MltError
 from torch.futures import Future
 
 
@@ -28,8 +29,20 @@ def publish(source: Future[Any], result: Any, error: Exception | None) -> None:
         source.set_result(result)
 
 
+def failure_of(description: str, error: Exception, note: str = "") -> RuntimeError:
+    """The error of a call that failed.
+
+    The text of mlt's own errors says it all, so their tracebacks are not shown before it: they are the ``__context__``.
+    Other errors are the cause.
+    """
+    failure = RuntimeError(f"{description}: {note}{error}")
+    failure.__cause__ = None if isinstance(error, MltError) else error
+    failure.__context__ = error
+    return failure
+
+
 class MltWork(dist.Work):
-    """A call in progress. ``wait`` raises RuntimeError with the call's name; its cause is the transport's own error.
+    """A call in progress. ``wait`` raises RuntimeError with the call's name (``failure_of``).
 
     (torch's own work-from-future returns True from ``wait`` when the future failed: the caller would use garbage as a
     result. This needs torch >= 2.13: under 2.6, C++ callers wait for ever on a Python subclass.)
@@ -49,8 +62,7 @@ class MltWork(dist.Work):
             with torch.no_grad():
                 call()
         except Exception as error:
-            self._error = RuntimeError(f"{self._description}: {error}")
-            self._error.__cause__ = error
+            self._error = failure_of(self._description, error)
         self._ended.set()
 
     def publish(self, result: Any) -> None:

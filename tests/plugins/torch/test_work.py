@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from datetime import timedelta
 from threading import Event
 
 import pytest
 import torch
 from checks import names
-from mlt.torch.work import CallQueue, MltWork
+from mlt.torch.work import CallQueue, MltWork, failure_of
+
+import mlt
 
 
 def test_wait__raises_what_failed() -> None:
@@ -26,6 +29,23 @@ def test_wait__raises_what_failed() -> None:
     assert not work.is_success()
     with pytest.raises(RuntimeError, match="rank 1 died"):
         work.get_future().wait()
+
+
+def test_wait__an_error_of_mlt_is_one_traceback() -> None:
+    error = mlt.SizeMismatchError("rank 0: 40 bytes, rank 1: 44 bytes")
+
+    def fail() -> None:
+        raise error
+
+    work = MltWork("mlt allreduce (call 3)")
+    work.run(fail)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=names("call 3", "40 bytes")) as caught:
+            work.wait()
+        shown = "".join(traceback.format_exception(caught.value))
+        assert shown.count("Traceback") == 1
+        assert shown.count("40 bytes") == 1
+    assert failure_of("mlt send", error).__context__ is error
 
 
 def test_wait__returns_once_completed() -> None:
