@@ -1,8 +1,8 @@
 """The command that installs what an extra of mlt requires, for errors about a missing package.
 
-mlt is on no package index, so ``pip install 'mlt[plan]'`` fails everywhere. From a checkout or the file of a wheel,
-``pip install '.[plan]'`` and ``pip install './mlt-....whl[plan]'`` work, but an installation does not know where either
-is now, and a checkout compiles for minutes again. The index has the packages of each extra, so the command names these.
+mlt is on no package index, yet ``pip install 'mlt[plan]'`` works where mlt is installed: pip takes the extra's
+requirements from the installed distribution, and only those packages from the index. In any other environment it would
+look for a package of that name, so the command names the pip of this interpreter.
 """
 
 from __future__ import annotations
@@ -36,14 +36,20 @@ def package_of(requirement: str) -> str:
 
 
 def how_to_install(extra: str, *packages: str) -> str:
-    """The command that installs the requirements of ``extra``; with ``packages``, only those of these packages."""
+    """The command that installs ``extra``; with ``packages``, only these of its packages.
+
+    >>> how_to_install("perf")
+    "pip install 'mlt[perf]'"
+    """
     try:
         wanted = requirements()[extra]
     except metadata.PackageNotFoundError:
         return f"{pip()} install '{checkout()}[{extra}]'"
-    chosen = [f"'{one}'" for one in wanted if not packages or package_of(one) in packages]
+    if not packages:
+        return f"{pip()} install 'mlt[{extra}]'"
+    chosen = [f"'{one}'" for one in wanted if package_of(one) in packages]
     assert chosen, f"extra {extra} has none of {packages}"
-    return f"{pip()} install {' '.join(chosen)}"
+    return f"{pip()} install {' '.join(chosen)}  # of mlt[{extra}]"
 
 
 def require(module: str, what: str, product: str, extra: str, *packages: str) -> None:

@@ -221,7 +221,7 @@ def _extras() -> Iterator[Finding]:
         if packages:
             uses = _USES.get(extra, extra)
             what = f"extra {extra} ({uses}) lacks {', '.join(packages)}"
-            yield Finding("optional", what, how_to_install(extra, *packages))
+            yield Finding("optional", what, how_to_install(extra))
 
 
 def _is_installed(package: str) -> bool:

@@ -40,7 +40,7 @@ def mlt_without(hidden: tuple[str, ...], *words: str) -> subprocess.CompletedPro
     ("hidden", "words", "extra"),
     [
         (("torch", "matplotlib"), ("demo", "--network", "loopback"), ("demo",)),
-        (("matplotlib",), ("perf", "--local", "--plot", "x.png"), ("perf", "matplotlib")),
+        (("matplotlib",), ("perf", "--local", "--plot", "x.png"), ("perf",)),
         (("scipy",), ("plan", "assign", CLUSTER), ("plan",)),
         (("networkx",), ("plan", "topology", "build", "fat-tree", "4"), ("plan",)),
         (("pyavd",), ("switch", "generate", POLICY, "--target", "eos"), ("switch", "pyavd")),
