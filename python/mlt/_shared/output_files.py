@@ -7,9 +7,14 @@ import io
 import os
 import secrets
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from mlt._shared.patience import Patience
+
+READER_SECONDS = 30  # within them a program has to read a named pipe
 
 
 class UnwritableError(ValueError):
@@ -78,13 +83,16 @@ def write_bytes(path: Path, content: bytes) -> None:
     Keeps permissions and follows symbolic links; devices and pipes are written directly.
 
     Raises:
-        WriteFailedError: the disk is full, or the folder is not writable any more.
+        WriteFailedError: the disk is full, the folder is not writable any more, or no program reads a named pipe.
     """
     try:
         target = _resolved(path)
         if _is_special(target):
-            with target.open("wb", buffering=0) as file:
-                _write_all(file.fileno(), content)
+            descriptor = _opened(target)
+            try:
+                _write_all(descriptor, content)
+            finally:
+                os.close(descriptor)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, content)
@@ -92,6 +100,25 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
     except OSError as error:
         raise WriteFailedError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def _opened(target: Path) -> int:
+    """A device or pipe, open for writing; of a named pipe once a program reads it, within ``READER_SECONDS``."""
+    deadline, patience = time.monotonic() + READER_SECONDS, Patience()
+    while True:
+        try:
+            descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not target.is_fifo():
+                raise
+            if time.monotonic() >= deadline:
+                text = f"no program reads this named pipe ({READER_SECONDS} s waited)"
+                raise OSError(errno.ENXIO, text) from None
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor
+        patience.ask(lambda: f"still waiting for a reader of {target} (gives up after {READER_SECONDS} s)")
+        time.sleep(0.02)
 
 
 def write_text(path: Path, text: str) -> None:

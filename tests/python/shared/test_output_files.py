@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from mlt._shared import output_files
+from mlt._shared import output_files, patience
 from mlt._shared.output_files import (
     UnwritableError,
     WriteFailedError,
@@ -99,3 +100,28 @@ def test_check__names_the_reason(tmp_path: Path) -> None:
         check_file(tmp_path / "out.nope", suffixes=(".png", ".svg"))
     with pytest.raises(UnwritableError, match=r"^\\udcff: cannot"):
         check_file(Path("\udcff"), suffixes=(".png",))
+
+
+def test_write__a_named_pipe_without_a_reader_ends_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(output_files, "READER_SECONDS", 0.3)
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.1)
+    check_file(pipe)  # a reader may come later
+    with pytest.raises(WriteFailedError, match="no program reads this named pipe") as raised:
+        write_text(pipe, "text")
+    assert raised.value.filename == str(pipe)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"still waiting for a reader of {pipe}" in line
+
+
+def test_write__a_named_pipe_gets_all_once_a_program_reads_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = "0123456789" * 100_000  # more than a pipe holds
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write_text, pipe, text)
+        assert pipe.read_text() == text
+        written.result(timeout=10)
