@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, _waits, priority
-from mlt._shared.argument_types import explained
+from mlt._shared.argument_types import check_types, explained
 from mlt._waits import WaitWatch as WaitWatch  # for the type
 from mlt.collectives import GroupCollectives
 from mlt.errors import ConfigError, InvalidBufferError, RendezvousError, WaitTimeoutError
@@ -44,6 +44,16 @@ class ContextArguments(JobArguments, TransportArguments, total=False):
 
 
 _TYPES = {**ContextArguments.__annotations__, **dict.fromkeys(("rank", "world_size", "services"), "int | None")}
+# Of the options that are text, for errors.
+_FORMS = {
+    "job": '"training-1"',
+    "master_addr": '"10.0.0.1"',
+    "host": '"10.0.0.2"',
+    "interface": '"eth1" or "10.1.0.0/16"',
+    "datapath": '"udp"',
+    "qos_policy": '"policy.yaml"',
+    "faults": "Faults(drop=0.01)",
+}
 
 
 class Context(GroupCollectives):
@@ -107,11 +117,9 @@ class Context(GroupCollectives):
 
     def _start(self, rank: int | None, world_size: int | None, services: int | None, options: ContextArguments) -> None:
         place: Any = {name: value for name, value in options.items() if name in JobArguments.__annotations__}
-        try:
-            config = JobConfig.resolve(rank=rank, world_size=world_size, services=services, **place)
-        except TypeError as error:
-            given = {"rank": rank, "world_size": world_size, "services": services, **place}
-            raise explained(error, "Context", _TYPES, given) from None
+        given = {"rank": rank, "world_size": world_size, "services": services, **options}
+        check_types("Context", _TYPES, given, _FORMS)
+        config = JobConfig.resolve(rank=rank, world_size=world_size, services=services, **place)
         self._config = config
         self._workers = tuple(range(config.world_size))
         self._rendezvous_counts: Counter[str] = Counter()
@@ -123,10 +131,7 @@ class Context(GroupCollectives):
         ways = paths_module.resolve(options.get("paths"), ranks=config.size, rank=config.rank)
         io_threads_module.refuse(options.get("io_threads"), options.get("io_cpus"))
         native = _core.Options(data_dscp=list(dscp.data), control_dscp=dscp.control)
-        try:
-            arguments.apply(options, native)
-        except TypeError as error:
-            raise explained(error, "Context", _TYPES, options) from None
+        arguments.apply(options, native)
         deadline = time.monotonic() + connect_timeout
         address = own_address.local_host(config)
         if config.size > 1:
@@ -143,8 +148,7 @@ class Context(GroupCollectives):
                 config, own, connect_timeout, dscp=self.dscp, paths=max(len(ways), 1), counts=self._rendezvous_counts
             )
             left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
-            peers = {one.rank: f"{one.host} port {one.port}" for one in table if one != own}
-            with _waits.ConnectWatch(self, peers, connect_timeout):
+            with _waits.ConnectWatch(self, table, connect_timeout):
                 self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
         except BaseException as error:
             self._engine.close(ending.reason_of(type(error), error))

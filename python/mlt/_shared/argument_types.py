@@ -31,11 +31,37 @@ _KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "str": (lambda value: isinstance(value, str), "text"),
     "Sequence[int]": (_are_integers, "a list of integers"),
     "Reduction": (lambda value: type(value).__name__ == "Reduction", "a mlt.Reduction"),
+    "Faults": (lambda value: hasattr(value, "to_native"), "mlt.options.faults.Faults, or None"),
+    # The policy's and the secret's own checks know the rest.
+    "qos.PolicySource": (lambda value: not isinstance(value, bytes), "the path of a policy file, or a mapping"),
+    "str | bytes | JobSecret": (
+        lambda value: isinstance(value, str | bytes) or type(value).__name__ == "JobSecret",
+        "text or bytes",
+    ),
 }
+_HIDDEN = ("secret",)
+
+
+def check_types(
+    name: str, annotations: Mapping[str, Any], given: Mapping[str, object], forms: Mapping[str, str]
+) -> None:
+    """Reject the first argument of the call ``name`` of a wrong type. ``forms``: the right form of some arguments.
+
+    Raises:
+        TypeError: names the argument, its value (not that of a secret), and what it should be.
+    """
+    if (error := _wrong(name, annotations, given, forms)) is not None:
+        raise error
 
 
 def explained(error: TypeError, name: str, annotations: Mapping[str, Any], given: Mapping[str, object]) -> TypeError:
     """``error`` of the call ``name``, or one that names the first argument of a wrong type if there is one."""
+    return _wrong(name, annotations, given, {}) or error
+
+
+def _wrong(
+    name: str, annotations: Mapping[str, Any], given: Mapping[str, object], forms: Mapping[str, str]
+) -> TypeError | None:
     for argument, value in given.items():
         annotation = annotations.get(argument, "")
         text = str(getattr(annotation, "__forward_arg__", annotation))
@@ -45,8 +71,10 @@ def explained(error: TypeError, name: str, annotations: Mapping[str, Any], given
         fits, expected = _KINDS[kind]
         if not fits(value):
             hint = "; 1% is 0.01" if isinstance(value, str) and value.endswith("%") else ""
-            return TypeError(f"{name}: {argument} is {value!r}; it is {expected}{hint}")
-    return error
+            hint = f", such as {argument}={forms[argument]}" if argument in forms else hint
+            shown = f"of type {type(value).__name__}" if argument in _HIDDEN else repr(value)
+            return TypeError(f"{name}: {argument} is {shown}; it is {expected}{hint}")
+    return None
 
 
 def explains_types(function: Callable[_P, _R]) -> Callable[_P, _R]:

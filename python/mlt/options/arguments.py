@@ -41,7 +41,7 @@ class NetworkArguments(TypedDict, total=False):
     qos_policy: qos.PolicySource | None
     paths: paths.PathSource | None
     datapath: str | None
-    busy_poll_us: int
+    busy_poll_us: int | None
     spin_us: int | None
     io_threads: int | None
     io_cpus: Sequence[int] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from checks import names
 
 import mlt
 from mlt._shared.argument_types import explained, explains_types
+from mlt.context import _FORMS, _TYPES
 
 
 @explains_types
@@ -63,3 +65,34 @@ def test_context__names_arguments_of_a_wrong_type() -> None:
     for given in ({"rank": "a", "world_size": 1}, {"rank": 0, "world_size": 1, "line_rate_gbps": "x"}):
         with pytest.raises(TypeError, match="Context: "):
             mlt.Context(**given)  # type: ignore[arg-type]
+
+
+TEXTS = ("job", "master_addr", "host", "interface", "datapath")
+
+
+@pytest.mark.parametrize("value", [b"x", 5, ["x"], 1.5])
+@pytest.mark.parametrize("name", [*TEXTS, "faults", "secret"])
+def test_context__names_an_option_of_a_wrong_type_before_anything_is_opened(name: str, value: object) -> None:
+    if name == "secret" and value == b"x":
+        pytest.skip("a secret may be bytes")
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(TypeError, match=names(f"Context: {name} is")) as caught:
+        mlt.Context(0, 1, **{name: value})  # type: ignore[arg-type]
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    if name == "secret":
+        assert "text or bytes" in str(caught.value)
+        assert repr(value) not in str(caught.value)
+    else:
+        assert f", such as {name}=" in str(caught.value)
+        assert repr(value) in str(caught.value)
+
+
+def test_context__every_option_that_is_text_has_its_right_form() -> None:
+    kinds = {name: getattr(kind, "__forward_arg__", kind) for name, kind in _TYPES.items()}
+    assert {name for name, kind in kinds.items() if kind == "str | None"} == set(TEXTS) <= set(_FORMS)
+    for name, kind in kinds.items():
+        if kind.startswith(("int", "float")):
+            with pytest.raises(TypeError, match=names(f"Context: {name} is b'1'")):
+                mlt.Context(**{"rank": 0, "world_size": 1, name: b"1"})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="qos_policy is b'x'; it is the path of a policy file, or a mapping"):
+        mlt.Context(0, 1, qos_policy=b"x")  # type: ignore[arg-type]
