@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mlt._shared.patience import QUIET_SECONDS as QUIET_SECONDS
-from mlt.job.rendezvous import ranks_text
+from mlt.job.rendezvous import Endpoint, ranks_text
 
 if TYPE_CHECKING:
     from mlt.context import Context
@@ -86,11 +86,15 @@ def _cause(context: Context, peer: int) -> str:
 
 
 class ConnectWatch:
-    """A context manager around the connections of a job's start: after ``QUIET_SECONDS`` it logs which are missing."""
+    """A context manager around the connections of a job's start: after ``QUIET_SECONDS`` it logs which are missing.
 
-    def __init__(self, context: Context, peers: dict[int, str], timeout: float) -> None:
+    ``table``: where every rank listens. Each came to the rendezvous, so a connection that is missing now is most likely
+    blocked; the higher rank connects to the lower.
+    """
+
+    def __init__(self, context: Context, table: Iterable[Endpoint], timeout: float) -> None:
         self._context = context
-        self._peers = peers
+        self._table = tuple(table)
         self._timeout = timeout
         self._timer = threading.Timer(QUIET_SECONDS, self._report)
         self._timer.daemon = True
@@ -102,13 +106,31 @@ class ConnectWatch:
         self._timer.cancel()
 
     def _report(self) -> None:
-        engine = self._context.engine
-        missing = [f"{rank} ({where})" for rank, where in self._peers.items() if not engine.is_peer_up(rank)]
-        if missing:
+        context, engine = self._context, self._context.engine
+        own = next(one for one in self._table if one.rank == context.rank)
+        # A rank that was connected and has left is not missing.
+        missing = [
+            one for one in self._table
+            if one is not own and not engine.is_peer_up(one.rank) and not engine.peer_failure(one.rank)
+        ]  # fmt: skip
+        targets = [f"rank {one.rank} at {one.where}" for one in missing if one.rank < own.rank]
+        clients = [f"rank {one.rank} ({one.host})" for one in missing if one.rank > own.rank]
+        texts = []
+        if targets:
+            texts.append(f"its TCP connection to {_shown(targets)}")
+        if clients:
+            texts.append(f"the TCP connection of {_shown(clients)} to {own.where}")
+        if texts:
             logger.warning(
-                "rank %d: still waiting for a connection with rank %s (gives up %g s after the start); check that TCP "
-                "passes between the hosts", self._context.rank, ", ".join(missing[:SHOWN]), self._timeout,
+                "rank %d: still waiting for %s (gives up %g s after the start). All ranks were there: let TCP pass to "
+                "%s if a firewall blocks it; the system chooses such ports from net.ipv4.ip_local_port_range",
+                context.rank, ", and for ".join(texts), self._timeout,
+                "this port" if len(targets) + bool(clients) == 1 else "these ports",
             )  # fmt: skip
+
+
+def _shown(texts: list[str]) -> str:
+    return ", ".join(texts[:SHOWN]) + (", ..." if len(texts) > SHOWN else "")
 
 
 class SlowOperations:

@@ -105,23 +105,37 @@ void PeerTable::throw_if_closed() const {
 void PeerTable::throw_first_error(std::span<const PeerAddress> peers, std::int64_t timeout_ns) const {
   std::string missing;
   int first_missing = -1;
+  const Peer* failed = nullptr;
+  std::uint16_t failed_rank = 0;
   for (const PeerAddress& peer : peers) {
     const Peer& record = peers_[peer.rank];
     const PeerState state = record.state.load();
     // A peer that sent goodbye was up and had no work left: only operations with it need to report that.
     if (state == PeerState::kUp || state == PeerState::kLeft) continue;
     if (state != PeerState::kConnecting) {
-      throw Error(record.error_code, "rank " + std::to_string(rank_) + ": " + record.error, peer.rank);
+      if (failed == nullptr) {
+        failed = &record;
+        failed_rank = peer.rank;
+      }
+      continue;
     }
     if (first_missing < 0) first_missing = peer.rank;
     missing += (missing.empty() ? "" : ", ") + std::to_string(peer.rank) + " (" + peer.host + ":" +
                std::to_string(peer.control_port) + ")";
   }
+  if (failed != nullptr) {
+    // A peer that was up may have ended because of the same missing connection.
+    const bool names_missing = failed->error_code == ErrorCode::kPeerFailed && !missing.empty();
+    throw Error(failed->error_code,
+                "rank " + std::to_string(rank_) + ": " + failed->error +
+                    (names_missing ? "; this rank has no TCP connection with rank " + missing + " yet" : ""),
+                failed_rank);
+  }
   if (missing.empty()) return;
   throw Error(ErrorCode::kRendezvous,
               "rank " + std::to_string(rank_) + ": no connection with rank " + missing + " within " +
                   std::to_string(timeout_ns / base::kMillisecond) +
-                  " ms: check that it is running and that no firewall between the hosts blocks TCP or UDP." +
+                  " ms: check that it is running and that no firewall between the hosts blocks TCP to this port." +
                   (last_rejected_client_.empty() ? "" : " Meanwhile: " + last_rejected_client_),
               first_missing);
 }

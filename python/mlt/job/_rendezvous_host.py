@@ -154,7 +154,17 @@ class Host:
         refused = f"; refused: {self._refused[-1]}" if self._refused else ""
         return (
             f"rank 0: still waiting at {rendezvous.where(self._config)} for {rendezvous.ranks_text(missing)} of "
-            f"{self._config.size}, gives up {timeout:g} s after its start{refused}{self._rejected_text()}"
+            f"{self._config.size}, gives up {timeout:g} s after its start{refused}"
+            f"{self._rejected_text()}{self._blocked_text()}"
+        )
+
+    def _blocked_text(self) -> str:
+        """What may keep ranks from here, unless something else did."""
+        if self._refused or self._handshakes.counts["rendezvous_unproved"] or self._left or self._is_loopback():
+            return ""
+        return (
+            f"; check that they run with this MASTER_ADDR, and that no firewall blocks TCP to port "
+            f"{self._config.rendezvous_port} of this host"
         )
 
     def _rejected_text(self) -> str:
@@ -326,7 +336,7 @@ class Host:
             )
         if self._refused:
             text += "; refused: " + "; ".join(self._refused)
-        text += self._rejected_text()
+        text += self._rejected_text() + self._blocked_text()
         if self._is_loopback():
             text += (
                 "; this is a loopback address, which ranks on other hosts cannot reach: if there are any, set "

@@ -41,6 +41,7 @@ GRACE_SECONDS = 0.5
 MISMATCH_SECONDS = 2.0
 OTHER_JOB_SECONDS = 10.0
 
+NO_REPLY = "no reply to TCP"
 NOT_MLT = "what listens there is not an mlt rendezvous, or that of an older release"
 
 logger = logging.getLogger("mlt")
@@ -53,6 +54,11 @@ class Endpoint:
     rank: int
     host: str
     port: int
+
+    @property
+    def where(self) -> str:
+        """Address and port, for texts."""
+        return _where(self.host, self.port)
 
 
 def meet(
@@ -87,8 +93,11 @@ def meet(
 
 def where(config: JobConfig) -> str:
     """Rank 0's address and port, for texts."""
-    host = f"[{config.master_addr}]" if ":" in config.master_addr else config.master_addr
-    return f"{host}:{config.rendezvous_port}"
+    return _where(config.master_addr, config.rendezvous_port)
+
+
+def _where(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def ranks_text(ranks: list[int]) -> str:
@@ -117,15 +126,21 @@ def _join(
         secret_module.require(config.secret, config.insecure, address, purpose)
 
     found = resolve_master(config, socket.SOCK_STREAM)
-    cause = "no reply"
+    cause = NO_REPLY
     patience = Patience()
 
     def waiting_text() -> str:
         return (
             f"rank {config.rank}: still waiting for rank 0 at {where(config)} (gives up {timeout:g} s after its start; "
-            f"last: {cause}); check that it is running, that MASTER_ADDR is the same on all ranks, and "
+            f"last: {cause}); {blocked_text()}check that it is running, that MASTER_ADDR is the same on all ranks, and "
             "that the job did not start without this rank (WORLD_SIZE and MLT_SERVICES must be the same on all)"
         )
+
+    def blocked_text() -> str:
+        # A host that runs without a listener, or behind a firewall that rejects, replies.
+        if cause != NO_REPLY:
+            return ""
+        return f"a firewall drops the connections, or that host is down: let TCP pass to {where(config)}; "
 
     def not_all_text() -> str:
         return (
@@ -138,6 +153,7 @@ def _join(
         try:
             seconds = min(left, max(patience.left, RETRY_SECONDS))
             with dial(found, seconds, check) as connection:
+                cause = "it accepted the connection"
                 link = Link(connection)
                 prover = _open(config, link, deadline, lambda: patience.ask(waiting_text))
                 link.send(handshake_client.proved(prover, announcement))
@@ -150,8 +166,9 @@ def _join(
                 return _table(config, _content(answer, prover))
         except GoneError as error:
             cause = str(error)
+        except TimeoutError as error:  # of connect(): those of _receive() have a text and no strerror
+            cause = NO_REPLY if str(error) == "timed out" or error.strerror else str(error)
         except OSError as error:
-            # A timeout has no strerror.
             cause = error.strerror or str(error)
             if isinstance(error, MltError):
                 raise
@@ -163,8 +180,8 @@ def _join(
         here = f". {config.master_addr} is this host: if rank 0 runs on another one, set MASTER_ADDR to its address"
     raise RendezvousError(
         f"rank {config.rank}: no rendezvous with rank 0 at {where(config)} within {timeout:g} s (last: {cause}); "
-        "check that rank 0 is running, and that MASTER_ADDR and the port (MLT_RENDEZVOUS_PORT, else MASTER_PORT + "
-        f"1000) are the same on all ranks{here}",
+        f"{blocked_text()}check that rank 0 is running, and that MASTER_ADDR and the port (MLT_RENDEZVOUS_PORT, else "
+        f"MASTER_PORT + 1000) are the same on all ranks{here}",
         peer=0,
     )
 

@@ -8,6 +8,13 @@
 
 namespace mlt::io {
 
+namespace {
+
+// After the port of a control connection.
+constexpr const char* kPortRange = " (the system chooses it at each start, from net.ipv4.ip_local_port_range there).";
+
+}  // namespace
+
 std::string seconds_text(base::DurationNs duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g s", static_cast<double>(duration) / static_cast<double>(base::kSecond));
@@ -150,7 +157,11 @@ void ControlChannel::run_opening_timers(Connection& connection, base::TimeNs now
       if (connection.outgoing) {
         // PROTOCOL 3.5.4: The connecting side MUST close a connection that is not up 5 s after it opened it, or 100 ms
         //     for each rank of the job if that is longer, but 60 s at most.
-        attempt_failed(*connection.rank, "no hello within " + seconds_text(options_.hello_timeout_ns), now);
+        const std::string within = " within " + seconds_text(options_.hello_timeout_ns);
+        attempt_failed(
+            *connection.rank,
+            (connection.state == State::kConnecting ? "no reply to TCP" : "TCP connects, but no hello came") + within,
+            now);
         close(connection);
         return;
       }
@@ -173,25 +184,38 @@ void ControlChannel::run_opening_timers(Connection& connection, base::TimeNs now
   }
 }
 
+// Why no connection to a peer came up by the deadline.
+std::string ControlChannel::unreached_text(std::uint16_t rank) const {
+  const Peer& peer = peers_[rank];
+  const bool has_no_reply = peer.connection != nullptr && peer.connection->state == State::kConnecting;
+  std::string text = "rank " + std::to_string(options_.rank) + " could not reach rank " + std::to_string(rank) +
+                     " at " + peer.address.format() + " within " + seconds_text(peer.deadline - peer.asked_at) + ": ";
+  if (has_no_reply) {
+    return text + "no reply to TCP. A firewall drops the connections, or the host is down: let TCP pass to this port" +
+           kPortRange;
+  }
+  text += peer.last_cause.empty() ? "no reply" : peer.last_cause;
+  return text + ". Check that rank " + std::to_string(rank) +
+         " was started, that it listens there, and that no firewall blocks TCP to this port" + kPortRange;
+}
+
+// Why no connection of a peer came up by the deadline.
+std::string ControlChannel::unseen_text(std::uint16_t rank) const {
+  const Peer& peer = peers_[rank];
+  const std::string text = "rank " + std::to_string(rank) + " did not connect to rank " +
+                           std::to_string(options_.rank) + " at " + listen_address_.format() + " within " +
+                           seconds_text(peer.deadline - peer.asked_at);
+  if (!peer.last_cause.empty()) return text + ". The last attempt: " + peer.last_cause;
+  if (!last_rejected_.empty()) return text + ". Meanwhile this rank " + last_rejected_;
+  return text + ": no TCP connection arrived. If rank " + std::to_string(rank) +
+         " runs and uses this address, a firewall blocks TCP: let it pass to this port" + kPortRange;
+}
+
 void ControlChannel::run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink) {
   Peer& peer = peers_[rank];
   if (peer.state != PeerState::kConnecting && peer.state != PeerState::kExpected) return;
   if (now >= peer.deadline) {
-    const std::string waited = seconds_text(peer.deadline - peer.asked_at);
-    std::string text;
-    if (peer.state == PeerState::kConnecting) {
-      text = "rank " + std::to_string(options_.rank) + " could not reach rank " + std::to_string(rank) + " at " +
-             peer.address.format() + " within " + waited + ": " +
-             (peer.last_cause.empty() ? "no reply" : peer.last_cause) + ". Check that rank " + std::to_string(rank) +
-             " was started, that it listens there, and that no firewall blocks the port.";
-    } else {
-      text = "rank " + std::to_string(rank) + " did not connect to rank " + std::to_string(options_.rank) + " at " +
-             listen_address_.format() + " within " + waited + ". " +
-             (!peer.last_cause.empty()  ? "The last attempt: " + peer.last_cause
-              : !last_rejected_.empty() ? "Meanwhile this rank " + last_rejected_
-                                        : "Check that it was started, that it uses this address, and that no "
-                                          "firewall blocks the port.");
-    }
+    const std::string text = peer.state == PeerState::kConnecting ? unreached_text(rank) : unseen_text(rank);
     return go_down(rank, PeerDownCause::kUnreachable, text, sink);
   }
   if (peer.state == PeerState::kConnecting && peer.connection == nullptr && now >= peer.next_attempt) {

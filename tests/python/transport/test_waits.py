@@ -6,6 +6,8 @@ import asyncio
 import logging
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from transport_jobs import local_job
 
 import mlt
 from mlt import _waits
+from mlt.job.rendezvous import Endpoint
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -157,13 +160,17 @@ def test_connect__names_the_connections_that_are_missing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_waits, "QUIET_SECONDS", 0.05)
-    with local_job(2) as (zero, one), caplog.at_level(logging.WARNING, "mlt"):
-        with _waits.ConnectWatch(zero, {1: "127.0.0.1 port 1"}, 60.0):
+    table = [Endpoint(rank, f"10.0.0.{rank}", 4000 + rank) for rank in range(4)]
+    with local_job(2) as (zero, _), caplog.at_level(logging.WARNING, "mlt"):
+        with _waits.ConnectWatch(zero, table[:2], 60.0):
             time.sleep(0.2)  # that is the subject: nothing is missing
         assert lines(caplog) == []
-        one.close()
-        until(lambda: not zero.is_peer_up(1))
-        with _waits.ConnectWatch(zero, {1: "127.0.0.1 port 1"}, 60.0):
+    engine = SimpleNamespace(is_peer_up=lambda rank: rank == 3, peer_failure=lambda rank: "")
+    with caplog.at_level(logging.WARNING, "mlt"):
+        with _waits.ConnectWatch(cast(Any, SimpleNamespace(rank=1, engine=engine)), table, 60.0):
             until(lambda: bool(lines(caplog)))
         (line,) = lines(caplog)
-        assert_names(line, "rank 0", "rank 1 (127.0.0.1 port 1)", "60 s")
+        # The higher rank connects to the lower.
+        assert_names(line, "rank 1: ", "its TCP connection to rank 0 at 10.0.0.0:4000", "60 s", "let TCP pass")
+        assert_names(line, "for the TCP connection of rank 2 (10.0.0.2) to 10.0.0.1:4001", "these ports")
+        assert "rank 3" not in line

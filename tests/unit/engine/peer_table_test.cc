@@ -112,7 +112,10 @@ TEST_CASE("wait_connected__throws_the_error_of_a_failed_peer_without_waiting_for
     const auto error = error_of_wait(table, {1, 2}, -1);
     REQUIRE(error.has_value());
     CHECK(error->code() == one.code);
-    CHECK(std::string(error->what()) == "rank 0: rank 2 has another job");
+    CHECK(std::string(error->what()) ==
+          (one.code == ErrorCode::kPeerFailed
+               ? "rank 0: rank 2 has another job; this rank has no TCP connection with rank 1 (10.0.0.1:7000) yet"
+               : "rank 0: rank 2 has another job"));
     CHECK(error->peer() == 2);
   }
 }

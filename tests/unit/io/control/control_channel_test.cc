@@ -283,6 +283,30 @@ TEST_CASE("expect__nobody_came_ends_at_the_deadline") {
   CHECK(zero.sink.downs[0].rank == 1);
   CHECK(zero.sink.downs[0].cause == PeerDownCause::kUnreachable);
   CHECK_CONTAINS(zero.sink.downs[0].text, "rank 1 did not connect to rank 0 at 127.0.0.1:");
+  CHECK_CONTAINS(zero.sink.downs[0].text, "no TCP connection arrived");
+}
+
+TEST_CASE("connect_to__without_a_reply_to_TCP_names_a_firewall_and_what_to_open") {
+  // A listener whose queue is full: the kernel drops what comes next, as a firewall does.
+  io::OsError error;
+  const auto listener = io::listen_tcp(io::SocketAddress::loopback(AF_INET, 0), 0, error);
+  REQUIRE(listener.has_value());
+  REQUIRE(::listen(listener->get(), 0) == 0);
+  const io::SocketAddress address = io::SocketAddress::local_of(listener->get());
+  std::vector<io::UniqueFd> waiting;
+  for (int i = 0; i < 4; ++i) {
+    auto fd = io::start_connect_tcp(address, 0, error);
+    REQUIRE(fd.has_value());
+    waiting.push_back(std::move(*fd));
+  }
+  Node one(1, 2);
+  one.connect_to(0, address, 200 * base::kMillisecond);
+  REQUIRE(serve({&one}, [&] { return one.sink.downs.size() == 1; }));
+  CHECK(one.sink.downs[0].cause == PeerDownCause::kUnreachable);
+  CHECK_CONTAINS(one.sink.downs[0].text, "rank 1 could not reach rank 0 at " + address.format() + " within 0.2 s: ");
+  CHECK_CONTAINS(one.sink.downs[0].text, "no reply to TCP. A firewall drops the connections");
+  CHECK_CONTAINS(one.sink.downs[0].text, "let TCP pass to this port");
+  CHECK_CONTAINS(one.sink.downs[0].text, "net.ipv4.ip_local_port_range");
 }
 
 TEST_CASE("hello__mismatches_are_explained_on_both_sides") {
@@ -419,7 +443,7 @@ TEST_CASE("hello__silence_ends_after_the_timeout_on_both_sides") {
   one.connect_to(0, io::SocketAddress::local_of(listener->get()), 250 * base::kMillisecond);
   REQUIRE(serve({&one}, [&] { return one.sink.downs.size() == 1; }));
   CHECK(one.sink.downs[0].cause == PeerDownCause::kUnreachable);
-  CHECK_CONTAINS(one.sink.downs[0].text, "no hello within 0.1 s");
+  CHECK_CONTAINS(one.sink.downs[0].text, "TCP connects, but no hello came within 0.1 s");
 }
 
 TEST_CASE("read_frames__malformed_bytes_close_that_connection_only") {

@@ -1,0 +1,117 @@
+"""TCP that a firewall drops in one direction while all else passes: every rank says within seconds which port of which
+rank, and what to open."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from checks import assert_names
+from testbed_lab import needs_testbed
+
+from mlt.testbed import Testbed, libbpf, links, programs
+
+pytestmark = needs_testbed
+pytest.importorskip("mlt._core")
+
+DROP_SYN = programs.Source(Path(__file__).parent / "drop_syn.bpf.c", "drop_syn")
+RENDEZVOUS = 29_001
+LISTENERS = (32_768, 65_535)  # ports that the system chooses
+
+# Prints the time of each line of the log and of the error.
+JOB = """
+import logging, sys, time
+import numpy as np
+import mlt
+began = time.monotonic()
+class Handler(logging.Handler):
+    def emit(self, record):
+        print(f"{time.monotonic() - began:.2f} s: WAITS {record.getMessage()}", flush=True)
+logging.getLogger("mlt").addHandler(Handler())
+rank, size = int(sys.argv[1]), int(sys.argv[2])
+try:
+    with mlt.Context(rank, size, master_addr="10.77.0.1", rendezvous_port=29001, connect_timeout=8, datapath="udp",
+                     secret="a secret of this test only") as context:
+        context.all_reduce(np.ones(1000, np.float32), timeout=30)
+    print("DONE")
+except mlt.MltError as error:
+    print(f"{time.monotonic() - began:.2f} s: FAILED {error}", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def dropping(bed: Testbed, host: str, target: str, ports: tuple[int, int], folder: Path) -> Iterator[None]:
+    """Drop new TCP connections of ``host`` to ports of ``target``, until the testbed is gone."""
+    program = libbpf.Program(programs.compile_into(DROP_SYN, folder), DROP_SYN.program)
+    table = program.table("dropping")
+    try:
+        table.update(struct.pack("=I", 0), socket.inet_aton(bed.address(target)) + struct.pack("=II", *ports))
+        links.attach(bed.layout.link(host).lower, bed.path, program.fd, "drop_syn", ingress=False)
+        yield
+    finally:
+        table.close()
+        program.close()
+
+
+def texts_of(bed: Testbed, ranks: int) -> list[str]:
+    started = [
+        bed.popen(
+            f"host{rank}", [sys.executable, "-c", JOB, str(rank), str(ranks)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    return [one.communicate(timeout=60)[0] for one in started]
+
+
+def judged(text: str) -> tuple[str, str]:
+    """The first line of the log, which came within seconds, and the error."""
+    waits, failed = re.search(r"WAITS (.*)", text), re.search(r"FAILED (.*)", text)
+    assert waits is not None, text
+    assert failed is not None, text
+    assert float(text.split(" s: ")[0]) < 7.0
+    return waits[1], failed[1]
+
+
+def test_start__names_the_control_port_that_is_blocked_at_both_ranks(tmp_path: Path) -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed, dropping(bed, "host1", "host0", LISTENERS, tmp_path):
+        (waits_0, failed_0), (waits_1, failed_1) = map(judged, texts_of(bed, 2))
+    port = re.search(r"rank 0 at 10\.77\.0\.1:(\d+)", failed_1)
+    assert port, failed_1
+    where = f"10.77.0.1:{port[1]}"
+    assert_names(waits_0, f"the TCP connection of rank 1 (10.77.0.2) to {where}", "let TCP pass to this port")
+    assert_names(waits_1, f"its TCP connection to rank 0 at {where}", "let TCP pass to this port")
+    assert_names(failed_0, f"rank 1 did not connect to rank 0 at {where}", "no TCP connection arrived", "let it pass")
+    assert_names(failed_1, f"could not reach rank 0 at {where}", "no reply to TCP", "let TCP pass to this port")
+    for text in (waits_0, waits_1, failed_0, failed_1):
+        assert_names(text, "ip_local_port_range")
+        assert "UDP" not in text
+
+
+def test_start__names_the_rendezvous_port_that_is_blocked_at_both_ranks(tmp_path: Path) -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed, dropping(bed, "host1", "host0", (RENDEZVOUS, RENDEZVOUS), tmp_path):
+        zero, one = map(judged, texts_of(bed, 2))
+    for text in zero:
+        assert_names(text, "rank 1", "no firewall blocks TCP to port 29001 of this host")
+    for text in one:
+        assert_names(text, "no reply to TCP", "a firewall drops the connections", "let TCP pass to 10.77.0.1:29001")
+
+
+def test_start__between_two_others_is_known_to_every_rank(tmp_path: Path) -> None:
+    with Testbed(hosts=3, rate="200mbit") as bed, dropping(bed, "host2", "host1", LISTENERS, tmp_path):
+        zero, one, two = texts_of(bed, 3)
+    assert_names(judged(one)[1], "rank 2 did not connect to rank 1 at 10.77.0.2:", "no TCP connection arrived")
+    waits, failed = judged(two)
+    assert_names(waits, "its TCP connection to rank 1 at 10.77.0.2:", "let TCP pass to this port")
+    # Rank 0, which is connected to both and uses them, may end first.
+    assert re.search(r"rank 1 (at|\()\s?10\.77\.0\.2:\d+", failed), failed
+    assert re.search("no reply to TCP|no TCP connection with rank 1", failed), failed
+    assert_names(zero.partition("FAILED ")[2], "rank 1", "rank 2", "to this port")
+    assert re.search("no reply to TCP|no TCP connection arrived|no TCP connection with rank 1", zero), zero
