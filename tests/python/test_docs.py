@@ -18,7 +18,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("exa
 OTHERS = "BYTEPS|DMLC|GLOO|HOROVOD|KERAS|MKL|NCCL|OMP|OMPI|PMIX|SLURM|SUDO|XDG"  # first words of others' variables
 VARIABLE = re.compile(
     rf"_?(MLT|{OTHERS})_[A-Z][A-Z_]*|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK|LOCAL_WORLD_SIZE"
-    "|PYTHONUNBUFFERED"
+    "|PYTHONUNBUFFERED|TORCH_DEVICE_BACKEND_AUTOLOAD|LD_LIBRARY_PATH"
 )
 # How modules read the environment: the name of a variable must then be one of the above.
 READS = re.compile(r"(environ|env|variables\.\w+|getenv)$")

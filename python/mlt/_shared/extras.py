@@ -49,7 +49,7 @@ def how_to_install(extra: str, *packages: str) -> str:
         return f"{pip()} install 'mlt[{extra}]'"
     chosen = [f"'{one}'" for one in wanted if package_of(one) in packages]
     assert chosen, f"extra {extra} has none of {packages}"
-    return f"{pip()} install {' '.join(chosen)}  # of mlt[{extra}]"
+    return f"{pip()} install {' '.join(chosen)} # of mlt[{extra}]"
 
 
 def require(module: str, what: str, product: str, extra: str, *packages: str) -> None:

@@ -17,6 +17,7 @@ from mlt.cli.ending import interrupted
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
+from mlt.diagnosis import frameworks
 from mlt.diagnosis.doctor import Finding, examine
 from mlt.diagnosis.messages import DEFAULT_PORT
 from mlt.errors import MltError
@@ -32,6 +33,8 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 @click.option(
     "--job", is_flag=True, help="Run on every rank of a job: rank 0 serves, the others examine the network to it."
 )
+@click.option("--framework", type=click.Choice(frameworks.NAMES), metavar="NAME",
+              help=f"Check whether mlt works here with {', '.join(frameworks.FRAMEWORKS)} or nccl.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65_535), default=DEFAULT_PORT, show_default=True,
               help="TCP port of --serve, here or on HOST.")  # fmt: skip
 @click.option(
@@ -54,6 +57,7 @@ def app(
     serve: bool,
     once: bool,
     job: bool,
+    framework: str | None,
     port: int,
     interface: str | None,
     policy: str | None,
@@ -74,15 +78,21 @@ def app(
     and ECN of every class, loss, round-trip time, versions. With --switch: compare a switch's drops, marks and queues
     with the policy.
 
+    With --framework: check the framework's version, that mlt's plugin for it imports, and its entry points; for NCCL,
+    that the plugin's library loads.
+
     Changes nothing, and needs no privilege. Exits with 1 if there is a problem; "optional" findings do not count.
 
     \b
     mlt doctor                    this host
     mlt doctor --fix              what would mend each finding
+    mlt doctor --framework torch  whether PyTorch will find the backend "mlt"
     mlt doctor --serve            on one host, then on another: mlt doctor HOST
     """
-    if sum((target is not None, serve, job, switch is not None)) > 1:
-        raise click.UsageError("give one of HOST, --serve, --job and --switch")
+    if sum((target is not None, serve, job, switch is not None, framework is not None)) > 1:
+        raise click.UsageError("give one of HOST, --serve, --job, --switch and --framework")
+    if framework is not None:
+        _finish(_shown(frameworks.examine_framework(framework, os.environ), json, fix=fix))
     if not (target or serve or job or switch):
         _finish(_shown(examine(), json, fix=fix))
     from mlt.diagnosis import command

@@ -74,7 +74,7 @@ def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
     """Run every check, the most basic first."""
     env = os.environ if environ is None else environ
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _library, lambda: _variables(env), _kernel, lambda: _interface(env), _other_interfaces, _buffers, _limits,
+        check_library, lambda: _variables(env), _kernel, lambda: _interface(env), _other_interfaces, _buffers, _limits,
         _offloads, _kernel_features, _processors, _extras, _testbed,
     )  # fmt: skip
     return [finding for check in checks for finding in check()]
@@ -95,7 +95,8 @@ def _variables(environ: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding("problem", str(error), "set it right, or unset it: a job would end with this error")
 
 
-def _library() -> Iterator[Finding]:
+def check_library() -> Iterator[Finding]:
+    """Whether the native library loads."""
     try:
         import_module("mlt._core")
     except ImportError as error:

@@ -43,7 +43,7 @@ def mlt_without(hidden: tuple[str, ...], *words: str) -> subprocess.CompletedPro
         (("matplotlib",), ("perf", "--local", "--plot", "x.png"), ("perf",)),
         (("scipy",), ("plan", "assign", CLUSTER), ("plan",)),
         (("networkx",), ("plan", "topology", "build", "fat-tree", "4"), ("plan",)),
-        (("pyavd",), ("switch", "generate", POLICY, "--target", "eos"), ("switch", "pyavd")),
+        (("pyavd",), ("switch", "generate", POLICY, "--target", "eos"), ("switch",)),
     ],
     ids=lambda value: " ".join(value[:2]),
 )
@@ -59,5 +59,5 @@ def test_command__names_the_package_and_how_to_install_it(
 
 def test_validators__those_missing_are_named() -> None:
     done = mlt_without(("netutils",), "switch", "check", POLICY, "--target", "nxos", "--validators")
-    assert_names(" ".join((done.stdout + done.stderr).split()), "netutils", how_to_install("switch", "netutils"))
+    assert_names(" ".join((done.stdout + done.stderr).split()), "netutils", how_to_install("switch"))
     assert "Traceback" not in done.stderr

@@ -205,7 +205,7 @@ def test_library__that_does_not_load_is_a_problem(monkeypatch: pytest.MonkeyPatc
         raise ImportError(f"{name}: wrong ELF class")
 
     monkeypatch.setattr(doctor, "import_module", broken)
-    (finding,) = only(doctor._library)
+    (finding,) = only(doctor.check_library)
     assert finding.level == "problem"
     assert "wrong ELF class" in finding.what
 

@@ -29,7 +29,7 @@ def test_how_to_install__names_the_extra() -> None:
     assert extras.requirements() == {"plan": ("networkx>=3", "scipy(>=1.10)"), "perf": ("mpi4py",)}
     assert extras.how_to_install("perf") == "pip install 'mlt[perf]'"
     assert extras.how_to_install("plan") == "pip install 'mlt[plan]'"
-    assert extras.how_to_install("plan", "scipy") == "pip install 'scipy(>=1.10)'  # of mlt[plan]"
+    assert extras.how_to_install("plan", "scipy") == "pip install 'scipy(>=1.10)' # of mlt[plan]"
 
 
 @pytest.mark.usefixtures("plan_and_perf")
