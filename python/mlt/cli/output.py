@@ -12,7 +12,10 @@ _UNBOUNDED = 10_000
 
 
 class Output(Console):
-    """A console that leaves a closed pipe to ``run``."""
+    """A console that leaves a closed pipe to ``run``, and prints square brackets as they are."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(markup=False, **more)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
