@@ -450,6 +450,7 @@ class Engine {
   // Ranks that a collective in progress waits for, as far as this rank knows; empty for other operations.
   std::vector<std::uint16_t> awaited_ranks(OperationId operation) const;
   bool is_peer_up(std::uint16_t peer) const;
+  bool has_peer_left(std::uint16_t peer) const;  // it was up and said goodbye
   // Why a peer failed (it died, fell silent, ...); empty while it is up, connecting, or after it said goodbye.
   std::string peer_failure(std::uint16_t peer) const;
 

@@ -153,18 +153,6 @@ bool Connection::is_up() {
     send_introduction();
     return true;
   }
-  if (engine_->is_peer_up(peer_rank())) {
-    was_up_ = true;
-    if (!introduction_receive_) {
-      ReceiveOptions options;
-      options.from = peer_rank();
-      options.tag = kIntroductionTag;
-      options.data = std::as_writable_bytes(std::span(introduced_)).first(introduced_.size() - 1);
-      options.up_to = true;
-      introduction_receive_ = engine_->post_recv(options);
-    }
-  }
-  if (!was_up_) return false;
   return has_introduction();
 }
 
@@ -177,14 +165,31 @@ void Connection::send_introduction() {
   engine_->post_send(options);
 }
 
+void Connection::receive_introduction() {
+  ReceiveOptions options;
+  options.from = peer_rank();
+  options.tag = kIntroductionTag;
+  options.data = std::as_writable_bytes(std::span(introduced_)).first(introduced_.size() - 1);
+  options.up_to = true;
+  options.timeout_ns = kNoLimitNs;
+  introduction_receive_ = engine_->post_recv(options);
+}
+
 bool Connection::has_introduction() {
-  if (!introduction_receive_) fail(ErrorCode::kPeerFailed, "accept", engine_->peer_failure(peer_rank()));
+  if (!introduction_receive_) {
+    if (engine_->is_peer_up(peer_rank())) {
+      receive_introduction();
+    } else if (engine_->has_peer_left(peer_rank()) || !engine_->peer_failure(peer_rank()).empty()) {
+      // It came and went between two calls of NCCL.
+      fail(ErrorCode::kPeerFailed, "accept", engine_->peer_failure(peer_rank()));
+    } else {
+      return false;
+    }
+  }
   const std::optional<Completion> done = engine_->test(*introduction_receive_);
   if (!done) return false;
-  if (done->failed()) {
-    introduction_receive_.reset();  // its completion is taken: a later call fails alike
-    fail(ErrorCode::kPeerFailed, "accept", done->error);
-  }
+  introduction_receive_.reset();  // its completion is taken
+  if (done->failed()) fail(ErrorCode::kPeerFailed, "accept", done->error);
   peer_ = introduced_.data();
   return true;
 }

@@ -94,6 +94,7 @@ class Connection {
   [[noreturn]] void fail(ErrorCode code, const std::string& what, const std::string& cause) const;
   void report_end() const;
   void send_introduction();
+  void receive_introduction();
   bool has_introduction();
 
   const LibraryPin pin_;       // declared first: everything else ends before
@@ -105,7 +106,6 @@ class Connection {
   std::string introduction_;            // of this process to the receiver
   std::array<char, 128> introduced_{};  // of the sender
   std::optional<OperationId> introduction_receive_;
-  bool was_up_ = false;
   std::uint64_t posted_ = 0;
   std::uint64_t bytes_ = 0;  // of transfers that are complete
   std::uint64_t repaired_segments_ = 0;

@@ -20,8 +20,6 @@ namespace mlt::nccl {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
-// A receive waits for as long as its sender computes. Peers that die are noticed without a limit.
-constexpr std::int64_t kNoLimitNs = 10LL * 365 * 24 * 3600 * kSecondNs;
 constexpr std::int64_t kMinPeerTimeoutNs = 1'000'000;  // below it, the pauses between heartbeats would be 0
 constexpr std::int64_t kConnectTimeoutNs = 60 * kSecondNs;
 constexpr std::uint32_t kMaxPaths = 16;

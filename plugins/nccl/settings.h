@@ -11,6 +11,9 @@ namespace mlt::nccl {
 
 inline constexpr int kTrafficClasses = 7;  // of the default DSCPs (Options::data_dscp), the only ones here
 
+// A receive waits for as long as its sender computes. Peers that die are noticed without a limit.
+inline constexpr std::int64_t kNoLimitNs = 10LL * 365 * 24 * 3600 * 1'000'000'000;
+
 struct Settings {
   Options options;  // without rank, job and secret, which each connection has of its own
   Interface interface;

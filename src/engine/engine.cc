@@ -392,6 +392,9 @@ std::vector<std::uint16_t> Engine::awaited_ranks(OperationId operation) const { 
 bool Engine::is_peer_up(std::uint16_t peer) const {
   return peer < impl_->loop.options().ranks && impl_->loop.peers().state(peer) == engine::PeerState::kUp;
 }
+bool Engine::has_peer_left(std::uint16_t peer) const {
+  return peer < impl_->loop.options().ranks && impl_->loop.peers().state(peer) == engine::PeerState::kLeft;
+}
 std::string Engine::peer_failure(std::uint16_t peer) const {
   const bool failed =
       peer < impl_->loop.options().ranks && impl_->loop.peers().state(peer) == engine::PeerState::kFailed;

@@ -1,6 +1,8 @@
 // One connection of the control channel. Private to control_*.cc.
 #pragma once
 
+#include <unistd.h>
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -9,6 +11,7 @@
 
 #include "io/control/control_channel.h"
 #include "io/control/liveness.h"
+#include "io/os/fork_guard.h"
 
 namespace mlt::io {
 
@@ -17,9 +20,15 @@ std::string seconds_text(base::DurationNs duration);
 
 struct ControlChannel::Connection {
   Connection(FrameStream frames, State initial, base::TimeNs deadline)
-      : stream(std::move(frames)), state(initial), give_up_at(deadline) {}
+      : stream(std::move(frames)),
+        in_fork([fd = stream.fd()]() mutable {
+          if (fd >= 0) ::close(std::exchange(fd, -1));
+        }),
+        state(initial),
+        give_up_at(deadline) {}
 
   FrameStream stream;
+  ForkGuard in_fork;  // a child that outlives this process would else keep the connection up
   State state;
   bool outgoing = false;        // opened by this side
   bool proved = false;          // the remote end knows the job's secret

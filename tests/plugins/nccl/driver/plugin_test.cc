@@ -171,6 +171,7 @@ TEST_CASE("library__is_unloaded_and_loaded_again") {
       OK(net.close_send(sender));
     }
     MUST(::dlopen(MLT_NCCL_PLUGIN, RTLD_NOW | RTLD_NOLOAD) == nullptr);
+    MUST(run({}, [] {}));  // nothing of it is called at a fork
   }));
 }
 
@@ -312,6 +313,55 @@ TEST_CASE("close__of_the_receiver_right_after_its_receives_leaves_the_sends_comp
   }));
 }
 
+TEST_CASE("close__of_the_sender_right_after_its_sends_leaves_the_receives_complete") {
+  CHECK(run({{"MLT_NCCL_FAULTS", "drop=10%"}}, [] {
+    Net net(MLT_NCCL_PLUGIN, 8);
+    OK(net.init());
+    for (int round = 0; round < 10; ++round) {
+      void *sender = nullptr, *receiver = nullptr;
+      connect_pair(net, &sender, &receiver);
+      const std::vector<char> data = pattern(20'000, 16);
+      std::vector<char> got(data.size());
+      Pending received = receive(net, receiver, got.data(), got.size());
+      Pending sent = send(net, sender, data.data(), data.size());
+      finish(net, sent);
+      OK(net.close_send(sender));
+      finish(net, received);
+      MUST(got == data);
+      void* request = nullptr;
+      Result result = net.receive(receiver, got.data(), got.size(), &request);
+      if (result == mlt::nccl::kSuccess) result = finish_failing(net, request);
+      MUST(result == kRemoteError);
+      OK(net.close_receive(receiver));
+    }
+  }));
+}
+
+TEST_CASE("close__of_a_sender_that_sent_nothing_ends_the_accept") {
+  CHECK(run({}, [] {
+    Net net(MLT_NCCL_PLUGIN, 8);
+    OK(net.init());
+    for (int round = 0; round < 10; ++round) {
+      Handle handle;
+      void *listener = nullptr, *receiver = nullptr;
+      OK(net.listen(handle, &listener));
+      OK(net.close_send(connect_until_up(net, handle)));
+      const Deadline deadline(10);
+      Result result = mlt::nccl::kSuccess;
+      while (result == mlt::nccl::kSuccess && receiver == nullptr) {
+        result = net.accept(listener, &receiver);
+        MUST(!deadline.passed());
+      }
+      if (receiver == nullptr) {
+        MUST(result == kRemoteError && logged("accept from "));
+        MUST(net.accept(listener, &receiver) == kRemoteError);  // again
+      }
+      OK(net.close_listener(listener));
+      OK(net.close_receive(receiver));
+    }
+  }));
+}
+
 TEST_CASE("death__of_a_peer_is_an_error_that_names_it") {
   Channel channel;
   const auto [receiver, sender] = start_pair(
@@ -337,6 +387,34 @@ TEST_CASE("death__of_a_peer_is_an_error_that_names_it") {
       },
       [](Net&, void*, Channel& with) {
         with.wait();
+        ::raise(SIGKILL);
+      });
+  CHECK(succeeded(receiver));
+  CHECK(!succeeded(sender));
+}
+
+// A data loader's process that was forked has its parent's descriptors, and may outlive it.
+TEST_CASE("death__of_a_peer_whose_child_lives_on_is_noticed_at_once") {
+  Channel channel;
+  const auto [receiver, sender] = start_pair(
+      channel, {},
+      [](Net& net, void* connection, Channel& with) {
+        static std::array<char, 1'000> got;
+        const Pending received = receive(net, connection, got.data(), got.size());
+        with.signal();
+        const double start = now_seconds();
+        MUST(finish_failing(net, received.request) == kRemoteError && logged("died"));
+        MUST(now_seconds() - start < 20);
+        OK(net.close_receive(connection));
+      },
+      [](Net&, void*, Channel& with) {
+        with.wait();
+        const pid_t child = ::fork();
+        MUST(child >= 0);
+        if (child == 0) {
+          ::sleep(40);
+          ::_exit(0);
+        }
         ::raise(SIGKILL);
       });
   CHECK(succeeded(receiver));
