@@ -14,10 +14,10 @@ from rich.console import Console
 
 from mlt._shared.extras import how_to_install
 from mlt._shared.processes import interruptible
-from mlt.cli.ending import FAILED, USAGE, interrupted
+from mlt.cli.ending import interrupted
 from mlt.cli.output import Output
 from mlt.cli.output_option import FOLDER
-from mlt.cli.style import App, show_error
+from mlt.cli.style import App, show_error, status_of
 from mlt.cli.unit_option import LOSS, TIME, UnitOption
 from mlt.demo.problem import BadSettingError, DemoError
 
@@ -127,7 +127,7 @@ def demo(
             _run(console, settings)
     except DemoError as error:
         show_error(error)
-        raise SystemExit(USAGE if isinstance(error, BadSettingError) else FAILED) from None
+        raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt as error:
         Console(stderr=True).print("interrupted: all processes of the demo were ended", markup=False)
         raise SystemExit(interrupted(error)) from None

@@ -19,6 +19,7 @@ from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.demo.problem import DemoError
 from mlt.demo.processes import free_port_pair
+from mlt.job.configuration import MAX_RANKS
 from mlt.job.secret import own_secret
 
 HOST = "127.0.0.1"
@@ -29,8 +30,10 @@ app = App(context={"allow_interspersed_args": False})
 @app.command()
 def launch(
     command: Annotated[list[str], typer.Argument(help="Program of the workers, with its arguments.")],
-    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Number of workers.")] = 2,
-    services: Annotated[int, typer.Option("--services", "-s", min=0, help="Number of summation services.")] = 0,
+    workers: Annotated[int, typer.Option("--workers", "-n", min=1, max=MAX_RANKS, help="Number of workers.")] = 2,
+    services: Annotated[
+        int, typer.Option("--services", "-s", min=0, max=MAX_RANKS - 1, help="Number of summation services.")
+    ] = 0,
     grace: Annotated[
         float,
         typer.Option(

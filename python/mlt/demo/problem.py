@@ -7,5 +7,5 @@ class DemoError(RuntimeError):
     """The demo cannot continue; the message names the object, the cause and the fix."""
 
 
-class BadSettingError(DemoError):
+class BadSettingError(DemoError, ValueError):
     """An option or variable of the demo is wrong; nothing was started."""

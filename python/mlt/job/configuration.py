@@ -61,7 +61,12 @@ class JobConfig:
     def __post_init__(self) -> None:
         _check(self.world_size >= 1, f"world_size (WORLD_SIZE) is {self.world_size}; a job has 1 worker at least")
         _check(self.services >= 0, f"services (MLT_SERVICES) is {self.services}; it is 0 or more")
-        _check(self.size <= MAX_RANKS, f"{self.world_size} workers and {self.services} services; {MAX_RANKS} at most")
+        _check(
+            self.size <= MAX_RANKS,
+            f"services (MLT_SERVICES) is {self.services} with {self.world_size} workers; {MAX_RANKS} ranks at most"
+            if self.services
+            else f"world_size (WORLD_SIZE) is {self.world_size}; {MAX_RANKS} at most",
+        )
         _check(
             0 <= self.rank < self.size,
             f"rank (RANK) is {self.rank}; workers are 0 to {self.world_size - 1}"

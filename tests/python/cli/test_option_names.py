@@ -35,6 +35,12 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("perf", "--local", "--json", "missing/out.json"), ("--json", "missing/out.json", "No such file or directory")),
     (("perf", "127.0.0.1:x"), ("HOST", "127.0.0.1:x")),
     (("demo", "--bound", "1"), ("--bound", "below 1", "100%", "1%", "0.01")),
+    (("demo", "--steps", "0"), ("--steps", "0", "at least")),
+    (("demo", "--workers", "-1"), ("--workers", "-1", "at least")),
+    (("demo", "--seed", "-1"), ("--seed", "-1", "at least")),
+    (("launch", "-n", "100000", "true"), ("--workers", "100000", "65535")),
+    (("launch", "-s", "65535", "true"), ("--services", "65535", "65534")),
+    ((*SERVE_AT, "--services", "99999999"), ("--services (MLT_SERVICES) is 99999999", "65535")),
     (("testbed", "run", "--topology", "missing.yaml", "--", "true"), ("--topology missing.yaml", "cannot be read")),
     (("testbed", "run", "--hosts", "2", "--policy", "missing.yaml", "--", "true"), ("--policy", "missing.yaml")),
     (("testbed", "run", "--hosts", "0", "--", "true"), ("--hosts", "'0'", "from 1 to 64")),
@@ -108,6 +114,9 @@ def test_error__names_its_option_and_shows_the_right_form(
         (tmp_path / "plan.json").write_text("{}")
     if words[0] in ("serve", "perf"):
         pytest.importorskip("mlt._core")
+    if words[0] == "demo":
+        pytest.importorskip("torch")
+        pytest.importorskip("matplotlib")
     line, err = error_of(words, capsys)
     for one in named:
         assert one in line

@@ -68,7 +68,7 @@ def test_resolve__arguments_come_first() -> None:
         ({"RANK": "-1"}, "RANK is '-1'"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0'"),
         ({"WORLD_SIZE": "70000"}, "WORLD_SIZE is '70000'.*1 to 65535"),
-        ({"WORLD_SIZE": "65535", "MLT_SERVICES": "1"}, "65535 at most"),
+        ({"WORLD_SIZE": "65535", "MLT_SERVICES": "1"}, "65535 ranks at most"),
         ({"MLT_JOB": ""}, "MLT_JOB"),
         ({"MLT_JOB": "x" * 1_001}, "MLT_JOB.*1,001 characters; 1,000 at most"),
         ({"MASTER_ADDR": ""}, "MASTER_ADDR"),
