@@ -12,6 +12,8 @@ import pytest
 from checks import assert_names
 from mlt.tensorflow import requirement
 
+from mlt._shared.extras import how_to_install
+
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -55,7 +57,7 @@ def test_import__with_keras_on_torch_fails_before_torch_is_imported() -> None:
 def test_import__without_tensorflow_says_how_to_install_it() -> None:
     done = run("import sys; sys.modules['tensorflow'] = None; import mlt.tensorflow")
     assert done.returncode == 1
-    assert_names(done.stderr, "ModuleNotFoundError", "mlt.tensorflow needs TensorFlow", "pip", "tensorflow>=2.21")
+    assert_names(done.stderr, "ModuleNotFoundError", "mlt.tensorflow needs TensorFlow", how_to_install("tensorflow"))
 
 
 def test_import__of_one_plugin_imports_no_other_framework() -> None:
