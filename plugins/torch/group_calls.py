@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mlt.torch.exchange import Exchange
 from mlt.torch.reductions import Landing
 from mlt.torch.staged_calls import StagedCalls
-from mlt.torch.staging import Device
+from mlt.torch.staging import Device, leaves
 from mlt.torch.tags import RING, ROUNDS_PER_CALL
 from mlt.torch.transfers import InProgress, TransferWork
 from mlt.torch.work import CallQueue, MltWork
@@ -94,25 +94,32 @@ class GroupCalls:
         *,
         also_uses: Sequence[torch.Tensor] = (),
         divisor: int = 1,
+        result: Any = None,
+        then: Callable[[], None] | None = None,
     ) -> TransferWork | MltWork:
         """Post collectives of the transport on these tensors, and divide the results by ``divisor``.
 
-        Now, unless calls in the queue, or others in progress, may use the same memory: then after them.
+        Now, unless calls in the queue, or others in progress, may use the same memory: then after them. ``result``: the
+        call's, lists of tensors, if ``tensors`` are not; ``then`` fills it once they are complete.
         """
         description, _ = self._describe(name, len(tensors))
-        result, observe = list(tensors), current_allowance().observe
+        tensors, observe = list(tensors), current_allowance().observe
+        if result is None:
+            result = tensors
 
         def start() -> TransferWork:
-            landings = [Landing(tensor) for tensor in result]
+            landings = [Landing(tensor) for tensor in tensors]
 
             def landed() -> None:
                 for landing in landings:
                     landing.land(divisor)
+                if then is not None:
+                    then()
 
             work = TransferWork(post(landings), description, result, self._publisher, landed, observe)
             return self._native.add(work)
 
-        if self._queue.is_idle and not self._native.uses([*result, *also_uses]):
+        if self._queue.is_idle and not self._native.uses([*leaves(result), *also_uses]):
             return start()
 
         def follow() -> None:

@@ -24,7 +24,7 @@ from mlt.torch.checks import check_configured, check_count, check_dense, check_t
 from mlt.torch.exchange import Exchange, as_bytes
 from mlt.torch.group_calls import GroupCalls
 from mlt.torch.monitored_barrier import MonitoredBarrier
-from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, in_lists, multiplied, reduction_of
+from mlt.torch.reductions import LISTED_BYTES, LOSSY, Landing, divisor_of, factor_of, in_lists, multiplied, reduction_of
 from mlt.torch.staged_calls import in_host_memory, receive_staged
 from mlt.torch.staging import Device, device_of, leaves, pieces_of
 from mlt.torch.tags import GroupTags
@@ -61,6 +61,14 @@ def _in_order(method: Callable[..., Any]) -> Callable[..., Any]:
         return group._stage(device, method, calls, tensors, rest, named)
 
     return call
+
+
+def _are_small_and_equal(outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a list of outputs is best gathered in one piece; the same on every rank."""
+    first = outputs[0]
+    return first.numel() * first.element_size() <= LISTED_BYTES and all(
+        one.numel() == first.numel() and one.dtype == first.dtype for one in outputs
+    )
 
 
 def _from_inputs(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,12 +258,49 @@ class MltProcessGroup(dist.ProcessGroup):
         for outputs, tensor in zip(output_lists, inputs, strict=True):
             check_dense([*outputs, tensor], "allgather")
             check_count(outputs, self.size(), "allgather", "output")
+        if all(map(_are_small_and_equal, output_lists)):
+            return self._gather_small(output_lists, inputs, opts)
 
         def program(exchange: Exchange) -> None:
             for outputs, tensor in zip(output_lists, inputs, strict=True):
                 collectives.all_gather(exchange, outputs, tensor, rank=self._rank)
 
         return self._calls.submit("allgather", program, output_lists, self._seconds(opts), calls=len(inputs))
+
+    def _gather_small(self, output_lists: Any, inputs: Any, opts: Any) -> Any:
+        """The all-gather of tensors whose copies cost less than sends and receives of each."""
+        shares = [
+            torch.empty((self.size(), outputs[0].numel()), dtype=outputs[0].dtype, device=outputs[0].device)
+            for outputs in output_lists
+        ]
+
+        def spread() -> None:
+            with torch.no_grad():
+                for outputs, rows in zip(output_lists, shares, strict=True):
+                    for output, row in zip(outputs, rows, strict=True):
+                        output.copy_(row.view(output.shape))
+
+        return self._gather_into(shares, inputs, opts, result=output_lists, then=spread)
+
+    def _gather_into(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any, **options: Any
+    ) -> Any:
+        seconds = self._seconds(opts)
+
+        def post(landings: Sequence[Landing]) -> list[Operation]:
+            return [
+                self._context.post_all_gather(
+                    as_bytes(landing.data),
+                    as_bytes(Landing(tensor).data),
+                    ranks=self._ranks,
+                    stream=self.stream,
+                    timeout=seconds,
+                )
+                for landing, tensor in zip(landings, inputs, strict=True)
+                if landing.data.numel()
+            ]
+
+        return self._calls.start("allgather", post, outputs, also_uses=inputs, **options)
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         """Copy group rank i's ``inputs[k]`` into ``output_lists[i][k]``."""
@@ -266,18 +311,16 @@ class MltProcessGroup(dist.ProcessGroup):
         """Copy group rank i's tensor into the i-th share of ``output``."""
         return self.allgather_into_tensor_coalesced([output], [tensor], opts)
 
+    @_from_inputs
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        check_dense([*outputs, *inputs], "allgather")
         for output, tensor in zip(outputs, inputs, strict=True):
             if output.numel() != tensor.numel() * self.size() or not output.is_contiguous():
                 raise ValueError(
                     f"mlt allgather: the output must be contiguous and hold {tensor.numel()} x {self.size()} elements; "
                     f"it holds {output.numel()}"
                 )
-        lists = [
-            [share.view_as(tensor) for share in output.detach().view(self.size(), -1)]
-            for output, tensor in zip(outputs, inputs, strict=True)
-        ]
-        return self.allgather(lists, inputs, opts)
+        return self._gather_into(outputs, inputs, opts)
 
     @_from_inputs
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
@@ -384,8 +427,36 @@ class MltProcessGroup(dist.ProcessGroup):
         self, output: Any, tensor: Any, output_splits: Any, input_splits: Any, opts: Any = None, *_: Any
     ) -> Any:
         """Exchange the parts of ``tensor``, cut along dimension 0 by the splits (empty: equal parts)."""
-        outputs = parts_by_splits(output, output_splits, self.size(), "output")
-        return self.alltoall(outputs, parts_by_splits(tensor, input_splits, self.size(), "input"), opts)
+        return self._all_to_all_parts([output], [tensor], output_splits, input_splits, opts)
+
+    @_from_inputs
+    def _all_to_all_parts(
+        self, outputs: Any, inputs: Any, output_splits: Any, input_splits: Any, opts: Any = None
+    ) -> Any:
+        check_dense([*outputs, *inputs], "alltoall")
+        (output,), (tensor,) = outputs, inputs
+        splits = {
+            f"{which}_splits": [
+                part.numel() * whole.element_size() for part in parts_by_splits(whole, given, self.size(), which)
+            ]
+            for which, whole, given in (("output", output, output_splits), ("input", tensor, input_splits))
+        }
+        seconds = self._seconds(opts)
+
+        def post(landings: Sequence[Landing]) -> list[Operation]:
+            return [
+                self._context.post_all_to_all(
+                    as_bytes(landing.data),
+                    as_bytes(Landing(tensor).data),
+                    **splits,
+                    ranks=self._ranks,
+                    stream=self.stream,
+                    timeout=seconds,
+                )
+                for landing in landings
+            ]
+
+        return self._calls.start("alltoall", post, outputs, also_uses=inputs)
 
     all_gather_single = _allgather_base  # type: ignore[assignment]
     all_gather_single_coalesced = allgather_into_tensor_coalesced  # type: ignore[assignment]

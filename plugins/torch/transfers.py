@@ -7,12 +7,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch.exchange import as_bytes
+from mlt.torch.staging import leaves
 from mlt.torch.work import CallQueue, failure_of, future_pair, publish
 
 import torch
@@ -56,7 +57,7 @@ class TransferWork(dist.Work):
     @property
     def memory(self) -> set[int]:
         """Addresses of the storages that the operations use."""
-        return _memory(self._result)
+        return _memory(leaves(self._result))
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         self.settle(timeout.total_seconds() if timeout > timedelta(0) else None)
@@ -115,7 +116,7 @@ class TransferWork(dist.Work):
         self.settle(None)
 
 
-def _memory(tensors: Sequence[torch.Tensor]) -> set[int]:
+def _memory(tensors: Iterable[torch.Tensor]) -> set[int]:
     return {tensor.untyped_storage().data_ptr() for tensor in tensors}
 
 

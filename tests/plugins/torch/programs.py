@@ -197,6 +197,24 @@ def verbs(context: mlt.Context, options: dict[str, Any]) -> Any:
     many = functional.all_gather_into_tensor_coalesced([torch.full((1,), float(rank))] * 2, dist.group.WORLD)
     assert [one.tolist() for one in many] == [[float(r) for r in range(size)]] * 2
 
+    # In one piece, each on its own because they are long, and of sizes that differ.
+    for rows in ([(2, 3)] * size, [(200, 300)] * size, [(i + 1, 2) for i in range(size)]):
+        for dtype in (torch.complex64, torch.bool, torch.bfloat16):
+            columns = torch.full(rows[rank][::-1], rank % 2, dtype=dtype).t()
+            copies = [torch.zeros(shape, dtype=dtype) for shape in rows]
+            dist.all_gather(copies, columns)
+            assert all(torch.equal(one, torch.full(rows[r], r % 2, dtype=dtype)) for r, one in enumerate(copies))
+    into = torch.zeros(3, 2 * size).t()
+    share = torch.zeros(2 * size, 3)
+    dist.all_gather_into_tensor(share, torch.full((3, 2), float(rank)).t())
+    assert [float(one) for one in share[:, 1]] == [float(r) for r in range(size) for _ in range(2)]
+    try:
+        dist.all_gather_into_tensor(into, torch.full((2, 3), float(rank)))
+    except (ValueError, RuntimeError):
+        pass
+    else:
+        raise AssertionError("an output that is not contiguous was taken")
+
     # A parameter, and a result of one, are values here: no part of a graph.
     parameter = torch.nn.Parameter(torch.ones(3))
     with torch.no_grad():

@@ -113,7 +113,7 @@ def group_of_two(context: Any) -> MltProcessGroup:
 def test_collectives__go_round_a_bounded_set_of_tags() -> None:
     recorder = Recorder()
     group = group_of_two(recorder)
-    works = [group.allgather([[torch.ones(1)] * 2] * 3, [torch.ones(1)] * 3) for _ in range(2_000)]
+    works = [group.allgather([[torch.ones(1), torch.ones(2)]] * 3, [torch.ones(1)] * 3) for _ in range(2_000)]
     works[-1].wait()
     for _ in range(100):
         group.send([torch.ones(1)], 1, 5).wait()
