@@ -435,12 +435,10 @@ class MltProcessGroup(dist.ProcessGroup):
     ) -> Any:
         check_dense([*outputs, *inputs], "alltoall")
         (output,), (tensor,) = outputs, inputs
-        splits = {
-            f"{which}_splits": [
-                part.numel() * whole.element_size() for part in parts_by_splits(whole, given, self.size(), which)
-            ]
+        output_splits, input_splits = (
+            [part.numel() * whole.element_size() for part in parts_by_splits(whole, given, self.size(), which)]
             for which, whole, given in (("output", output, output_splits), ("input", tensor, input_splits))
-        }
+        )
         seconds = self._seconds(opts)
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
@@ -448,7 +446,8 @@ class MltProcessGroup(dist.ProcessGroup):
                 self._context.post_all_to_all(
                     as_bytes(landing.data),
                     as_bytes(Landing(tensor).data),
-                    **splits,
+                    output_splits=output_splits,
+                    input_splits=input_splits,
                     ranks=self._ranks,
                     stream=self.stream,
                     timeout=seconds,
@@ -459,7 +458,7 @@ class MltProcessGroup(dist.ProcessGroup):
         return self._calls.start("alltoall", post, outputs, also_uses=inputs)
 
     all_gather_single = _allgather_base  # type: ignore[assignment]
-    all_gather_single_coalesced = allgather_into_tensor_coalesced  # type: ignore[assignment]
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base  # type: ignore[assignment]
