@@ -84,7 +84,7 @@ def test_extras__those_that_the_code_names_exist() -> None:
     for path in MODULES.values():
         text = path.read_text(encoding="utf-8")
         used |= {call[1:] for call in re.findall(r"(how_to_install)\(['\"]([\w-]+)['\"](?:, ['\"](\w+)['\"])?", text)}
-    assert {("plan", ""), ("torch", ""), ("perf", "mpi4py")} <= used
+    assert {("plan", ""), ("demo", ""), ("perf", "")} <= used
     wanted = extras.requirements()
     for extra, package in used:
         assert not package or package in map(extras.package_of, wanted[extra]), (extra, package)
