@@ -271,8 +271,9 @@ inline constexpr std::uint8_t kAlgorithmCount = 5;
 // Completion::missing_bytes is what this rank's receives missed.
 struct AllReduceOptions : CollectiveOptions {
   std::span<std::byte> data;  // as many elements on every rank
-  // Instead of data: tensors that are carried as one, in this order. They are copied, so many small ones cost one
-  // collective; they change only if it succeeds. The ranks compare the sum of their sizes, not each.
+  // Instead of data: tensors that are carried as one, in this order. They are copied, unless there is only
+  // one, so many small ones cost one collective, and change only if it succeeds. The ranks compare the sum of their
+  // sizes, not each.
   std::vector<std::span<std::byte>> tensors;
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;

@@ -10,9 +10,9 @@
  * that is newer or older than the header that a program was compiled with then reads and writes only what both know,
  * and rejects an option that it does not know.
  *
- * Deliberately absent, because the engine does not have it: receives of an unknown size, peers that join at run time,
- * and a connect that does not block. Push-pull through summation services, several paths and faults have only a C++ and
- * a Python API. */
+ * Deliberately absent, because the engine does not have it: a number of ranks that changes, and ranks that come back
+ * after they failed. Push-pull through summation services, several paths and faults have only a C++ and a Python API.
+ */
 #ifndef MLT_C_H
 #define MLT_C_H
 
@@ -213,7 +213,8 @@ typedef struct mlt_collective_options {
   uint16_t root;      /* gather, broadcast, reduce and scatter */
   uint16_t algorithm; /* all-reduce: the same on every rank */
   /* All-reduce and broadcast, instead of output: tensors that are carried as one, in this order, through memory of the
-   * library's. They change only if the collective succeeds. The ranks compare the sum of their sizes, not each. */
+   * library's, unless there is only one. They change then only if the collective succeeds. The ranks compare the sum of
+   * their sizes, not each. */
   const mlt_tensor* tensors;
   size_t tensor_count;
 } mlt_collective_options;

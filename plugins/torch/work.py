@@ -45,7 +45,7 @@ class MltWork(dist.Work):
     """A call in progress. ``wait`` raises RuntimeError with the call's name (``failure_of``).
 
     (torch's own work-from-future returns True from ``wait`` when the future failed: the caller would use garbage as a
-    result. This needs torch >= 2.13: under 2.6, C++ callers wait for ever on a Python subclass.)
+    result. Under torch 2.6, which is too old for mlt, C++ callers wait for ever on a Python subclass.)
     """
 
     def __init__(self, description: str, future: Future[Any] | None = None) -> None:

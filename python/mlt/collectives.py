@@ -75,8 +75,8 @@ class GroupCollectives:
         small, else at each of the ring's ``n - 1`` hops, or of the ``log2 n`` of halving.
 
         ``tensor`` may be a list of tensors of one element type, which are carried as one, in the order of the list: one
-        collective instead of one for each, for two copies of the data (docs/collectives.md says when that pays). They
-        change only if it succeeds. The ranks compare the sum of their sizes, not each.
+        collective instead of one for each, for two copies of the data (docs/collectives.md says when that pays). Those
+        of several tensors change only if it succeeds. The ranks compare the sum of their sizes, not each.
 
         ``algorithm``: "direct", "central", "ring" or "halving" instead of the one that fits the sizes of tensor and
         group (docs/collectives.md); the same on every rank. Only the ring loses anything, whatever the bound.

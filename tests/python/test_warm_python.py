@@ -54,7 +54,8 @@ def test_start__runs_a_text_and_keeps_its_errors_apart() -> None:
 
 
 def test_kill__ends_one_and_what_it_printed_is_kept(tmp_path: Path) -> None:
-    program = "import signal\nprint('ready', flush=True)\nprint('more', flush=True)\nsignal.pause()"
+    # In one write: a program that is killed between two has printed only the first.
+    program = "import signal\nprint('ready\\nmore', flush=True)\nsignal.pause()"
     killed, other = start(tmp_path, program), start(tmp_path, program)
     assert killed.stdout.readline() == other.stdout.readline() == "ready\n"
     with pytest.raises(subprocess.TimeoutExpired):

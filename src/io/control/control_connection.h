@@ -1,8 +1,6 @@
 // One connection of the control channel. Private to control_*.cc.
 #pragma once
 
-#include <unistd.h>
-
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -20,12 +18,7 @@ std::string seconds_text(base::DurationNs duration);
 
 struct ControlChannel::Connection {
   Connection(FrameStream frames, State initial, base::TimeNs deadline)
-      : stream(std::move(frames)),
-        in_fork([fd = stream.fd()]() mutable {
-          if (fd >= 0) ::close(std::exchange(fd, -1));
-        }),
-        state(initial),
-        give_up_at(deadline) {}
+      : stream(std::move(frames)), in_fork([this] { stream.close(); }), state(initial), give_up_at(deadline) {}
 
   FrameStream stream;
   ForkGuard in_fork;  // a child that outlives this process would else keep the connection up

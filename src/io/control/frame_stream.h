@@ -53,6 +53,9 @@ class FrameStream {
     return bytes;
   }
 
+  // Only this process's descriptor: the remote end notices once no process has one.
+  void close() { fd_.reset(); }
+
   // Nothing more will be queued: the remote end reads what is pending and then end of file.
   void end_output();
 
