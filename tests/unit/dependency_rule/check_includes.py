@@ -1,4 +1,4 @@
-"""The dependency rule of ARCHITECTURE.md, section 3, read from the sources.
+"""The dependency rule of CONTRIBUTING.md (layers), read from the sources.
 
 Which layer includes what, and that planners and switch_configs are plain Python.
 """

@@ -1,4 +1,4 @@
-"""The dependency rule of ARCHITECTURE.md, section 3, read from what the compiler made of the code.
+"""The dependency rule of CONTRIBUTING.md (layers), read from what the compiler made of the code.
 
 Two questions to static libraries:
  - Does anything in them refer to a socket, file, clock or thread? (`--pure`, by symbol)
