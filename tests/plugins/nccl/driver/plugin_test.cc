@@ -26,8 +26,10 @@ using mlt::nccl::kRemoteError;
 
 namespace {
 
-#ifdef __SANITIZE_THREAD__
-constexpr bool kForkMayHaveThreads = false;  // ThreadSanitizer forbids them after a fork of a process that has some
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+// ThreadSanitizer forbids them after a fork of a process that has some; AddressSanitizer's allocator (GCC 12) stays
+// locked for good if one of those was in it.
+constexpr bool kForkMayHaveThreads = false;
 #else
 constexpr bool kForkMayHaveThreads = true;
 #endif
