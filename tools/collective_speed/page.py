@@ -58,7 +58,7 @@ def page(tables: Sequence[tuple[str, Times]], skipped: str | None) -> str:
         "calls in five blocks, at the slowest rank. mlt and gloo are in the same processes and take turns; Open MPI's",
         "processes (`mpirun`) run right after these, and on one host only. The tensors are float32; the size is that",
         "of the whole tensor, of which each rank has a part in the verbs with parts; rank 0 is the root. Between ranks",
-        "of one host mlt and Open MPI use shared memory, gloo TCP.",
+        "of one host mlt and Open MPI use shared memory, gloo TCP; on testbeds its TCP uses cubic.",
     ]
     if skipped is not None:
         head.append(f"\nOpen MPI is missing: {skipped}")
