@@ -66,7 +66,10 @@ class TransferWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        return all(operation.done() for operation in tuple(self._operations))
+        if not all(operation.done() for operation in tuple(self._operations)):
+            return False
+        self.settle(None)  # at once; a caller that only polls reads the results next
+        return True
 
     def is_success(self) -> bool:
         return not self._operations and self._error is None

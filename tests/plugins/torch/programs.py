@@ -204,6 +204,16 @@ def verbs(context: mlt.Context, options: dict[str, Any]) -> Any:
             copies = [torch.zeros(shape, dtype=dtype) for shape in rows]
             dist.all_gather(copies, columns)
             assert all(torch.equal(one, torch.full(rows[r], r % 2, dtype=dtype)) for r, one in enumerate(copies))
+    # Whoever only polls finds the results too: a gathered list is filled, a mean of integers divided.
+    copies, sums = [torch.zeros(5) for _ in range(size)], torch.full((4,), 3 * size)
+    for work in (
+        dist.all_gather(copies, torch.full((5,), float(rank)), async_op=True),
+        dist.all_reduce(sums, op=dist.ReduceOp.AVG, async_op=True),
+    ):
+        while not work.is_completed():
+            time.sleep(0.001)
+    assert [float(one[4]) for one in copies] == [float(r) for r in range(size)]
+    assert sums.tolist() == [3 * size] * 4
     into = torch.zeros(3, 2 * size).t()
     share = torch.zeros(2 * size, 3)
     dist.all_gather_into_tensor(share, torch.full((3, 2), float(rank)).t())
