@@ -113,7 +113,10 @@ void PeerTable::throw_first_error(std::span<const PeerAddress> peers, std::int64
     // A peer that sent goodbye was up and had no work left: only operations with it need to report that.
     if (state == PeerState::kUp || state == PeerState::kLeft) continue;
     if (state != PeerState::kConnecting) {
-      if (failed == nullptr) {
+      // A peer that was up and ended may have ended because of the connection that this rank misses too.
+      const bool is_cause = failed != nullptr && failed->error_code == ErrorCode::kPeerFailed &&
+                            record.error_code != ErrorCode::kPeerFailed;
+      if (failed == nullptr || is_cause) {
         failed = &record;
         failed_rank = peer.rank;
       }

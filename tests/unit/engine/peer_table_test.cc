@@ -86,6 +86,19 @@ TEST_CASE("on_down__keeps_the_error_and_tells_a_goodbye_from_a_failure") {
   CHECK(table.segment_bytes(1) == 1'432);
 }
 
+TEST_CASE("wait_connected__names_a_missing_connection_before_a_peer_that_ended_because_of_it") {
+  PeerTable table(1, 4);
+  table.on_up(0, {kAddress}, 1'432, 1'432);
+  table.on_down(0, PeerDownCause::kLost, "rank 0 failed (about rank 2)");
+  table.on_down(2, PeerDownCause::kUnreachable, "rank 2 did not connect");
+  table.on_down(3, PeerDownCause::kUnreachable, "rank 3 did not connect");
+  const std::optional<Error> error = error_of_wait(table, {0, 2, 3}, kSecond);
+  REQUIRE(error);
+  CHECK(error->code() == ErrorCode::kRendezvous);
+  CHECK(error->peer() == 2);
+  CHECK(std::string(error->what()) == "rank 1: rank 2 did not connect");
+}
+
 TEST_CASE("wait_connected__returns_once_every_peer_is_up_or_has_left") {
   PeerTable table(0, 3);
   std::thread loop([&] {
