@@ -17,7 +17,8 @@ import mlt.torch.requirement  # noqa: F401 (before the first module that imports
 from mlt.torch.contexts import current_context, use_context
 from mlt.torch.fsdp import LossyReduceScatter
 from mlt.torch.hook import BoundedLossState, bounded_loss_hook
-from mlt.torch.process_group import MltProcessGroup, register_backend
+from mlt.torch.process_group import MltProcessGroup
+from mlt.torch.registration import register_backend
 from mlt.torch.replicas import verify_replicas
 
 from mlt._gradients.loss import LossSchedule, lossy, phases, warm_up

@@ -14,8 +14,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from mlt.torch.process_group import mlt_group
 from mlt.torch.reductions import factor_of, multiplied
+from mlt.torch.registration import mlt_group
 
 import torch
 import torch.distributed as dist

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch.contexts import current_context
-from mlt.torch.process_group import mlt_group
+from mlt.torch.registration import mlt_group
 from mlt.torch.rotation import TYPES as ROTATED_TYPES
 from mlt.torch.rotation import restore, rotate
 from mlt.torch.staging import Staged, device_of

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import mlt.torch
 import pytest
-import torch.distributed as dist
 from checks import assert_names
 from job import answers, run_job
-from mlt.torch.process_group import BACKEND
 
 
 @pytest.mark.parametrize(("workers", "drop"), [(2, 0.0), (3, 0.02)])
@@ -35,13 +33,6 @@ def test_ddp__trains_over_the_exact_collectives_without_the_hook() -> None:
     assert told[0]["calls"] == []
 
 
-def test_pending_collective__does_not_hold_up_the_end_of_a_failed_process() -> None:
-    failed, watching = run_job("unanswered")
-    assert failed.status == 1
-    assert "the program failed" in failed.output
-    assert watching.answer["gone_after"] < 20
-
-
 def test_monitored_barrier__names_the_first_that_is_missing_or_all() -> None:
     first, second, third = answers(run_job("barriers", workers=3, absent=[1], all=False), workers=3)
     assert_names(first, "Rank 1", "1000 ms")
@@ -60,11 +51,6 @@ def test_barrier__waits_for_the_last_rank() -> None:
 def test_current_context__says_what_to_call_first() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         mlt.torch.current_context()
-
-
-def test_register_backend__is_known_to_torch_and_may_be_repeated() -> None:
-    mlt.torch.register_backend()
-    assert BACKEND in dist.Backend.backend_list
 
 
 def test_lossy__sums_inside_may_lack_terms_and_are_the_same_everywhere() -> None:

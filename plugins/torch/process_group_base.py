@@ -1,0 +1,224 @@
+"""What every call of a process group needs: identity, timeouts, the way of a call on a device's tensors, the end."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from mlt.torch import contexts
+from mlt.torch.checks import check_configured
+from mlt.torch.group_calls import GroupCalls
+from mlt.torch.monitored_barrier import MonitoredBarrier
+from mlt.torch.staging import Device, device_of, leaves, pieces_of
+from mlt.torch.tags import GroupTags
+from mlt.torch.transfers import Transfers
+from mlt.torch.work import CallQueue
+
+import torch
+import torch.distributed as dist
+from mlt.job import ending
+from torch.distributed.distributed_c10d import _world
+
+if TYPE_CHECKING:
+    from mlt import Context
+
+BACKEND: Final = "mlt"
+
+
+def in_order(method: Callable[..., Any]) -> Callable[..., Any]:
+    """For a method whose first argument holds the tensors that it reads and writes: staged if they are on a device."""
+
+    @wraps(method)
+    def call(group: ProcessGroupBase, tensors: Any, *rest: Any, **named: Any) -> Any:
+        device = device_of(tensors, method.__name__)
+        parts = pieces_of(tensors) if device is not None else [(tensors, tensors, tensors)]
+        calls = [((part,), read, written) for part, read, written in parts]
+        return group._stage(device, method, calls, tensors, rest, named)
+
+    return call
+
+
+def from_inputs(method: Callable[..., Any]) -> Callable[..., Any]:
+    """For a method whose first argument holds the tensors that it writes, and the second those that it reads."""
+
+    @wraps(method)
+    def call(group: ProcessGroupBase, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
+        device = device_of([*leaves(outputs), *leaves(inputs)], method.__name__)
+        return group._stage(device, method, [((outputs, inputs), inputs, outputs)], outputs, rest, named)
+
+    return call
+
+
+class ProcessGroupBase(dist.ProcessGroup):
+    """A process group without collectives."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        rank: int,
+        ranks: tuple[int, ...],
+        group_id: str,
+        timeout: timedelta,
+        owns_context: bool = False,
+    ) -> None:
+        # pybind's constructor for Python subclasses takes (rank, size); the stubs only know the one with a store.
+        super().__init__(rank, len(ranks))  # type: ignore[call-arg, arg-type]
+        self._context = context
+        self._rank = rank
+        self._ranks = ranks
+        self._group_id = group_id
+        self._group_name = group_id
+        self._group_description = "undefined"
+        self._timeout = timeout
+        self._owns_context = owns_context
+        self._tags = GroupTags(group_id)
+        self._publisher = CallQueue(f"mlt-futures-{group_id}")
+        self._calls = GroupCalls(
+            context, ranks, own=rank, name=group_id, tag=self._tags.collectives, publisher=self._publisher
+        )
+        self._transfers = Transfers(
+            context, ranks, own=rank, tag=self._tags.point_to_point, name=group_id, publisher=self._publisher
+        )
+        self._monitored_barrier = MonitoredBarrier(context, ranks, own=rank, tag=self._tags.barriers)
+        # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.
+        atexit.register(_end_at_exit, weakref.ref(self))
+
+    @property
+    def context(self) -> Context:
+        """The context whose workers the group consists of."""
+        return self._context
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Rank in the context by group rank."""
+        return self._ranks
+
+    @property
+    def stream(self) -> int:
+        """Number of this group among the context's groups: a stream of its native collectives, above 0."""
+        return self._tags.stream
+
+    # -- identity, queried by torch ----------------------------------------------------------------------------------
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return len(self._ranks)
+
+    def getRank(self) -> int:
+        return self._rank
+
+    def getSize(self) -> int:
+        return len(self._ranks)
+
+    def name(self) -> str:
+        return BACKEND
+
+    def getBackendName(self) -> str:
+        return BACKEND
+
+    def setGroupName(self, name: str) -> None:
+        self._group_name = name
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    @property
+    def group_name(self) -> Any:
+        return self._group_name
+
+    def setGroupDesc(self, description: str) -> None:
+        self._group_description = description
+
+    @property
+    def group_desc(self) -> str:
+        return self._group_description
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    # torch 2.14 asks these of the backend of any group, in ``batch_isend_irecv`` for one.
+    def _get_backend(self, device: torch.device) -> Any:
+        return self
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return False
+
+    @property
+    def supports_time_estimate(self) -> bool:
+        return False
+
+    # -- end ---------------------------------------------------------------------------------------------------------
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the limit of later calls that bring none of their own."""
+        self._timeout = timeout
+
+    def shutdown(self) -> None:
+        """Complete the posted calls, end the helper threads, close the context that this group made."""
+        if self._calls.is_closed:
+            return
+        self._calls.close()
+        self._transfers.finish()
+        self._publisher.close()
+        if self._owns_context:
+            contexts.forget_context(self._context)
+            self._context.close()
+
+    def abort(self, *, failure: str = "") -> None:
+        """Shut down without waiting for calls in progress: closes the context first, which fails them.
+
+        ``failure``: as of ``Context.close``.
+        """
+        if not self._calls.is_closed:
+            self._context.close(failure=failure)
+            self.shutdown()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _seconds(self, opts: Any) -> float:
+        timeout = getattr(opts, "timeout", None)
+        return (timeout if timeout is not None and timeout > timedelta(0) else self._timeout).total_seconds()
+
+    def _stage(
+        self,
+        device: Device | None,
+        method: Callable[..., Any],
+        calls: Sequence[tuple[tuple[Any, ...], Any, Any]],
+        result: Any,
+        rest: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        """Make calls of ``method``, each with arguments, the tensors that it reads, and those that it writes."""
+        name = method.__name__.strip("_")
+
+        def start(arguments: Sequence[Any]) -> Any:
+            return method(self, *arguments, *rest, **named)
+
+        def check() -> None:
+            backends = _world.pg_backend_config.get(self, "")
+            for tensor in leaves([calls[0][1], calls[0][2]]):
+                check_configured(backends, BACKEND, tensor.device, name)
+
+        # torch says in the options whether its caller waits for the end.
+        is_awaited = not all(getattr(opts, "asyncOp", True) for opts in (*rest, *named.values()))
+        return self._calls.stage(name, device, start, calls, result, check=check, is_awaited=is_awaited)
+
+
+def root_of(opts: Any) -> int:
+    """The group rank that a call names as its root, else 0."""
+    return int(opts.rootRank) if opts is not None else 0
+
+
+def _end_at_exit(reference: weakref.ref[ProcessGroupBase]) -> None:
+    group = reference()
+    if group is not None:
+        group.abort(failure=ending.unhandled())
