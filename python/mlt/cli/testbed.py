@@ -96,7 +96,9 @@ def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Number of leaf switches.  [default: 2 with spines]",
         ),
         click.option(
-            "--queue", type=click.Choice(["ebpf", "red", "fifo"]), help="Type of the switch queues.  [default: ebpf]"
+            "--queue",
+            type=click.Choice(["ebpf", "red", "fifo"]),
+            help="Type of the switch queues.  [default: ebpf; without root fifo, with --policy red]",
         ),
         click.option("--seed", type=click.IntRange(min=0), help="Seed of the random losses.  [default: 1]"),
         click.option(
@@ -120,6 +122,14 @@ def _topology(file: Path | None, options: dict[str, Any]) -> Topology:
     if "hosts" not in given:
         raise BadTopologyError("the number of hosts is missing: give --hosts, or a --topology file")
     return topology.make(given)
+
+
+def _usable(shape: Topology) -> Topology:
+    """``shape`` with a queue that this host can make, if it names none; says which."""
+    shape, note = requirements.with_usable_queue(shape)
+    if note is not None:
+        click.echo(f"testbed: {note}", err=True)
+    return shape
 
 
 def _check_command(command: tuple[str, ...]) -> None:
@@ -149,8 +159,9 @@ def run(name: str | None, grace: float, port: int, counters: bool, command: tupl
     with _errors():
         _check_command(command)
         shape = _topology(options.pop("topology"), options)
-        bed = Testbed(shape, name=name or f"run-{os.getpid()}")
+        name = topology.check_name(name or f"run-{os.getpid()}")
         _enter_user_namespace()
+        bed = Testbed(_usable(shape), name=name)
         code = 0
 
         def failed(ending: runner.Ending) -> None:
@@ -205,7 +216,7 @@ def _enter_user_namespace() -> None:
 def up(name: str, **options: Any) -> None:
     """Create a testbed that stays until 'mlt testbed down'. Needs root."""
     with _errors(), _interrupted(), runner.interruptible():
-        bed = Testbed(_topology(options.pop("topology"), options), name=name)
+        bed = Testbed(_usable(_topology(options.pop("topology"), options)), name=name)
         bed.up(stays=True)
         for host, address in bed.layout.hosts.items():
             click.echo(f"{host} {address} (at {bed.layout.leaf_of[host]})")

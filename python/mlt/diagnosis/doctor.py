@@ -283,17 +283,19 @@ def _processors() -> Iterator[Finding]:
 
 
 def _testbed() -> Iterator[Finding]:
-    from mlt.testbed.requirements import in_user_namespace, is_privileged, kernel_has, problems, user_namespace_problem
+    from mlt.testbed import requirements
+    from mlt.testbed.requirements import in_user_namespace, is_privileged, kernel_has, problems
     from mlt.testbed.topology import make
 
     if not is_privileged():
-        why = user_namespace_problem()
-        if why is not None:
-            yield Finding("optional", f"mlt testbed: {why}", "sudo mlt testbed ...")
-        else:
-            yield Finding(
-                "optional", "mlt testbed: without root, 'run' with --queue red or fifo only", "sudo mlt testbed ..."
-            )
+        what, _, fix = (requirements.user_namespace_problem() or "").partition("): ")
+        if what:
+            yield Finding("optional", f"mlt testbed: {what})", fix)
+            return
+        lacks = [] if requirements.kernel_has_red() else ["--policy"]
+        lacks += [] if shutil.which("tc") and kernel_has("netem") else ["--loss"]
+        without = f", without {' and '.join(lacks)}" if lacks else ""
+        yield Finding("optional", f"mlt testbed: only 'run'{without}: the rest needs root", "sudo mlt testbed ...")
         return
     found = problems(make({"hosts": 2}))
     for problem in found:

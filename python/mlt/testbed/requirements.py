@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -19,6 +20,14 @@ from mlt.testbed.topology import Topology
 USER_NAMESPACE = "MLT_TESTBED_USER_NAMESPACE"
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 _PACKAGES = {"tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux", "setpriv": "util-linux"}
+# Sysctl, the value with which it forbids user namespaces, and one that allows them.
+_USER_NAMESPACE_SYSCTLS = (
+    ("kernel.unprivileged_userns_clone", "0", 1),  # Debian
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", 0),  # Ubuntu
+    ("user.max_user_namespaces", "0", 10_000),
+    ("user.max_net_namespaces", "0", 10_000),
+    ("user.max_mnt_namespaces", "0", 10_000),
+)
 # A discipline, and arguments that tc accepts for it on a fresh loopback interface.
 _PROBES = {
     "htb": "root handle 1: htb",
@@ -60,23 +69,58 @@ def user_namespace_problem() -> str | None:
     if done.returncode == 0:
         return None
     return (
-        f"not root, and the kernel refuses a user namespace ({done.stderr.strip()}): run as root (sudo), or allow it: "
-        "sysctl kernel.unprivileged_userns_clone=1, on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0"
+        "no CAP_NET_ADMIN and CAP_SYS_ADMIN, and the kernel refuses a user namespace "
+        f"({done.stderr.strip()}): {_root()}, or {_user_namespace_remedy()}"
     )
+
+
+def _root() -> str:
+    return "run with sudo" if os.geteuid() else "give this container both capabilities (docker run --privileged)"
+
+
+def _user_namespace_remedy(sysctls: Path = Path("/proc/sys")) -> str:
+    """The sysctls that forbid user namespaces here; without one it is a filter of system calls."""
+    off = []
+    for name, forbids, wanted in _USER_NAMESPACE_SYSCTLS:
+        with contextlib.suppress(OSError):
+            if (sysctls / name.replace(".", "/")).read_text(encoding="ascii").strip() == forbids:
+                off.append(f"{name}={wanted}")
+    if off:
+        return f"allow user namespaces (sudo sysctl -w {' '.join(off)})"
+    return "run outside the sandbox or container whose security policy forbids them (no sysctl does)"
 
 
 def private_run() -> None:
     """Mount a private /run, in a user namespace: the host's belongs to the real root."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"mlt", b"/run", b"tmpfs", 0, None) != 0:
-        raise MissingError([f"no private /run in the user namespace: {os.strerror(ctypes.get_errno())}"])
+        cause = os.strerror(ctypes.get_errno())
+        raise MissingError([f"no private /run in the user namespace ({cause}): run with sudo"])
 
 
 @cache
 def kernel_has(discipline: str) -> bool:
     """Whether the kernel has (or can load) a queueing discipline; tried in a temporary namespace."""
-    command = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", *_PROBES[discipline].split()]
+    root = [] if is_privileged() else ["-Ur"]
+    command = ["unshare", *root, "--net", "tc", "qdisc", "add", "dev", "lo", *_PROBES[discipline].split()]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def kernel_has_red() -> bool:
+    """Whether ``queue: red`` works here; false if the programs that would say it are not installed."""
+    return all(map(shutil.which, _PACKAGES)) and kernel_has("prio") and kernel_has("red")
+
+
+def with_usable_queue(topology: Topology) -> tuple[Topology, str | None]:
+    """If ``topology`` names no queue and the default needs what this host lacks: a copy with a queue that works here,
+    and one line about it. Else ``topology`` and None."""
+    if "queue" in topology.model_fields_set or not is_privileged():
+        return topology, None
+    missing = _program_problems()
+    if not missing or (topology.policy is not None and not kernel_has_red()):
+        return topology, None
+    queue = "fifo" if topology.policy is None else "red"
+    return topology.changed(queue=queue), f"using --queue {queue}, not the default ebpf: {'; '.join(missing)}"
 
 
 def can_load_programs() -> bool:
@@ -136,24 +180,29 @@ def problems(topology: Topology) -> list[str]:
             found.append(f"the kernel has no sch_{'ingress' if name == 'clsact' else name}: {_kernel_remedy(name)}")
     programs_missing = _program_problems()
     if topology.queue == "ebpf":
+        if programs_missing and (other := _other_queue(topology)):
+            programs_missing = [*programs_missing[:-1], f"{programs_missing[-1]} (or {other})"]
         found += programs_missing
-        if programs_missing and in_user_namespace():
-            found.append("or choose --queue red, which the kernel must have, or --queue fifo, which has no classes")
     elif programs_missing:
         if _lossy(topology):
-            found.append(
-                f"loss on {', '.join(_lossy(topology))} needs the eBPF injector: {'; '.join(programs_missing)}"
-            )
+            where = ", ".join(_lossy(topology))
+            found.append(f"loss on {where} needs mlt's eBPF program; {'; '.join(programs_missing)}")
         elif topology.loss and not kernel_has("netem"):
-            found.append(
-                "loss needs the eBPF injector or sch_netem, and there is neither: " + "; ".join(programs_missing)
-            )
+            needs = "loss needs mlt's eBPF program or sch_netem; the kernel has no sch_netem"
+            found.append("; ".join([needs, *programs_missing]))
     return found
+
+
+def _other_queue(topology: Topology) -> str:
+    """What to change of a topology that asks for the program, if something would help."""
+    if topology.policy is None:
+        return "leave --queue out, for plain queues" if "queue" in topology.model_fields_set else ""
+    return "choose --queue red" if kernel_has_red() else "leave --policy out, for plain queues"
 
 
 def _kernel_remedy(name: str) -> str:
     if name in ("red", "prio"):
-        return "choose --queue ebpf, or a distribution kernel (modprobe sch_red sch_prio)"
+        return "leave --queue out, or use a distribution kernel (modprobe sch_red sch_prio)"
     return "use a distribution kernel"
 
 

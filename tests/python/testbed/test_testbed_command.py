@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,8 @@ def as_nobody(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_testbed
-def test_run__without_root_enters_a_user_namespace() -> None:
-    """As nobody: plain queues and delays work, programs are refused with the reason."""
+def test_run__without_root_uses_what_a_user_namespace_allows() -> None:
+    """As nobody: plain queues, the default too, and delays work; what needs programs is refused with the way out."""
     module = ["-m", "mlt.cli.main", "testbed"]
     pythons = [sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"]
     python = next((one for one in pythons if as_nobody(one, *module, "schema").returncode == 0), None)
@@ -104,12 +105,38 @@ def test_run__without_root_enters_a_user_namespace() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] 10.77.0.1", "[1] 10.77.0.1"]
-    refused = as_nobody(*mlt, "run", "--hosts", "2", "--", "true")
-    assert refused.returncode == 1
-    assert "need real root" in refused.stderr
+    plain = as_nobody(*mlt, "run", "--hosts", "2", "--", "true")
+    assert plain.returncode == 0, plain.stderr
+    assert_names(plain.stderr, "--queue fifo", "need real root")
+    asked = as_nobody(*mlt, "run", "--hosts", "2", "--queue", "ebpf", "--", "true")
+    assert asked.returncode == 1
+    assert_names(asked.stderr, "need real root", "run with sudo", "leave --queue out")
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as policy:  # the checkout may lie where nobody may not look
+        policy.write(POLICY.read_text(encoding="utf-8"))
+        policy.flush()
+        Path(policy.name).chmod(0o644)
+        classes = as_nobody(*mlt, "run", "--hosts", "2", "--policy", policy.name, "--", "true")
+    if classes.returncode == 0:  # a kernel with sch_prio and sch_red
+        assert_names(classes.stderr, "--queue red", "need real root")
+    else:
+        assert_names(classes.stderr, "need real root", "run with sudo", "leave --policy out")
     stays = as_nobody(*mlt, "up", "--hosts", "2")
     assert stays.returncode == 1
     assert "needs root" in stays.stderr
+
+
+def test_run__where_the_kernel_refuses_namespaces_names_the_sysctl() -> None:
+    """In a user namespace that may have no other."""
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --inh-caps=-all --bounding-set=-all "$@"'
+    prefix = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"]
+    if not shutil.which("unshare") or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespace to try it in")
+    done = subprocess.run(
+        [*prefix, *MLT, "run", "--hosts", "2", "--", "true"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert_names(done.stderr, "CAP_NET_ADMIN", "unshare", "docker run --privileged", "user.max_user_namespaces=10000")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @needs_testbed
