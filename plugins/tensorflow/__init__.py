@@ -29,7 +29,6 @@ from mlt.tensorflow.collectives import (
     reducescatter,
 )
 from mlt.tensorflow.compression import Compression
-from mlt.tensorflow.exchange import BoundedLossState
 from mlt.tensorflow.optimizer import DistributedOptimizer
 from mlt.tensorflow.rank_ops import (
     broadcast_object_fn,
@@ -46,6 +45,7 @@ from mlt._gradients.loss import LossSchedule, lossy, phases, warm_up
 from mlt._gradients.statistics import StepStatistics
 from mlt._named import api
 from mlt._named.api import *  # noqa: F403 (its names are in __all__)
+from mlt._named.gradients import BoundedLossState
 
 __all__ = [
     "BoundedLossState",

@@ -17,26 +17,10 @@ from mlt.tensorflow.stateful import call, graph_name
 import tensorflow as tf
 from mlt._gradients.loss import check_bound, current_bound
 from mlt._named import job
-from mlt._named.controller import Handle
-from mlt._named.process_sets import ProcessSet, global_process_set, set_id
+from mlt._named.operations import start
+from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, ReduceOp, Sum, chosen_op
-from mlt._named.requests import Kind, Request
-
-
-def start(
-    kind: Kind, held: Arrays, name: str | None, process_set: ProcessSet, op: ReduceOp | None = None, **options: Any
-) -> Handle:
-    """Start an operation on arrays; the caller waits for it at once. ``name`` None: one from the count."""
-    own, number = job.controller(), set_id(process_set)
-    request = Request(
-        kind,
-        own.name(kind, number) if name is None else name,
-        held.specs,
-        set_id=number,
-        op="" if op is None else ReduceOp(op).name.lower(),
-        **options,
-    )
-    return own.submit(request, held)
+from mlt._named.requests import Kind
 
 
 def _size(process_set: ProcessSet) -> int:

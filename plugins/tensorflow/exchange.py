@@ -8,90 +8,21 @@ groups, if it has some, take the place of both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from mlt.tensorflow.arrays import Array, Arrays
-from mlt.tensorflow.collectives import check_sparse, start
+from mlt.tensorflow.collectives import check_sparse
 from mlt.tensorflow.compression import Compression, Compressor
 from mlt.tensorflow.stateful import call, graph_name
 
 import tensorflow as tf
-from mlt._gradients.loss import LossSchedule, check_bound
-from mlt._gradients.statistics import DEFAULT_HISTORY, StepRecorder
 from mlt._named import elements, job
 from mlt._named.controller import Handle, RejectedError
+from mlt._named.gradients import BoundedLossState, layers_of, listed, settle
 from mlt._named.groups import positions
+from mlt._named.operations import start
 from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, ReduceOp, check_lossy
-from mlt._named.requests import Spec
-
-DEFAULT_BUCKET_BYTES: Final = 4 << 20
-_SHOWN: Final = 12
-"""Variables that an error lists."""
-
-
-class BoundedLossState(StepRecorder):
-    """How much of the gradients may be lost, and the statistics of the last steps.
-
-    ``loss_bound`` in [0, 1): max fraction of a bucket's elements that may be lost in each hop of the sum; 0 is exact.
-    Or a function of step and layer (``warm_up``, ``phases``), the same on every rank; its step counts the exchanges of
-    this state, its layer 0 is the front layer. ``bucket_bytes``: size from which a bucket ends. ``history``: number of
-    steps whose statistics are kept. Of one optimizer, or of the tapes of one training loop. Raises ValueError for a
-    bound outside [0, 1) or no bucket size.
-
-    >>> state = BoundedLossState(loss_bound=0.1)
-    >>> state.latest is None  # before the first step; later state.latest.loss_fraction
-    True
-    """
-
-    def __init__(
-        self,
-        loss_bound: float | LossSchedule = 0.1,
-        *,
-        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
-        history: int = DEFAULT_HISTORY,
-    ) -> None:
-        if not callable(loss_bound):
-            check_bound(loss_bound)
-        if bucket_bytes < 1:
-            raise ValueError(f"bucket_bytes is {bucket_bytes}; give the size of a bucket in bytes, 1 or more")
-        super().__init__(history)
-        self.loss_bound = loss_bound
-        self.bucket_bytes = bucket_bytes
-        self.step = 0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether nothing may ever be lost."""
-        return self.loss_bound == 0
-
-    def bound(self, layer: int) -> float:
-        """The bound of a layer in the current step."""
-        return check_bound(self.loss_bound(self.step, layer)) if callable(self.loss_bound) else self.loss_bound
-
-    def exchange(self, handles: Sequence[Handle]) -> None:
-        """Wait for the layers' operations of a step, and record them. Raises HorovodInternalError."""
-        self.step += 1
-        step = None
-        for number, _ in enumerate(handles):
-            step = self._log.push(first=number == 0, last=number == len(handles) - 1)
-        for handle in handles:
-            handle.wait()
-            done = handle.completions
-            assert step is not None
-            self._log.result(
-                step,
-                pushed_bytes=sum(one.bytes for one in done),
-                missing_bytes=sum(one.missing_bytes for one in done),
-                repairs=sum(one.repairs for one in done),
-            )
-
-
-def loss_state(loss_bound: float | LossSchedule | BoundedLossState | None) -> BoundedLossState:
-    """The state of an argument ``loss_bound``; None: exact."""
-    if isinstance(loss_bound, BoundedLossState):
-        return loss_bound
-    return BoundedLossState(0.0 if loss_bound is None else loss_bound)
 
 
 class GradientExchange:
@@ -191,7 +122,8 @@ class GradientExchange:
 
         ``groups``: positions of dense gradients that the program wants in one operation.
         """
-        layers = self._layers(dense, groups)
+        limit = None if self.state.is_exact else self.state.bucket_bytes
+        layers = layers_of([one.nbytes for one in dense], limit, groups)
         buckets = [Arrays([dense[position] for position in layer]) for layer in layers]
         scales = {}
         if self._predivide != 1.0:
@@ -222,9 +154,9 @@ class GradientExchange:
                 handle.wait()
         except RejectedError as error:
             # One that the ranks disagree about; the others end as well, before the caller may go on.
-            for handle in [*handles, *rows]:
-                _settle(handle)
-            raise RejectedError(f"{error}; {_listed(dense, sparse, labels)}") from None
+            settle([*handles, *rows])
+            specs = [*Arrays(dense).specs, *Arrays(sparse[::2]).specs]
+            raise RejectedError(f"{error}; {listed(specs, labels)}") from None
         reduced = {
             position: array
             for layer, held in zip(layers, buckets, strict=True)
@@ -249,20 +181,6 @@ class GradientExchange:
         groups = self._groups
         return positions(groups if isinstance(groups, int) else [[id(one) for one in group] for group in groups], keys)
 
-    def _layers(self, dense: Sequence[Array], groups: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """Positions of the gradients of each operation, from the front: the groups, and the others by size."""
-        grouped = {position for group in groups for position in group}
-        layers: list[Sequence[int]] = list(groups)
-        bucket: list[int] = []
-        size = 0
-        for position in (one for one in range(len(dense)) if one not in grouped):
-            if not bucket or (size >= self.state.bucket_bytes and not self.state.is_exact):
-                bucket, size = [], 0
-                layers.append(bucket)
-            bucket.append(position)
-            size += dense[position].nbytes
-        return sorted(layers, key=min)
-
 
 def _label_of(variable: Any, number: int) -> str:
     """How errors call a variable."""
@@ -272,13 +190,6 @@ def _label_of(variable: Any, number: int) -> str:
 def is_variable(one: Any) -> bool:
     """Whether this is a variable, of TensorFlow or Keras."""
     return isinstance(one, tf.Variable) or isinstance(getattr(one, "value", None), tf.Variable)
-
-
-def _settle(handle: Handle) -> None:
-    try:
-        handle.wait()
-    except RejectedError:
-        return
 
 
 def _quotient(gradient: Any, size: int) -> Any:
@@ -291,14 +202,3 @@ def _quotient(gradient: Any, size: int) -> Any:
 def _divide(values: Array, size: int) -> None:
     (spec,) = Arrays([values]).specs
     elements.scale(values.reshape(-1).view("uint8"), spec[0], 1.0 / size)
-
-
-def _listed(dense: Sequence[Array], sparse: Sequence[Array], labels: Sequence[str]) -> str:
-    """This rank's gradients, for an error about a difference between ranks."""
-    specs: list[Spec] = [*Arrays(dense).specs, *Arrays(sparse[::2]).specs]
-    texts = [
-        f"{label} {dtype} {'x'.join(map(str, shape)) or 'scalar'}"
-        for label, (dtype, shape) in zip(labels, specs, strict=True)
-    ]
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return f"the gradients of rank {job.controller().rank} are {', '.join(texts[:_SHOWN])}{more}"

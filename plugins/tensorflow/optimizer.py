@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mlt.tensorflow.compression import Compression, Compressor
-from mlt.tensorflow.exchange import BoundedLossState, GradientExchange, is_variable, loss_state
+from mlt.tensorflow.exchange import GradientExchange, is_variable
 from mlt.tensorflow.placement import check_devices
 from mlt.tensorflow.requirement import require_keras_of_tensorflow
 from mlt.tensorflow.stateful import is_called_by
 
 import tensorflow as tf
 from mlt._gradients.loss import LossSchedule
+from mlt._named.gradients import BoundedLossState, loss_state
 from mlt._named.groups import chosen_groups
 from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, ReduceOp

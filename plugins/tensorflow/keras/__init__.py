@@ -9,7 +9,6 @@ from __future__ import annotations
 import mlt.tensorflow.keras.backend  # noqa: F401 (before the first module that imports keras)
 from mlt.tensorflow import elastic
 from mlt.tensorflow.compression import Compression
-from mlt.tensorflow.exchange import BoundedLossState
 from mlt.tensorflow.keras import callbacks
 from mlt.tensorflow.keras.models import PartialDistributedOptimizer, load_model
 from mlt.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
@@ -19,6 +18,7 @@ from mlt.tensorflow.optimizer import DistributedOptimizer
 from mlt._gradients.loss import phases, warm_up
 from mlt._named import api
 from mlt._named.api import *  # noqa: F403 (its names are in __all__)
+from mlt._named.gradients import BoundedLossState
 
 __all__ = [
     "BoundedLossState",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-from mlt.tensorflow.exchange import BoundedLossState
 from mlt.tensorflow.placement import check_devices
 from mlt.tensorflow.variables import broadcast_variables
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 from mlt._gradients.statistics import StepStatistics
 from mlt._named import basics
 from mlt._named.elastic import State
+from mlt._named.gradients import BoundedLossState
 from mlt._named.objects import allgather_object
 from mlt._named.process_sets import ProcessSet, global_process_set
 

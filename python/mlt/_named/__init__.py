@@ -14,7 +14,8 @@ rank; nothing was sent for them, and the next request works.
 - ``waiting``: which threads wait, and whether one is left that could submit more.
 - ``timeline``: records operations for trace viewers.
 - ``leader``: rank 0's side, with the coordinator.
-- ``controller``: ``Controller``, which frameworks use.
+- ``controller``: ``Controller``, which frameworks use; ``operations``: ``start``, an operation on their tensors.
+- ``gradients``: the loss that is allowed and the layers, for the plugins' exchanges of gradients.
 - ``job``, ``basics``, ``control``, ``process_sets``, ``objects``, ``reduce_ops``, ``compression``, ``groups``,
   ``elastic``: what of Horovod's API needs no framework; ``api`` has its names, which the plugins of all frameworks
   re-export.
