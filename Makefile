@@ -18,6 +18,7 @@
 #   make torch-suite  PyTorch's own tests of c10d, over mlt: all that gloo passes
 #   make recipes  every script of examples/pytorch over gloo and over mlt; installs Ray too (410 MB)
 #   make test-tensorflow  the tests of mlt.tensorflow, in an environment of their own (.venv-tensorflow, 1.6 GB)
+#   make test-mxnet  the tests of mlt.mxnet, in an environment of their own (.venv-mxnet, 0.3 GB; Python 3.10 or 3.11)
 #   make tensorflow-speed  steps per second on a testbed, tf.distribute over gRPC and mlt in turns (docs/tensorflow.md)
 #   make torch-speed  steps per second of DDP on a testbed, gloo and mlt in turns (docs/results/pytorch.md)
 #   make nccl-speed  NCCL's plugin and plain TCP, in turns, without a GPU (docs/results/nccl.md)
@@ -28,16 +29,18 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+MXNET ?= mxnet==1.9.1 numpy==1.23.5
 FUZZ_SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 TENSORFLOW_VENV := .venv-tensorflow
+MXNET_VENV := .venv-mxnet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow tensorflow-speed torch-speed nccl-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed torch-speed nccl-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -208,13 +211,28 @@ $(TENSORFLOW_VENV)/.packages: pyproject.toml tools/extra_requirements.py | build
 	  -r build/tensorflow-requirements.txt "pytest>=8" "pytest-timeout>=2.2"
 	@touch $@
 
-# What was compiled for .venv is packed again.
-$(TENSORFLOW_VENV)/.wheel: $(VENV)/.wheel $(TENSORFLOW_VENV)/.packages
-	rm -rf build/wheel-tensorflow
-	$(BIN)/python tools/pulse.py "packs the wheel" $(BIN)/python -m pip wheel -q --no-deps --no-build-isolation \
-	  -w build/wheel-tensorflow .
-	$(TENSORFLOW_VENV)/bin/python -m pip install -q --no-deps --force-reinstall build/wheel-tensorflow/mlt-*.whl
+# MXNet too: it needs an older numpy, and with it Python 3.11 or older.
+$(MXNET_VENV)/.packages: pyproject.toml tools/extra_requirements.py | build/.system
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info >= (3, 12) and 'MXNet needs Python 3.10 or 3.11: PYTHON=...')"
+	$(PYTHON) tools/pulse.py "makes $(MXNET_VENV)" $(PYTHON) -m venv $(MXNET_VENV)
+	$(PYTHON) tools/extra_requirements.py > build/mxnet-requirements.txt
+	$(PYTHON) tools/pulse.py "installs $(MXNET)" $(MXNET_VENV)/bin/python -m pip install -q $(MXNET) \
+	  -r build/mxnet-requirements.txt "pytest>=8" "pytest-timeout>=2.2"
 	@touch $@
+
+# What was compiled for .venv is packed again.
+build/wheel-again/.packed: $(VENV)/.wheel
+	rm -rf build/wheel-again
+	$(BIN)/python tools/pulse.py "packs the wheel" $(BIN)/python -m pip wheel -q --no-deps --no-build-isolation \
+	  -w build/wheel-again .
+	@touch $@
+
+$(TENSORFLOW_VENV)/.wheel $(MXNET_VENV)/.wheel: %/.wheel: %/.packages build/wheel-again/.packed
+	$*/bin/python -m pip install -q --no-deps --force-reinstall build/wheel-again/mlt-*.whl
+	@touch $@
+
+test-mxnet: $(MXNET_VENV)/.wheel
+	$(MXNET_VENV)/bin/python -m pytest -o addopts=-ra tests/plugins/mxnet $(PYTEST_ARGS)
 
 test-tensorflow: $(TENSORFLOW_VENV)/.wheel
 	$(TENSORFLOW_VENV)/bin/python -m pytest -o addopts=-ra tests/plugins/tensorflow $(PYTEST_ARGS)
@@ -245,4 +263,4 @@ format: $(VENV)/.tools
 	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cc' '*.c')
 
 clean:
-	rm -rf build $(VENV) $(TENSORFLOW_VENV) demo-report bench-report
+	rm -rf build $(VENV) $(TENSORFLOW_VENV) $(MXNET_VENV) demo-report bench-report

@@ -67,6 +67,17 @@ MODULES = {
         "plugins/tensorflow/elastic.py",
         "TensorFlowKerasState TensorFlowState run",
     ),
+    "horovod.mxnet": (
+        "mlt.mxnet",
+        "plugins/mxnet/__init__.py",
+        f"""
+    ccl_built cross_rank cross_size cuda_built ddl_built gloo_built gloo_enabled init is_initialized local_rank
+    local_size mpi_built mpi_enabled mpi_threads_supported nccl_built rank rocm_built shutdown size start_timeline
+    stop_timeline {SETS} {OPS} Compression DistributedOptimizer DistributedTrainer allgather allgather_object allreduce
+    allreduce_ alltoall broadcast broadcast_ broadcast_object broadcast_parameters grouped_allgather grouped_allreduce
+    grouped_allreduce_ grouped_reducescatter reducescatter
+""",
+    ),
     "horovod.torch.elastic": (
         "mlt.torch.horovod.elastic",
         "plugins/torch/horovod/elastic.py",
@@ -76,7 +87,8 @@ MODULES = {
 HEAD = """# Horovod's names
 
 Which public names of Horovod 0.28 each module has, and what it has beside them. `tools/horovod_names.py` writes this
-page from the code. [horovod.md](horovod.md) and [tensorflow.md](tensorflow.md) say what differs in meaning.
+page from the code. [horovod.md](horovod.md), [tensorflow.md](tensorflow.md) and [mxnet.md](mxnet.md) say what
+differs in meaning.
 
 | Horovod's module | mlt's module | names there | missing | mlt's own |
 |---|---|---|---|---|

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINKS = {
     "torch": ROOT / "plugins" / "torch",
     "tensorflow": ROOT / "plugins" / "tensorflow",
+    "mxnet": ROOT / "plugins" / "mxnet",
     "torch_autoload": ROOT / "plugins" / "torch_autoload",
     "nccl": ROOT / "plugins" / "nccl" / "python" / "nccl",
     "switch_configs": ROOT / "switch_configs",

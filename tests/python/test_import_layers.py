@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Source folder -> the name under which it installs.
 SOURCES = {
     "python/mlt": "mlt",
+    "plugins/mxnet": "mlt.mxnet",
     "plugins/tensorflow": "mlt.tensorflow",
     "plugins/torch": "mlt.torch",
     "plugins/torch_autoload": "mlt.torch_autoload",
@@ -48,6 +49,7 @@ LAYERS = (
     "mlt.switch_push",
     "mlt.simulation",
     "mlt.perf",
+    "mlt.mxnet",
     "mlt.tensorflow",
     "mlt.torch",
     "mlt.torch_autoload",
@@ -63,8 +65,9 @@ FRAMEWORKS = {
     "torch": ("mlt.torch", "mlt.torch_autoload", "mlt.perf", "mlt.demo", "mlt.cli", "studies"),
     "tensorflow": ("mlt.tensorflow",),
     "keras": ("mlt.tensorflow",),
+    "mxnet": ("mlt.mxnet",),
 }
-PLUGINS = ("mlt.tensorflow", "mlt.torch")
+PLUGINS = ("mlt.mxnet", "mlt.tensorflow", "mlt.torch")
 
 
 def modules() -> dict[str, Path]:

@@ -57,6 +57,7 @@ TESTED_BY = {
     "mlt.job.handshake_client": "python/job/test_rendezvous.py",
     "mlt.nccl.__main__": "plugins/nccl/test_nccl.py",
     "mlt.operation": "python/transport/test_context_waits.py",
+    "mlt.mxnet.": "plugins/mxnet/test_mxnet.py",
     "mlt.options._plan_paths": "python/options/test_paths.py",
     "mlt.options.arguments": "python/transport/test_bad_input.py",
     "mlt.perf.": "python/perf/test_perf_session.py",
@@ -116,7 +117,7 @@ TESTED_BY = {
 def mirrored(name: str) -> list[Path]:
     """The test files that have the name of the module ``name``."""
     parts = [part.lstrip("_") for part in name.split(".")[1:]]
-    if parts[0] in ("nccl", "tensorflow", "torch"):
+    if parts[0] in ("mxnet", "nccl", "tensorflow", "torch"):
         folder = (TESTS / "plugins").joinpath(*(parts[:-1] or parts))
     else:
         folder = (TESTS / "python").joinpath(*(parts[:-1] or ["transport"]))

@@ -178,6 +178,7 @@ FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework("torch", "torch", "mlt.torch", "pytorch.md", _REGISTERED, _torch),
     "tensorflow": Framework("tensorflow", "tensorflow", "mlt.tensorflow", "tensorflow.md"),
     "keras": Framework("tensorflow", "tensorflow", "mlt.tensorflow.keras", "tensorflow.md", more=_keras),
+    "mxnet": Framework("mxnet", "mxnet", "mlt.mxnet", "mxnet.md"),
     "horovod": Framework("torch", "torch", "mlt.torch.horovod", "horovod.md"),
     "byteps": Framework("torch", "torch", "mlt.torch.byteps", "horovod.md"),
     "torchft": Framework("torchft", "recipes", "mlt.torch.torchft", "pytorch.md", only=("torchft",)),
@@ -190,7 +191,6 @@ FRAMEWORKS: dict[str, Framework] = {
 }
 # Name -> what it is, and what to do instead.
 WITHOUT_PLUGIN: dict[str, tuple[str, str]] = {
-    "mxnet": ("MXNet", "sum its arrays with mlt.Context.all_reduce, or train with PyTorch or TensorFlow"),
     "jax": ("JAX", "average its arrays with mlt.Context.all_reduce"),
 }
 NAMES = (*FRAMEWORKS, "nccl", *WITHOUT_PLUGIN)
