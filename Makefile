@@ -40,7 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed torch-speed nccl-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed nccl-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -240,6 +240,10 @@ test-tensorflow: $(TENSORFLOW_VENV)/.wheel
 # As root; SPEED_ARGS="--workers 2 --losses 1% --turns 1": a part of it.
 tensorflow-speed: $(TENSORFLOW_VENV)/.wheel
 	$(BIN)/python tools/tensorflow_speed $(SPEED_ARGS)
+
+# As root; SPEED_ARGS="--workers 2 --losses 1% --turns 1": a part of it.
+mxnet-speed: $(MXNET_VENV)/.wheel
+	$(BIN)/python tools/mxnet_speed $(SPEED_ARGS)
 
 # As root; SPEED_ARGS="--rates 200mbit --losses 1% --turns 1": a part of it.
 torch-speed: $(VENV)/.wheel

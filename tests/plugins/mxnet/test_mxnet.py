@@ -48,6 +48,7 @@ def test_uneven_batches__are_an_error_everywhere_that_names_both_operations() ->
     ("how", "status", "cause"),
     [
         ("error", 1, "ended by ArithmeticError without hvd.shutdown()"),
+        ("operator", 1, "ended by mxnet.base.MXNetError without hvd.shutdown()"),
         ("Ctrl-C", -signal.SIGINT, "ended by KeyboardInterrupt without hvd.shutdown()"),
         ("signal", -signal.SIGKILL, "gone"),
     ],
