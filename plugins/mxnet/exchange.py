@@ -13,13 +13,14 @@ from mlt.mxnet.arrays import Arrays, check_dense, spec_of
 from mlt.mxnet.compression import Compression, Compressor
 
 import mxnet as mx
-from mlt._named import elements
+from mlt._named import elements, job
 from mlt._named.controller import Handle, RejectedError
 from mlt._named.gradients import BoundedLossState, layers_of, listed, settle
 from mlt._named.groups import positions
 from mlt._named.operations import start
-from mlt._named.process_sets import ProcessSet, global_process_set
+from mlt._named.process_sets import ProcessSet, global_process_set, set_id
 from mlt._named.reduce_ops import Average, check_lossy
+from mlt._named.requests import Request, Spec
 
 
 class GradientExchange:
@@ -43,6 +44,7 @@ class GradientExchange:
         self.name = name
         self.state = BoundedLossState(0.0) if state is None else state
         self._compression = compression
+        self._agreed: tuple[Spec, ...] = ()
         self._predivide = float(gradient_predivide_factor)
         self._num_groups = num_groups
         self._process_set = process_set
@@ -52,13 +54,14 @@ class GradientExchange:
     def __call__(self, gradients: Sequence[mx.nd.NDArray], labels: Sequence[str]) -> None:
         """Replace gradients, the front layer's first, by their averages. ``labels``: their names in errors.
 
-        Raises HorovodInternalError; if the ranks disagree, some gradients may be averages already.
+        Raises HorovodInternalError; if the ranks have different gradients, none was changed.
         """
         if not gradients:
             return
         for gradient, label in zip(gradients, labels, strict=True):
             check_dense(gradient, f"the gradient of {label}")
-        sizes = [elements.elements(shape) * elements.item_bytes(dtype) for dtype, shape in map(spec_of, gradients)]
+        specs = tuple(map(spec_of, gradients))
+        sizes = [elements.elements(shape) * elements.item_bytes(dtype) for dtype, shape in specs]
         groups = positions(self._num_groups, range(len(sizes))) if self._num_groups else ()
         layers = layers_of(sizes, self.state.bucket_bytes, groups)
         scales = {}
@@ -67,6 +70,8 @@ class GradientExchange:
         handles: list[Handle] = []
         contexts: dict[int, tuple[Arrays, list[Any]]] = {}
         try:
+            if len(layers) > 1:
+                self._agree(specs)
             for number in reversed(range(len(layers))):
                 pairs = [self._compression.compress(gradients[position]) for position in layers[number]]
                 held = Arrays([tensor for tensor, _ in pairs], in_place=True)
@@ -89,9 +94,18 @@ class GradientExchange:
         except RejectedError as error:
             # One that the ranks disagree about; the others end as well, before the caller may go on.
             settle(handles)
-            raise RejectedError(f"{error}; {listed([spec_of(one) for one in gradients], labels)}") from None
+            raise RejectedError(f"{error}; {listed(specs, labels)}") from None
         for number, layer in enumerate(layers):
             held, of = contexts[number]
             for position, result, ctx in zip(layer, held.results(), of, strict=True):
                 if result is not gradients[position]:
                     gradients[position][:] = self._compression.decompress(result, ctx)
+
+    def _agree(self, specs: tuple[Spec, ...]) -> None:
+        """Compare the gradients with those of the other ranks, before the first step: a rank with more layers than
+        another would wait for it. Raises HorovodInternalError."""
+        if specs == self._agreed:
+            return
+        number = set_id(self._process_set)
+        job.controller().submit(Request("barrier", f"{self.name}/all", specs, set_id=number)).wait()
+        self._agreed = specs

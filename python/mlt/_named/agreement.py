@@ -8,7 +8,7 @@ from typing import Any
 from mlt._named import elements
 from mlt._named.requests import Answer, Request, Spec
 
-_SAME_SHAPE = ("allreduce", "broadcast", "reducescatter")
+_SAME_SHAPE = ("allreduce", "broadcast", "reducescatter", "barrier")
 _ROWS_DIFFER = ("allgather", "alltoall")
 _WITH_JOINED = ("allreduce", "barrier", "add_set", "remove_set")
 

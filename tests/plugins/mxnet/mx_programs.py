@@ -343,6 +343,25 @@ def trainer_with_different_parameters_is_an_error_that_lists_them() -> None:
     assert np.array_equal(layer.weight.data().asnumpy(), before)
 
 
+@check
+def trainer_with_more_layers_than_another_is_an_error_that_lists_the_gradients() -> None:
+    net = gluon.nn.Sequential()
+    for _ in range(2 + hvd.rank()):
+        net.add(gluon.nn.Dense(3, in_units=3))
+    net.initialize()
+    layers = hvd.BoundedLossState(0.0, bucket_bytes=1)
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", loss_bound=layers)
+    before = [param.data().asnumpy() for param in net.collect_params().values()]
+    for _ in range(2):
+        with autograd.record():
+            loss = net(mx.nd.ones((1, 3))).sum()
+        loss.backward()
+        with fails(hvd.HorovodInternalError, "4 on rank 0", "6 on rank 1", "weight float32"):
+            trainer.step(1)
+    for values, param in zip(before, net.collect_params().values(), strict=True):
+        assert np.array_equal(values, param.data().asnumpy())
+
+
 def module_of(inputs: Any, labels: Any) -> Any:
     """A module of the older API, differently initialised on each rank."""
     data = mx.sym.Variable("data")
