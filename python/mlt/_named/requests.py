@@ -17,11 +17,12 @@ GLOBAL_SET: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One operation of one rank. ``tensors`` has several entries for a grouped operation, which is one request.
+    """One operation of one rank. ``tensors`` has several entries for a grouped operation, which is one request; those
+    of a "barrier" are compared only.
 
     ``root``: rank in the job. ``splits`` of an alltoall: rows for each rank of the set, None for equal parts.
     "missing" is a question to the coordinator: which ranks did not submit ``name`` yet, whose kind is ``op``.
-    ``tensors`` of a "barrier" are not sent, only compared. ``bound``: loss bound. ``ranks``: of a process set to add. ``priority``: of those that are ready at the same time,
+    ``bound``: loss bound. ``ranks``: of a process set to add. ``priority``: of those that are ready at the same time,
     the highest is first; that of the set's first rank counts. ``layer`` of ``layers``: 0 is the front layer, which the
     transport sends first; those of the set's first rank count. "waits" is no operation either: the rank has waited for
     those with the keys ``waits`` for some time, and could submit more in the threads ``others`` only, as of when it had
