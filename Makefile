@@ -21,6 +21,7 @@
 #   make test-mxnet  the tests of mlt.mxnet, in an environment of their own (.venv-mxnet, 0.3 GB; Python 3.10 or 3.11)
 #   make tensorflow-speed  steps per second on a testbed, tf.distribute over gRPC and mlt in turns (docs/tensorflow.md)
 #   make torch-speed  steps per second of DDP on a testbed, gloo and mlt in turns (docs/results/pytorch.md)
+#   make test-van  builds BytePS's van and tests it; PS_LITE=DIR: over that tree of ps-lite (docs/byteps-van.md)
 #   make nccl-speed  NCCL's plugin and plain TCP, in turns, without a GPU (docs/results/nccl.md)
 #   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
 #   make lint    ruff, mypy, clang-format
@@ -40,7 +41,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed nccl-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed nccl-speed build-van test-van lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -254,6 +255,19 @@ nccl-speed: $(VENV)/.wheel
 	$(BIN)/cmake --preset default
 	$(BIN)/cmake --build --preset default --target mlt_nccl nccl_tcp nccl_speed
 	$(BIN)/python tools/nccl_speed.py $(NCCL_SPEED_ARGS)
+
+# PS_LITE: a tree of ps-lite of your own; else the one in BytePS's source package is downloaded.
+PS_LITE ?= build/byteps/3rdparty/ps-lite
+build/byteps/3rdparty/ps-lite: tools/ps_lite.py | $(VENV)/.tools
+	$(BIN)/python tools/ps_lite.py $@
+
+build-van: $(VENV)/.tools $(PS_LITE)
+	bash tools/install_van_packages.sh $(PS_LITE)
+	$(BIN)/cmake --preset default -DMLT_PS_LITE=$(abspath $(PS_LITE))
+	$(BIN)/cmake --build --preset default --target van_programs
+
+test-van: build-van
+	$(BIN)/python -m pytest tests/plugins/byteps/test_van.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.wheel
 	$(BIN)/ruff check python plugins switch_configs tests tools examples studies

@@ -1,13 +1,18 @@
 #include "variables.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
+#include <type_traits>
 #include <utility>
-
-#include "mlt.h"
 
 namespace mlt::nccl {
 
@@ -167,6 +172,93 @@ std::optional<bool> parse_boolean(std::string_view text) {
   if (word == "1" || word == "true" || word == "yes") return true;
   if (word == "0" || word == "false" || word == "no") return false;
   return std::nullopt;
+}
+
+namespace {
+
+constexpr std::size_t kMaxSecretBytes = 4'096;
+
+// The content of the file without the newline at its end.
+std::string read_secret(const std::string& path) {
+  const auto fail = [&](const std::string& text) { reject("MLT_JOB_SECRET_FILE", path, text); };
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(std::string("it cannot be read: ") + std::strerror(errno));
+  struct stat found{};
+  std::string content(kMaxSecretBytes + 2, '\0');
+  const bool is_known = ::fstat(file, &found) == 0;
+  const ssize_t size = ::read(file, content.data(), content.size());
+  ::close(file);
+  if (!is_known || size < 0) fail("it cannot be read");
+  if (S_ISREG(found.st_mode) &&
+      ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0 || (found.st_uid != 0 && found.st_uid != ::geteuid()))) {
+    fail("other users may read or write it: chown it to this user, and chmod 600");
+  }
+  content.resize(static_cast<std::size_t>(size));
+  for (const char end : {'\n', '\r'}) {
+    if (content.ends_with(end)) content.pop_back();
+  }
+  return content;
+}
+
+}  // namespace
+
+std::string job_secret() {
+  std::optional<std::string> secret;
+  if (const char* value = std::getenv("MLT_JOB_SECRET"); value != nullptr && *value != '\0') secret = value;
+  const std::optional<std::string> path = variable("MLT_JOB_SECRET_FILE");
+  if (secret && path) {
+    throw Error(ErrorCode::kConfig, "MLT_JOB_SECRET and MLT_JOB_SECRET_FILE are both set; keep one of them");
+  }
+  if (path) secret = read_secret(*path);
+  if (!secret) return "";
+  if (secret->size() < kMinSecretBytes || secret->size() > kMaxSecretBytes) {
+    throw Error(ErrorCode::kConfig,
+                std::string("the job secret (") + (path ? "MLT_JOB_SECRET_FILE" : "MLT_JOB_SECRET") + ") has " +
+                    std::to_string(secret->size()) + " bytes; it needs " + std::to_string(kMinSecretBytes) + " to " +
+                    std::to_string(kMaxSecretBytes) + ": make one with `openssl rand -hex 32`");
+  }
+  if (secret->find_first_not_of(secret->front()) == std::string::npos) {
+    throw Error(ErrorCode::kConfig, "the job secret is one repeated byte: make one with `openssl rand -hex 32`");
+  }
+  return *secret;
+}
+
+FaultOptions fault_variable(const char* variable_name) {
+  FaultOptions found;
+  const std::optional<std::string> text = variable(variable_name);
+  if (!text) return found;
+  for (const std::string& item : split(*text)) {
+    if (item.empty()) continue;
+    const std::size_t equals = item.find('=');
+    const std::string_view name = trimmed(std::string_view(item).substr(0, equals));
+    const std::string_view value =
+        equals == std::string::npos ? std::string_view() : trimmed(std::string_view(item).substr(equals + 1));
+    const auto take = [&](auto parsed, auto& into) {
+      if (!parsed) reject(variable_name, *text, "'" + item + "' has no valid value");
+      into = static_cast<std::remove_reference_t<decltype(into)>>(*parsed);
+    };
+    if (name == "drop")
+      take(parse_loss(value), found.drop);
+    else if (name == "duplicate")
+      take(parse_loss(value), found.duplicate);
+    else if (name == "reorder")
+      take(parse_loss(value), found.reorder);
+    else if (name == "corrupt")
+      take(parse_loss(value), found.corrupt);
+    else if (name == "delay_us")
+      take(parse_time(value, 1e3), found.delay_ns);
+    else if (name == "jitter_us")
+      take(parse_time(value, 1e3), found.jitter_ns);
+    else if (name == "seed")
+      take(parse_integer(value), found.seed);
+    else if (name == "control")
+      take(parse_boolean(value), found.control);
+    else
+      reject(variable_name, *text,
+             "'" + item +
+                 "' is not one of drop=1%, duplicate=, reorder=, corrupt=, delay_us=, jitter_us=, seed=, control=0");
+  }
+  return found;
 }
 
 }  // namespace mlt::nccl

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "mlt.h"
+
 namespace mlt::nccl {
 
 // The value without the spaces around it; nothing if it is unset or empty.
@@ -28,6 +30,11 @@ std::optional<double> parse_gbps(std::string_view text);
 std::optional<bool> parse_boolean(std::string_view text);
 // All of the text, up to 19 of the digits 0 to 9 after any zeros.
 std::optional<std::uint64_t> parse_integer(std::string_view text);
+
+// MLT_JOB_SECRET, or the content of MLT_JOB_SECRET_FILE; empty if neither is set.
+std::string job_secret();
+// Faults to inject, as "drop=1%,delay_us=50".
+FaultOptions fault_variable(const char* variable_name);
 
 std::string_view trimmed(std::string_view text);
 // The parts between commas, trimmed.

@@ -1,0 +1,46 @@
+#include "settings.h"
+
+#include <optional>
+#include <string>
+
+#include "nccl/variables.h"
+
+namespace mlt::van {
+
+namespace {
+
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+constexpr std::int64_t kNoLimitNs = 10LL * 365 * 24 * 3600 * kSecondNs;  // a receive waits for the next message
+constexpr std::int64_t kMinPeerTimeoutNs = 1'000'000;
+constexpr std::int64_t kConnectTimeoutNs = 300 * kSecondNs;
+constexpr std::int64_t kRecoveryTimeoutNs = 60 * kSecondNs;
+constexpr std::uint32_t kMaxOperations = 4'096;  // twice what a connection has in progress
+constexpr std::uint32_t kMaxTags = 64;
+
+}  // namespace
+
+Settings read_settings() {
+  Settings settings;
+  Options& options = settings.options;
+  options.ranks = 2;
+  options.secret = nccl::job_secret();
+  options.insecure = nccl::integer_variable("MLT_INSECURE", 0, 1).value_or(0) == 1;
+  options.faults = nccl::fault_variable("MLT_VAN_FAULTS");
+  options.datapath = nccl::variable("MLT_DATAPATH").value_or(options.datapath);
+  options.operation_timeout_ns = kNoLimitNs;
+  options.peer_timeout_ns =
+      nccl::time_variable("MLT_PEER_TIMEOUT", kMinPeerTimeoutNs).value_or(options.peer_timeout_ns);
+  options.suspended_timeout_ns =
+      nccl::time_variable("MLT_SUSPENDED_TIMEOUT", kMinPeerTimeoutNs).value_or(options.suspended_timeout_ns);
+  options.max_operations = kMaxOperations;
+  options.max_tags = kMaxTags;
+  settings.connect_timeout_ns = nccl::time_variable("MLT_CONNECT_TIMEOUT").value_or(kConnectTimeoutNs);
+  // ps-lite replaces a node only where its heartbeats are on.
+  const std::optional<std::string> heartbeats = nccl::variable("PS_HEARTBEAT_TIMEOUT");
+  if (heartbeats && nccl::parse_integer(*heartbeats).value_or(0) > 0) {
+    settings.recovery_timeout_ns = nccl::time_variable("MLT_VAN_RECOVERY_TIMEOUT").value_or(kRecoveryTimeoutNs);
+  }
+  return settings;
+}
+
+}  // namespace mlt::van
