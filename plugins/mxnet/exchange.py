@@ -1,7 +1,7 @@
 """``GradientExchange``: averages the gradients of one step over all ranks, in place.
 
-Gradients travel in layers of consecutive parameters. The back layers start first, each as soon as MXNet's engine has
-computed it, so that they travel while the backward pass goes on; the transport prefers the front layers.
+Gradients travel in layers of consecutive parameters. The back layers start first, each as soon as MXNet's engine
+reports its gradients, which it may do late: it runs many operators as one. The transport prefers the front layers.
 """
 
 from __future__ import annotations

@@ -362,12 +362,16 @@ def trainer_with_more_layers_than_another_is_an_error_that_lists_the_gradients()
         assert np.array_equal(values, param.data().asnumpy())
 
 
+def network_symbol() -> Any:
+    data = mx.sym.Variable("data")
+    first = mx.sym.FullyConnected(mx.sym.Flatten(data), num_hidden=16, name="first")
+    second = mx.sym.FullyConnected(mx.sym.Activation(first, act_type="relu"), num_hidden=10, name="second")
+    return mx.sym.SoftmaxOutput(second, name="softmax")
+
+
 def module_of(inputs: Any, labels: Any) -> Any:
     """A module of the older API, differently initialised on each rank."""
-    data = mx.sym.Variable("data")
-    hidden = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.Flatten(data), num_hidden=16), act_type="relu")
-    out = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(hidden, num_hidden=10), name="softmax")
-    module = mx.mod.Module(out)
+    module = mx.mod.Module(network_symbol())
     module.bind([("data", inputs.shape)], [("softmax_label", labels.shape)])
     mx.random.seed(7 + hvd.rank())
     module.init_params(mx.init.Xavier())
@@ -416,6 +420,20 @@ def module_with_the_kvstore() -> None:
     module.init_optimizer(kvstore="dist_sync_mlt", optimizer_params={"learning_rate": 0.1})
     assert module._optimizer.rescale_grad == 1 / (len(inputs) * hvd.size())
     train_module(module, inputs, labels)
+
+
+@check
+def module_fit_with_the_kvstore_and_with_the_optimizer() -> None:
+    inputs, labels = images(hvd.rank(), count=32)
+    inner = mx.optimizer.SGD(learning_rate=0.1, rescale_grad=1 / 8)
+    for options in ({"kvstore": "dist_sync_mlt"}, {"optimizer": hvd.DistributedOptimizer(inner)}):
+        batches = mx.io.NDArrayIter(inputs, labels, batch_size=8)
+        module = mx.mod.Module(network_symbol())
+        mx.random.seed(3)  # the same on all ranks, and so are the weights
+        module.fit(batches, num_epoch=2, initializer=mx.init.Xavier(), **options)
+        arguments, _ = module.get_params()
+        own = b"".join(arguments[name].asnumpy().tobytes() for name in sorted(arguments))
+        assert len(set(hvd.allgather_object(own))) == 1
 
 
 @check
