@@ -81,7 +81,6 @@ bool Incoming::wait_until_up() {
 }
 
 void Incoming::post_head(std::size_t slot) {
-  head_bytes_[slot] = 0;
   ReceiveOptions options;
   options.from = kSender;
   options.tag = kHeadTag;
@@ -97,31 +96,35 @@ void Incoming::receive() {
   std::array<Completion, kHeads> completions;
   while (!is_closing_) {
     const std::size_t taken = engine_->poll(completions, kWaitNs);
+    std::string failure;
     for (std::size_t i = 0; i < taken; ++i) {
       Completion& done = completions[i];
-      if (done.failed()) {
-        if (engine_->has_peer_left(kSender)) return;
-        const std::string cause = engine_->peer_failure(kSender);
-        throw Error(ErrorCode::kPeerFailed, cause.empty() ? done.error : cause);
-      }
       const auto found = operations_.find(done.operation);
       const Target target = found->second;
       operations_.erase(found);
-      if (target.is_head)
+      if (done.failed())
+        failure = done.error;
+      else if (target.is_head)
         head_bytes_[target.number] = done.total_bytes;
       else
         --waiting_[target.number - next_message_].missing;
     }
-    take_heads();
+    // What arrived is delivered even if the sender is gone: the last message comes with its goodbye.
+    take_heads(failure.empty());
     deliver_complete();
+    if (failure.empty()) continue;
+    if (engine_->has_peer_left(kSender)) return;
+    const std::string cause = engine_->peer_failure(kSender);
+    throw Error(ErrorCode::kPeerFailed, cause.empty() ? failure : cause);
   }
 }
 
 // Heads may arrive in another order than that of their numbers, which is that of the messages.
-void Incoming::take_heads() {
+void Incoming::take_heads(bool is_connected) {
   for (std::size_t slot = next_head_ % kHeads; head_bytes_[slot] != 0; slot = next_head_ % kHeads) {
     on_head(slot, head_bytes_[slot]);
-    post_head(slot);
+    head_bytes_[slot] = 0;
+    if (is_connected) post_head(slot);
     ++next_head_;
   }
 }

@@ -62,7 +62,7 @@ class Incoming {
   void receive();
   void post_head(std::size_t slot);
   void on_head(std::size_t slot, std::size_t bytes);
-  void take_heads();
+  void take_heads(bool is_connected);
   void deliver_complete();
 
   const Settings settings_;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kAcceptLookMs = 100;
 constexpr std::size_t kMaxComingUp = 1'024;  // connections that did not prove the job's secret yet
-constexpr std::chrono::milliseconds kReceiveLook{500};
+constexpr std::chrono::nanoseconds kReceiveLook{500'000'000};
 constexpr std::int32_t kScheduler = 1;  // ps-lite's id, which no other node takes over
 
 std::string name_of(std::int32_t id) {
@@ -120,7 +120,8 @@ std::string Transport::expired() const {
   return "";
 }
 
-Transport::Received Transport::receive() {
+Transport::Received Transport::receive(std::chrono::nanoseconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
   std::unique_lock lock(mutex_);
   while (true) {
     if (!messages_.empty()) {
@@ -130,7 +131,9 @@ Transport::Received Transport::receive() {
     }
     if (failure_.empty()) failure_ = expired();
     if (!failure_.empty()) return {std::nullopt, failure_};
-    arrived_.wait_for(lock, kReceiveLook);
+    const std::chrono::nanoseconds left = end - std::chrono::steady_clock::now();
+    if (left.count() <= 0) return {};
+    arrived_.wait_for(lock, std::min(left, kReceiveLook));
   }
 }
 

@@ -34,8 +34,8 @@ class Transport {
   };
   // Of a receive().
   struct Received {
-    std::optional<Message> message;  // none: this process cannot go on
-    std::string failure;             // why
+    std::optional<Message> message;
+    std::string failure;  // unless it is empty: why this process cannot go on
   };
   enum class Sent { kDone, kNodeLeft, kNodeLost, kFailed };
 
@@ -52,7 +52,8 @@ class Transport {
   // kFailed: there is no connection to that node, or receive() reports why it ended.
   Sent send(std::int32_t id, const Message& message);
   void deliver(Message message);  // to this node itself
-  Received receive();
+  // Blocks for up to `limit`; then there is neither a message nor a failure.
+  Received receive(std::chrono::nanoseconds limit);
   // Waits until what was sent has arrived, then says goodbye.
   void close();
 

@@ -8,10 +8,14 @@
 #include <ps/internal/van.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -59,6 +63,11 @@ class MltVan : public ps::Van {
   Part place(const Message& message, std::size_t index, std::uint64_t bytes);
   void remember_pull(const ps::Message& message);
   void unpack(const Message& message, ps::Meta* meta);
+  // Whether the application that the message is for can take it.
+  bool is_awaited(const ps::Meta& meta);
+  // The next message for ps-lite; nothing if this process cannot go on, which is logged.
+  std::optional<Message> next(ps::Meta* meta);
+  int hand_over(const Message& arrived, ps::Message* message);
 
   const bool pulls_in_place_ = pulls_in_place();
   std::mutex mutex_;
@@ -66,6 +75,15 @@ class MltVan : public ps::Van {
   std::map<std::pair<int, std::uint64_t>, ps::SArray<char>> registered_;  // by sender and key
   std::atomic<bool> has_registered_{false};
   std::unique_ptr<Transport> transport_;
+  // Of ps-lite's receiving thread: messages whose application has not started, and those that have.
+  struct Early {
+    std::chrono::steady_clock::time_point since;
+    ps::Meta meta;
+    Message message;
+  };
+  std::deque<Early> early_;
+  std::set<std::pair<int, int>> started_;
+  std::map<std::pair<int, int>, std::chrono::steady_clock::time_point> seen_;  // since when it is registered
 
   static bool pulls_in_place();
 };

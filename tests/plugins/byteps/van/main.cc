@@ -1,5 +1,6 @@
 // A node of ps-lite, whose role the environment says. Workers run the scenario that the command line names:
 //   exchange              pushes and pulls of many shapes, whose sums are compared
+//   nothing               starts and ends
 //   loop FILE             pushes until it is killed; creates FILE after the first
 //   recover FILE GO       pushes, creates FILE, and pushes again once GO is there; then creates GO.done
 // A server with MLT_TEST_RECOVERS takes the place of one that died, which is in the barrier at the end: it serves until
@@ -241,6 +242,8 @@ void run_worker(int count, char** arguments) {
   const std::string_view scenario = count > 1 ? arguments[1] : "";
   if (scenario == "exchange")
     exchange();
+  else if (scenario == "nothing")
+    ps::KVWorker<float>(0, 0);
   else if (scenario == "loop" && count == 3)
     loop(arguments[2]);
   else if (scenario == "recover" && count == 4)
