@@ -19,11 +19,15 @@ from mlt.cli.style import App
 
 # In the variable each word has a newline, and a period follows the last, for shells cut trailing newlines off; the last
 # word is the one to complete.
-# Files are the shell's own: each function falls back to them when mlt has no words.
+# Files, and behind ``--`` the words of another program, are the shell's own: each function falls back to them when mlt
+# has no words.
 _BASH = """\
 _mlt_complete() {
     local IFS=$'\\n'
     COMPREPLY=($(%(variable)s="$(printf '%%s\\n' "${COMP_WORDS[@]:1:COMP_CWORD}"; printf .)" mlt 2>/dev/null | cut -f1))
+    if [[ ${#COMPREPLY[@]} == 0 && ${COMP_WORDS[COMP_CWORD - 1]} == -- ]]; then
+        COMPREPLY=($(compgen -c -- "${COMP_WORDS[COMP_CWORD]}" | sort -u))
+    fi
 }
 complete -o default -F _mlt_complete mlt
 """
@@ -32,10 +36,12 @@ _ZSH = """\
 _mlt_complete() {
     local -a found
     local line
+    local -i dashes=${words[(i)--]}
     for line in "${(@f)$(%(variable)s="$(printf '%%s\\n' "${(@)words[2,CURRENT]}"; printf .)" mlt 2>/dev/null)}"; do
         [[ -n $line ]] && found+=("${${line%%%%$'\\t'*}//:/\\\\:}:${line#*$'\\t'}")
     done
     if (( $#found )); then _describe mlt found; return; fi
+    if (( dashes < CURRENT )); then words=("${(@)words[dashes + 1,-1]}"); (( CURRENT -= dashes )); _normal; return; fi
     [[ ${words[CURRENT]} == --*=* ]] && compset -P '*='
     _files
 }
@@ -43,12 +49,18 @@ compdef _mlt_complete mlt
 """
 _FISH = """\
 function __mlt_complete
-    set -l words (commandline -opc)[2..-1] (commandline -ct)
-    set -l found (%(variable)s=(begin; printf '%%s\\n' $words; printf .; end | string collect) mlt 2>/dev/null)
+    set -l token (commandline -ct)
+    set -l before (commandline -opc)[2..-1]
+    set -l found (%(variable)s=(begin; printf '%%s\\n' $before $token; printf .; end | string collect) mlt 2>/dev/null)
     if set -q found[1]
         printf '%%s\\n' $found
+    else if set -l dashes (contains -i -- -- $before)
+        complete -C (string join ' ' -- (string escape -- $before[(math $dashes + 1)..-1]) "$token")
+    else if string match -q -- '--*=*' "$token"
+        set -l files (__fish_complete_path (string replace -r '^[^=]*=' '' -- $token))
+        printf '%%s\\n' (string replace -r '=.*' '=' -- $token)$files
     else
-        __fish_complete_path (commandline -ct)
+        __fish_complete_path "$token"
     end
 end
 complete -c mlt -f -a '(__mlt_complete)'

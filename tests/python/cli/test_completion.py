@@ -121,3 +121,43 @@ def test_completion__in_a_shell(shell: str, words: str, expected: set[str], tmp_
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert {line.partition("\t")[0] for line in done.stdout.splitlines()} == expected, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("mlt testbed run --policy=clu", "--policy=cluster.yaml"),
+        ("mlt testbed run --policy clu", "cluster.yaml"),
+        ("mlt testbed run --hosts 2 -- setpri", "setpriv"),
+        ("mlt testbed run --hosts 2 -- cat clu", "cluster.yaml"),
+    ],
+)
+def test_completion__in_fish_of_files_and_other_programs(line: str, expected: str, tmp_path: Path) -> None:
+    if shutil.which("fish") is None or shutil.which("setpriv") is None:
+        pytest.skip("no fish or no setpriv here")
+    program = tmp_path / "mlt"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mlt "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "cluster.yaml").touch()
+    done = subprocess.run(
+        ["fish", "-c", f"mlt completion fish | source; complete -C '{line}'"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == [expected], done.stderr
+
+
+def test_completion__in_bash_of_another_program(tmp_path: Path) -> None:
+    if shutil.which("bash") is None or shutil.which("setpriv") is None:
+        pytest.skip("no bash or no setpriv here")
+    (tmp_path / "mlt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mlt "$@"\n')
+    (tmp_path / "mlt").chmod(0o755)
+    text = (
+        'eval "$(mlt completion bash)"; COMP_WORDS=(mlt launch -n 2 -- setpri); COMP_CWORD=5; _mlt_complete;'
+        ' printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", text], env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["setpriv"], done.stderr
