@@ -261,10 +261,11 @@ struct CollectiveOptions {
 enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, kOr, kXor };
 inline constexpr std::uint8_t kReductionCount = 8;
 
-// How an all-reduce carries the tensors (docs/collectives.md). kAutomatic: by the group's size, the tensor's and the
-// loss bound. All but kRing lose nothing, whatever the bound.
-enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving };
-inline constexpr std::uint8_t kAlgorithmCount = 5;
+// How an all-reduce or a broadcast carries the tensors (docs/collectives.md). kAutomatic: by the group's size, the
+// tensor's and the loss bound. An all-reduce has all but kChain, and all but kRing lose nothing, whatever the bound. A
+// broadcast has kDirect and kChain.
+enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving, kChain };
+inline constexpr std::uint8_t kAlgorithmCount = 6;
 
 // The reduction of all members' tensors, in place. Only a sum or mean of floating point may have a loss bound, and only
 // the sums on their way may lose, up to the bound of all that a rank receives: all members end with the same bits.
@@ -318,6 +319,7 @@ struct BroadcastOptions : CollectiveOptions {
   std::span<std::byte> data;
   std::vector<std::span<std::byte>> tensors;  // instead of data, as of an all-reduce; the root's are only read
   Element element = Element::kUint8;
+  Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
 // The reduction of all inputs, at the root.

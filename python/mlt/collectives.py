@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from mlt.job.configuration import JobConfig
 
 
-# Names of an all-reduce's algorithms.
-ALGORITHMS = tuple(one.name.lower() for one in _core.Algorithm if one is not _core.Algorithm.AUTOMATIC)
+# Names of an all-reduce's algorithms, and of a broadcast's.
+ALGORITHMS = ("direct", "central", "ring", "halving")
+ROOTED_ALGORITHMS = ("direct", "chain")
 
 _P = ParamSpec("_P")
 
@@ -111,7 +112,7 @@ class GroupCollectives:
         operation = self._engine.post_all_reduce(
             tensor,
             op,
-            _algorithm(algorithm),
+            _algorithm(algorithm, ALGORITHMS),
             *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "all_reduce")
@@ -286,6 +287,7 @@ class GroupCollectives:
         tensor: Any,
         *,
         root: int = 0,
+        algorithm: str | None = None,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -296,8 +298,9 @@ class GroupCollectives:
     ) -> Operation:
         """Start replacing ``tensor`` by that of rank ``root``, exactly.
 
-        The root sends its tensor to each rank of the group. ``tensor`` has the same size and type on every rank; the
-        root's may be read-only, and each may be a list. Otherwise as ``post_all_reduce``.
+        ``tensor`` has the same size and type on every rank; the root's may be read-only, and each may be a list.
+        ``algorithm``: "direct", the root sends its tensor to each rank of the group, or "chain", each rank passes it on
+        to the next while it arrives; None chooses by the size, equal on every rank. Otherwise as ``post_all_reduce``.
 
         >>> weights = np.arange(3), np.zeros(3, int)
         >>> started = rank_0.post_broadcast(weights[0], root=0), rank_1.post_broadcast(weights[1], root=0)
@@ -309,6 +312,7 @@ class GroupCollectives:
         operation = self._engine.post_broadcast(
             tensor,
             root,
+            _algorithm(algorithm, ROOTED_ALGORITHMS),
             *self._how(ranks, stream, 0.0, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "broadcast")
@@ -443,11 +447,11 @@ class GroupCollectives:
         return Operation(operation, kind, -1, 0, cast("Context", self))
 
 
-def _algorithm(name: str | None) -> _core.Algorithm:
+def _algorithm(name: str | None, known: Sequence[str]) -> _core.Algorithm:
     if name is None:
         return _core.Algorithm.AUTOMATIC
-    if name not in ALGORITHMS:
-        raise ConfigError(f"algorithm is {name!r}; expected one of {', '.join(ALGORITHMS)}, or None")
+    if name not in known:
+        raise ConfigError(f"algorithm is {name!r}; expected one of {', '.join(known)}, or None")
     return _core.Algorithm[name.upper()]
 
 

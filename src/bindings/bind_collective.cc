@@ -50,6 +50,8 @@ const char* enumerator(Algorithm algorithm) {
       return "RING";
     case Algorithm::kHalving:
       return "HALVING";
+    case Algorithm::kChain:
+      return "CHAIN";
   }
   return "";
 }
@@ -57,7 +59,7 @@ const char* enumerator(Algorithm algorithm) {
 }  // namespace
 
 void register_reductions(py::module_& module) {
-  py::native_enum<Algorithm> algorithms(module, "Algorithm", "enum.Enum", "How an all-reduce carries the tensors.");
+  py::native_enum<Algorithm> algorithms(module, "Algorithm", "enum.Enum", "How a collective carries the tensors.");
   for (std::uint8_t i = 0; i < kAlgorithmCount; ++i) {
     const auto algorithm = static_cast<Algorithm>(i);
     algorithms.value(enumerator(algorithm), algorithm);
@@ -137,15 +139,16 @@ void register_collectives(py::class_<EngineHandle>& engine) {
           py::arg("check_finite") = false)
       .def(
           "post_broadcast",
-          [](EngineHandle& self, py::handle tensor, std::int64_t root, Ranks ranks, std::uint32_t stream,
-             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype,
-             bool check_finite) {
-            return self.post_broadcast(tensor, root,
+          [](EngineHandle& self, py::handle tensor, std::int64_t root, Algorithm algorithm, Ranks ranks,
+             std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
+             std::int64_t timeout_ns, std::string dtype, bool check_finite) {
+            return self.post_broadcast(tensor, root, algorithm,
                                        CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
                                                            timeout_ns, std::move(dtype), check_finite});
           },
-          py::arg("tensor"), py::arg("root"), py::arg("ranks"), py::arg("stream"), py::arg("loss_bound"),
-          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("check_finite") = false)
+          py::arg("tensor"), py::arg("root"), py::arg("algorithm"), py::arg("ranks"), py::arg("stream"),
+          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"),
+          py::arg("check_finite") = false)
       .def(
           "post_reduce",
           [](EngineHandle& self, py::handle input, py::handle output, std::int64_t root, Reduction reduction,

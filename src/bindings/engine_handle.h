@@ -105,7 +105,9 @@ class EngineHandle {
   OperationId post_all_gather(py::handle output, py::handle input, const CollectiveArguments& arguments);
   OperationId post_reduce_scatter(py::handle output, py::handle input, Reduction reduction,
                                   const CollectiveArguments& arguments);
-  OperationId post_broadcast(py::handle tensor, std::int64_t root, const CollectiveArguments& arguments);  // or a list
+  // `tensor` may be a list.
+  OperationId post_broadcast(py::handle tensor, std::int64_t root, Algorithm algorithm,
+                             const CollectiveArguments& arguments);
   OperationId post_reduce(py::handle input, py::handle output, std::int64_t root, Reduction reduction,
                           const CollectiveArguments& arguments);
   // `input` must be None except at the root.

@@ -155,13 +155,15 @@ OperationId EngineHandle::post_reduce_scatter(py::handle output, py::handle inpu
   return without_gil([&] { return target.post_reduce_scatter(options); });
 }
 
-OperationId EngineHandle::post_broadcast(py::handle tensor, std::int64_t root, const CollectiveArguments& arguments) {
+OperationId EngineHandle::post_broadcast(py::handle tensor, std::int64_t root, Algorithm algorithm,
+                                         const CollectiveArguments& arguments) {
   Engine& target = engine();
   const std::string what = "broadcast from rank " + std::to_string(root);
   BroadcastOptions options;
   options.root = root_rank(what, root);
   fill(options, what, arguments);
   lend_in_place(options, what, tensor, root != rank_, arguments.dtype);
+  options.algorithm = algorithm;
   return without_gil([&] { return target.post_broadcast(options); });
 }
 

@@ -39,7 +39,7 @@ static_assert(kSame<Reduction::kSum, MLT_SUM> && kSame<Reduction::kMean, MLT_MEA
 static_assert(kSame<Algorithm::kAutomatic, MLT_ALGORITHM_AUTOMATIC> &&
               kSame<Algorithm::kDirect, MLT_ALGORITHM_DIRECT> && kSame<Algorithm::kCentral, MLT_ALGORITHM_CENTRAL> &&
               kSame<Algorithm::kRing, MLT_ALGORITHM_RING> && kSame<Algorithm::kHalving, MLT_ALGORITHM_HALVING> &&
-              kAlgorithmCount == 5);
+              kSame<Algorithm::kChain, MLT_ALGORITHM_CHAIN> && kAlgorithmCount == 6);
 static_assert(kSame<Status::kComplete, MLT_STATUS_COMPLETE> && kSame<Status::kWithinBound, MLT_STATUS_WITHIN_BOUND> &&
               kSame<Status::kDeadline, MLT_STATUS_DEADLINE> && kSame<Status::kSizeMismatch, MLT_STATUS_SIZE_MISMATCH> &&
               kSame<Status::kTypeMismatch, MLT_STATUS_TYPE_MISMATCH> &&
@@ -367,12 +367,13 @@ int mlt_post_reduce_scatter(mlt_context* context, const mlt_collective_options* 
 }
 
 int mlt_post_broadcast(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
-  return c::collective(context, options, operation, __func__, {.output = true, .root = true, .tensors = true},
-                       &Engine::post_broadcast,
+  return c::collective(context, options, operation, __func__,
+                       {.output = true, .root = true, .algorithm = true, .tensors = true}, &Engine::post_broadcast,
                        [name = __func__](BroadcastOptions& wanted, const mlt_collective_options& given) {
                          c::set_in_place(wanted, given, name);
                          wanted.element = c::element_of(given.element, name);
                          wanted.root = given.root;
+                         wanted.algorithm = c::algorithm_of(given, name);
                        });
 }
 

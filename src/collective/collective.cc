@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "collective/central_allreduce.h"
+#include "collective/chain.h"
 #include "collective/direct_allreduce.h"
 #include "collective/exchange.h"
 #include "collective/halving_allreduce.h"
@@ -120,6 +121,10 @@ std::string check_exchange(const CollectiveRequest& request, std::uint16_t rank)
   if (must_not_lose && request.loss_bound > 0) {
     return "a " + std::string(collective_name(request.kind)) + " must not lose: use a loss bound of 0";
   }
+  if (has_algorithm(request.kind)) {
+    std::string problem = check_rooted_algorithm(request.algorithm, collective_name(request.kind));
+    if (!problem.empty()) return problem;
+  }
   if (has_reduction(request.kind)) {
     if (std::string problem = check_reduction(request); !problem.empty()) return problem;
   }
@@ -179,7 +184,7 @@ const char* collective_name(CollectiveKind kind) {
 //     all-reduce, 2 all-to-all, 3 gather, 4 all-gather, 5 reduce-scatter, 6 broadcast, 7 reduce, 8 scatter, 9 barrier),
 //     reduction (8; as in 22.2; 0 where there is none), root (16; 0 where there is none), sequence (32), bytes (64; in
 //     an all-to-all of what follows, else of the tensor or of a member's part), loss bound (float64), element type (8),
-//     algorithm (8; of an all-reduce, as in 22.2; else 0), 48 zero bits.
+//     algorithm (8; of an all-reduce or broadcast, as in 22.2; else 0), 48 zero bits.
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
@@ -201,8 +206,8 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
                      wire::element_name(static_cast<wire::ElementType>(element)) + ", loss bound " +
                      in_short(std::bit_cast<double>(base::load_le64(&bytes[16])));
   if (has_reduction(kind)) text += std::string(", ") + reduction_name(static_cast<Reduction>(bytes[1]));
-  if (kind == CollectiveKind::kAllReduce) {
-    text += std::string(", algorithm ") + algorithm_name(static_cast<AllReduceAlgorithm>(bytes[25]));
+  if (has_algorithm(kind)) {
+    text += std::string(", algorithm ") + algorithm_name(static_cast<CollectiveAlgorithm>(bytes[25]));
   }
   if (has_root(kind)) text += ", root " + std::to_string(base::load_le16(&bytes[2]));
   return text;
@@ -222,23 +227,29 @@ bool Collective::is_ready(const Stream&, std::uint32_t) const { return true; }
 bool Collective::may_receive(const Stream&, std::uint32_t) const { return true; }
 void Collective::on_received(const Stream&, std::uint32_t, const core::Completion&) {}
 
-AllReduceAlgorithm algorithm_of(const CollectiveRequest& request) {
-  if (request.kind != CollectiveKind::kAllReduce) return AllReduceAlgorithm::kAutomatic;
+CollectiveAlgorithm algorithm_of(const CollectiveRequest& request) {
+  if (!has_algorithm(request.kind)) return CollectiveAlgorithm::kAutomatic;
+  if (request.kind == CollectiveKind::kBroadcast) {
+    return rooted_algorithm_of(request.algorithm, request.ranks.size(), request.output.size());
+  }
   return algorithm_of(request.algorithm, request.ranks.size(), request.output.size(), request.loss_bound);
 }
 
 std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group) {
   const std::span<std::byte> data = request.output;
   switch (algorithm_of(request)) {
-    case AllReduceAlgorithm::kDirect:
+    case CollectiveAlgorithm::kDirect:
+      if (request.kind != CollectiveKind::kAllReduce) break;
       return std::make_unique<DirectAllReduce>(group, data, request.element, request.reduction);
-    case AllReduceAlgorithm::kCentral:
+    case CollectiveAlgorithm::kCentral:
       return std::make_unique<CentralAllReduce>(group, data, request.element, request.reduction);
-    case AllReduceAlgorithm::kRing:
+    case CollectiveAlgorithm::kRing:
       return std::make_unique<RingAllReduce>(group, data, request.element, request.reduction, request.loss_bound);
-    case AllReduceAlgorithm::kHalving:
+    case CollectiveAlgorithm::kHalving:
       return std::make_unique<HalvingAllReduce>(group, data, request.element, request.reduction);
-    case AllReduceAlgorithm::kAutomatic:
+    case CollectiveAlgorithm::kChain:
+      return std::make_unique<Chain>(request, group);
+    case CollectiveAlgorithm::kAutomatic:
       break;
   }
   return std::make_unique<Exchange>(request, group);

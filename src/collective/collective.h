@@ -1,6 +1,6 @@
 // One collective of a group of ranks, as streams of transfers: the transfers between this rank and each peer, their
-// order and their dependencies. They are direct_allreduce, central_allreduce, ring_allreduce, halving_allreduce and
-// exchange; collective/collectives.h runs them.
+// order and their dependencies. They are direct_allreduce, central_allreduce, ring_allreduce, halving_allreduce, chain
+// and exchange; collective/collectives.h runs them.
 //
 // Absent on purpose: posting, time and failure (the runner's), and agreement on a group (the caller's). Memory is the
 // caller's again only from the completion on. Sizes are in bytes unless they say elements.
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "collective/all_reduce_algorithm.h"
+#include "collective/algorithm.h"
 #include "collective/reduction.h"
 #include "collective/verbs.h"
 
@@ -34,6 +34,10 @@ enum class CollectiveKind : std::uint8_t {
 constexpr bool has_root(CollectiveKind kind) {
   return kind == CollectiveKind::kGather || kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
          kind == CollectiveKind::kScatter;
+}
+// Whether a call may name the algorithm.
+constexpr bool has_algorithm(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast;
 }
 constexpr bool has_reduction(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
@@ -55,7 +59,7 @@ struct CollectiveRequest {
   std::uint16_t root = 0;                    // of gather, broadcast, reduce, scatter: a rank
   double loss_bound = 0;                     // of what a member receives, or of each transfer of it
   Reduction reduction = Reduction::kMean;    // of all-reduce, reduce-scatter, reduce
-  AllReduceAlgorithm algorithm = AllReduceAlgorithm::kAutomatic;  // of all-reduce
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm()
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
   base::DurationNs timeout_ns = 0;  // from the start; 0: the default
@@ -89,7 +93,7 @@ struct Shape {
   std::uint64_t bytes = 0;  // all-reduce: of the tensor; else: of the stream
   double loss_bound = 0;
   wire::ElementType element = wire::ElementType::kFloat32;
-  AllReduceAlgorithm algorithm = AllReduceAlgorithm::kAutomatic;  // all-reduce: the one that carries it
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm(): the one that carries it
 };
 inline constexpr std::size_t kShapeBytes = 32;
 std::array<std::byte, kShapeBytes> encode(const Shape& shape);
@@ -167,8 +171,8 @@ inline constexpr double kMaxPieceLoss = 0.5;
 // A stream of `pieces` transfers after its shape.
 Stream make_stream(std::uint16_t peer, bool is_send, std::uint64_t bytes, std::uint32_t pieces, std::uint32_t window);
 
-// What carries an all-reduce; kAutomatic for all others.
-AllReduceAlgorithm algorithm_of(const CollectiveRequest& request);
+// What carries a collective that has algorithms; kAutomatic for all others.
+CollectiveAlgorithm algorithm_of(const CollectiveRequest& request);
 // The request must have passed check_request().
 std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group);
 // Why `rank` cannot run the request; empty if it can.

@@ -1,5 +1,5 @@
 // Collectives in which each part goes straight from the rank that has it to the ranks that need it: all-to-all, gather,
-// all-gather, reduce-scatter, broadcast, reduce, scatter and barrier.
+// all-gather, reduce-scatter, broadcast, reduce, scatter and barrier. Long broadcasts are chains (collective/chain.h).
 //
 // Parts are stored one after another in group order. The order of peers is rotated: at index j, a rank sends to the
 // j-th rank after it and receives from the j-th before it, so that the ranks do not all start with the same peer. The

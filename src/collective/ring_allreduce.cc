@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/segmenter.h"
-
 namespace mlt::collective {
 
 namespace {
@@ -97,7 +95,7 @@ void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest
 }
 
 // Reserves an Onward to pass on the data of this receive. Null if the data is not sent on, or only once complete.
-RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const std::byte> piece) {
+Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const std::byte> piece) {
   const std::uint32_t step = receive_step + pieces_;
   const Stream& sends = streams[kSends];
   const bool has_other_overlap = is_lossy(receive_step) && pieces_ > 1;
@@ -107,27 +105,8 @@ RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, s
   if (onward.send_step == step) return &onward;
   // The earlier send with this index may still be in progress.
   if (onward.send_step != 0 && !sends.is_done(onward.send_step)) return nullptr;
-  const core::SegmentGrid grid(static_cast<std::uint32_t>(piece.size()), sends.segment_bytes);
-  onward.send_step = step;
-  onward.segment_bytes = sends.segment_bytes;
-  onward.words.assign(base::words_for_bits(grid.count()), 0);
-  onward.feed = {0, base::BitmapView(onward.words.data(), grid.count())};
-  onward.left.resize(grid.count());
-  for (std::uint32_t i = 0; i < grid.count(); ++i) onward.left[i] = grid.length(i);
+  onward.begin(step, piece.size(), sends.segment_bytes);
   return &onward;
-}
-
-// PROTOCOL 22.2.7: A member MAY send a segment of a turn as soon as every byte of it has arrived, and was added, in the
-//     turn before (6.5.11), or is missing there for good.
-void RingAllReduce::pass_on(Onward& onward, std::uint64_t offset_bytes, std::uint64_t bytes) {
-  // The segments of the two neighbours may have different lengths.
-  for (std::uint64_t at = offset_bytes; at < offset_bytes + bytes;) {
-    const auto segment = static_cast<std::uint32_t>(at / onward.segment_bytes);
-    const std::uint64_t end = std::min((segment + std::uint64_t{1}) * onward.segment_bytes, offset_bytes + bytes);
-    onward.left[segment] -= static_cast<std::uint32_t>(end - at);
-    if (onward.left[segment] == 0) onward.feed.add(segment);
-    at = end;
-  }
 }
 
 void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
@@ -144,7 +123,10 @@ void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std:
     //     rounded. ...
     target.kernel->combine_last(into, payload.data(), elements, target.ranks);
   }
-  if (target.onward != nullptr) pass_on(*target.onward, offset_bytes, payload.size());
+  // PROTOCOL 22.2.7: A member MAY send a segment of a turn as soon as every byte of it has arrived, and was added, in
+  // the
+  //     turn before (6.5.11), or is missing there for good.
+  if (target.onward != nullptr) target.onward->add(offset_bytes, payload.size());
 }
 
 // A segment missing of a mean had collected the terms of the turns so far: the own term takes their weights, because no
@@ -162,7 +144,7 @@ void RingAllReduce::on_received(const Stream&, std::uint32_t step, const core::C
     const std::size_t at = std::min<std::size_t>(std::size_t{i} * completion.segment_bytes, sum.size());
     const std::size_t bytes = std::min<std::size_t>(completion.segment_bytes, sum.size() - at);
     if (stands_in) kernel_.scale(sum.data() + at, bytes / element_bytes_, turn_of(step) + 2, 1);
-    if (passes_on) pass_on(onward, at, bytes);
+    if (passes_on) onward.add(at, bytes);
   }
 }
 

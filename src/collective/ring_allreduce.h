@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "collective/collective.h"
+#include "collective/onward.h"
 #include "collective/reduction.h"
 
 namespace mlt::collective {
@@ -52,14 +53,6 @@ class RingAllReduce final : public Collective {
 
  private:
   static constexpr std::size_t kReceives = 0, kSends = 1;  // streams: from the left, to the right
-  // The send that passes on a receive's data, from the post of the receive until the send ends.
-  struct Onward {
-    std::uint32_t send_step = 0;  // 0: none
-    std::uint32_t segment_bytes = 0;
-    core::SendFeed feed;
-    std::vector<std::uint64_t> words;  // of the feed
-    std::vector<std::uint32_t> left;   // bytes still to arrive, for each segment of the send
-  };
   // Destination of a receive's segments, to add or copy to.
   struct Target {
     std::byte* first = nullptr;
@@ -74,7 +67,6 @@ class RingAllReduce final : public Collective {
   bool is_last_sum(std::uint32_t step) const { return turn_of(step) + 2 == ranks_; }
   std::span<std::byte> piece(std::uint32_t step, bool is_send) const;
   static void take_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
-  static void pass_on(Onward& onward, std::uint64_t offset_bytes, std::uint64_t bytes);
   Onward* begin_onward(std::uint32_t receive_step, std::span<const std::byte> piece);
 
   std::span<std::byte> data_;

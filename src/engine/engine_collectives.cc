@@ -190,6 +190,7 @@ OperationId Engine::post_broadcast(const BroadcastOptions& options) {
       request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kBroadcast, options);
   request.element = engine::wire_element(options.element);
   request.root = options.root;
+  request.algorithm = engine::inner_algorithm(options.algorithm);
   const bool is_result = options.root != impl_->loop.options().rank;
   auto coalesced = in_place(impl_->submitter, request, options.data, options.tensors, is_result);
   return post(impl_->submitter, impl_->loop, std::move(request), options, std::move(coalesced));

@@ -1,7 +1,7 @@
 // Conversions between the enumerators of the public API and those of the core and the wire, whose values are equal.
 #pragma once
 
-#include "collective/all_reduce_algorithm.h"
+#include "collective/algorithm.h"
 #include "collective/reduction.h"
 #include "core/event.h"
 #include "mlt.h"
@@ -14,8 +14,8 @@ inline Element public_element(wire::ElementType element) { return static_cast<El
 inline collective::Reduction inner_reduction(Reduction reduction) {
   return static_cast<collective::Reduction>(reduction);
 }
-inline collective::AllReduceAlgorithm inner_algorithm(Algorithm algorithm) {
-  return static_cast<collective::AllReduceAlgorithm>(algorithm);
+inline collective::CollectiveAlgorithm inner_algorithm(Algorithm algorithm) {
+  return static_cast<collective::CollectiveAlgorithm>(algorithm);
 }
 inline Status public_status(core::CompletionStatus status) { return static_cast<Status>(status); }
 
@@ -51,11 +51,12 @@ static_assert(kSame<Reduction::kAnd, collective::Reduction::kAnd>);
 static_assert(kSame<Reduction::kOr, collective::Reduction::kOr>);
 static_assert(kSame<Reduction::kXor, collective::Reduction::kXor>);
 static_assert(kReductionCount == collective::kReductionCount);
-static_assert(kSame<Algorithm::kAutomatic, collective::AllReduceAlgorithm::kAutomatic>);
-static_assert(kSame<Algorithm::kDirect, collective::AllReduceAlgorithm::kDirect>);
-static_assert(kSame<Algorithm::kCentral, collective::AllReduceAlgorithm::kCentral>);
-static_assert(kSame<Algorithm::kRing, collective::AllReduceAlgorithm::kRing>);
-static_assert(kSame<Algorithm::kHalving, collective::AllReduceAlgorithm::kHalving>);
-static_assert(kAlgorithmCount == collective::kAllReduceAlgorithmCount);
+static_assert(kSame<Algorithm::kAutomatic, collective::CollectiveAlgorithm::kAutomatic>);
+static_assert(kSame<Algorithm::kDirect, collective::CollectiveAlgorithm::kDirect>);
+static_assert(kSame<Algorithm::kCentral, collective::CollectiveAlgorithm::kCentral>);
+static_assert(kSame<Algorithm::kRing, collective::CollectiveAlgorithm::kRing>);
+static_assert(kSame<Algorithm::kHalving, collective::CollectiveAlgorithm::kHalving>);
+static_assert(kSame<Algorithm::kChain, collective::CollectiveAlgorithm::kChain>);
+static_assert(kAlgorithmCount == collective::kCollectiveAlgorithmCount);
 
 }  // namespace mlt::engine

@@ -13,19 +13,19 @@
 namespace {
 
 using namespace mlt;
-using collective::AllReduceAlgorithm;
+using collective::CollectiveAlgorithm;
 
-constexpr AllReduceAlgorithm kAlgorithms[] = {AllReduceAlgorithm::kDirect, AllReduceAlgorithm::kCentral,
-                                              AllReduceAlgorithm::kRing, AllReduceAlgorithm::kHalving};
+constexpr CollectiveAlgorithm kAlgorithms[] = {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kCentral,
+                                               CollectiveAlgorithm::kRing, CollectiveAlgorithm::kHalving};
 
 void print_table(std::uint16_t ranks, double loss, int operations) {
   std::printf("| %d hosts, %g %% loss |", ranks, 100 * loss);
-  for (const AllReduceAlgorithm one : kAlgorithms) std::printf(" %s |", algorithm_name(one));
+  for (const CollectiveAlgorithm one : kAlgorithms) std::printf(" %s |", algorithm_name(one));
   std::printf("\n|---|---|---|---|---|\n");
   for (std::size_t bytes = 1'024; bytes <= (4U << 20); bytes *= 4) {
     std::printf("| %zu KiB |", bytes / 1'024);
-    for (const AllReduceAlgorithm one : kAlgorithms) {
-      const bool has_records = one == AllReduceAlgorithm::kDirect || one == AllReduceAlgorithm::kCentral;
+    for (const CollectiveAlgorithm one : kAlgorithms) {
+      const bool has_records = one == CollectiveAlgorithm::kDirect || one == CollectiveAlgorithm::kCentral;
       if (has_records && bytes * ranks > (8U << 20)) {  // takes long, and loses
         std::printf(" |");
         continue;

@@ -193,6 +193,15 @@ static void collectives__have_the_right_results(void) {
   on_both(mlt_post_all_reduce, options);
   for (r = 0; r < 2; ++r) CHECK(out[r][0] == 11 && out[r][1] == 12);
 
+  for (r = 0; r < 2; ++r) {
+    options[r] = collective_of(NULL, 0, out[r], sizeof out[r]);
+    options[r].root = 1;
+    options[r].algorithm = MLT_ALGORITHM_CHAIN;
+  }
+  memcpy(out, in, sizeof in);
+  on_both(mlt_post_broadcast, options);
+  for (r = 0; r < 2; ++r) CHECK(out[r][0] == 11 && out[r][1] == 12);
+
   for (r = 0; r < 2; ++r) options[r] = collective_of(in[r], sizeof in[r], out[r], sizeof out[r]);
   on_both(mlt_post_all_to_all, options);
   CHECK(out[0][0] == 1 && out[0][1] == 11 && out[1][0] == 2 && out[1][1] == 12);
@@ -508,9 +517,10 @@ static void bad_posts__are_rejected_before_anything_starts(void) {
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "reduction is 8");
   FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "reduction is set");
   group.reduction = MLT_SUM;
-  group.algorithm = 5;
-  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 5");
-  FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
+  group.algorithm = 6;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 6");
+  FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 6");
+  FAILS(mlt_post_reduce_scatter(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
   group.algorithm = MLT_ALGORITHM_AUTOMATIC;
   group.tensors = &tensor;
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "tensor_count");

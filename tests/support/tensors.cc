@@ -66,12 +66,12 @@ std::vector<float> halving_sum(const std::vector<std::vector<float>>& tensors, b
   return result;
 }
 
-std::vector<float> sum_by(collective::AllReduceAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
+std::vector<float> sum_by(collective::CollectiveAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
                           bool average) {
   switch (algorithm) {
-    case collective::AllReduceAlgorithm::kRing:
+    case collective::CollectiveAlgorithm::kRing:
       return ring_sum(tensors, average);
-    case collective::AllReduceAlgorithm::kHalving:
+    case collective::CollectiveAlgorithm::kHalving:
       return halving_sum(tensors, average);
     default:
       return direct_sum(tensors, average);

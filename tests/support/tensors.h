@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "collective/all_reduce_algorithm.h"
+#include "collective/algorithm.h"
 
 namespace mlt::test {
 
@@ -21,7 +21,7 @@ std::vector<float> direct_sum(const std::vector<std::vector<float>>& tensors, bo
 // What recursive halving gives: each element at the one rank whose halves it stays in, the sums of stage j made of two
 // of the stage before.
 std::vector<float> halving_sum(const std::vector<std::vector<float>>& tensors, bool average);
-std::vector<float> sum_by(collective::AllReduceAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
+std::vector<float> sum_by(collective::CollectiveAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
                           bool average);
 // What an all-reduce without a loss bound gives.
 std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average);

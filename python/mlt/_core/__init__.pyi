@@ -150,6 +150,7 @@ class Algorithm(Enum):
     CENTRAL = 2
     RING = 3
     HALVING = 4
+    CHAIN = 5
 
 class PathStatus:
     @property
@@ -301,6 +302,7 @@ class Engine:
         self,
         tensor: Any,
         root: int,
+        algorithm: Algorithm,
         ranks: Sequence[int],
         stream: int,
         loss_bound: float,

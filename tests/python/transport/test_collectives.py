@@ -15,7 +15,7 @@ from transport_jobs import ETHERNET_SEGMENT, local_job, open_rank, process_job
 
 import mlt
 from mlt import Reduction
-from mlt.collectives import ALGORITHMS
+from mlt.collectives import ALGORITHMS, ROOTED_ALGORITHMS
 
 # What a rank sends at most of a tensor that takes one round (docs/collectives.md).
 DIRECT_BYTES = 64 << 10
@@ -514,6 +514,32 @@ def test_all_reduce__by_algorithms_that_differ_fails_at_every_rank_naming_both_a
                 assert f"algorithm {other}" in str(caught.value)
                 assert "algorithm halving" in str(caught.value)
             all_reduce(contexts, [np.ones(1_000, np.float32) for _ in contexts], algorithm="halving")
+
+
+@pytest.mark.parametrize("algorithm", [None, *ROOTED_ALGORITHMS])
+def test_broadcast__by_each_algorithm_is_the_root_s_tensor_at_every_rank(algorithm: str | None) -> None:
+    with local_job(4, faults=mlt.Faults(drop=0.02, seed=3)) as contexts:
+        for elements in (0, 1, 1_000, 700_001):
+            tensors = [np.arange(elements, dtype=np.int64) * (rank + 1) for rank in range(4)]
+            operations = [
+                context.post_broadcast(tensor, root=2, algorithm=algorithm)
+                for context, tensor in zip(contexts, tensors, strict=True)
+            ]
+            for operation in operations:
+                operation.wait(30)
+            for tensor in tensors:
+                assert (tensor == np.arange(elements) * 3).all()
+
+
+def test_broadcast__by_algorithms_that_differ_fails_naming_both_and_an_all_reduce_s_is_rejected() -> None:
+    with local_job(2) as contexts:
+        tensors = [np.ones(1_000, np.float32) for _ in contexts]
+        operations = [contexts[i].post_broadcast(tensors[i], algorithm=ROOTED_ALGORITHMS[i]) for i in range(2)]
+        for operation in operations:
+            with pytest.raises(mlt.SizeMismatchError, match=names("algorithm direct", "algorithm chain")):
+                operation.wait(10)
+        with pytest.raises(mlt.ConfigError, match="'ring'; expected one of direct, chain"):
+            contexts[0].post_broadcast(tensors[0], algorithm="ring")
 
 
 def test_all_reduce__an_algorithm_that_does_not_exist_or_fit_is_rejected_before_the_group_sees_it() -> None:

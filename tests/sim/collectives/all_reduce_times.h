@@ -15,7 +15,7 @@ struct AllReduces {
   std::uint16_t ranks = 8;
   std::size_t bytes = 64U << 10;
   double loss_bound = 0;
-  collective::AllReduceAlgorithm algorithm = collective::AllReduceAlgorithm::kAutomatic;
+  collective::CollectiveAlgorithm algorithm = collective::CollectiveAlgorithm::kAutomatic;
   double loss = 0.02;     // of the data that rank 0 sends
   bool all_lose = false;  // of what every rank sends
   double control_loss = 0;

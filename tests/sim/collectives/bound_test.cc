@@ -14,7 +14,7 @@ TEST_CASE("bound__of_a_small_ring_with_one_lossy_link_makes_it_faster_and_nothin
     CAPTURE(propagation_ns);
     AllReduces exact;
     exact.propagation_ns = propagation_ns;
-    exact.algorithm = mlt::collective::AllReduceAlgorithm::kRing;
+    exact.algorithm = mlt::collective::CollectiveAlgorithm::kRing;
     AllReduces bounded = exact;
     bounded.loss_bound = 0.1;
     const AllReduceTimes without = time_all_reduces(exact), with = time_all_reduces(bounded);

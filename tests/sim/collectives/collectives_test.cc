@@ -15,7 +15,7 @@ using namespace mlt;
 using base::kMillisecond;
 using base::kSecond;
 using base::Prng;
-using collective::AllReduceAlgorithm;
+using collective::CollectiveAlgorithm;
 using collective::CollectiveDone;
 using collective::CollectiveKind;
 using collective::CollectiveRequest;
@@ -93,9 +93,12 @@ struct World {
   sim::CollectiveHosts hosts;
 };
 
-constexpr AllReduceAlgorithm kAlgorithms[] = {AllReduceAlgorithm::kAutomatic, AllReduceAlgorithm::kDirect,
-                                              AllReduceAlgorithm::kCentral, AllReduceAlgorithm::kRing,
-                                              AllReduceAlgorithm::kHalving};
+constexpr CollectiveAlgorithm kAlgorithms[] = {CollectiveAlgorithm::kAutomatic, CollectiveAlgorithm::kDirect,
+                                               CollectiveAlgorithm::kCentral, CollectiveAlgorithm::kRing,
+                                               CollectiveAlgorithm::kHalving};
+
+constexpr CollectiveAlgorithm kRooted[] = {CollectiveAlgorithm::kAutomatic, CollectiveAlgorithm::kDirect,
+                                           CollectiveAlgorithm::kChain};
 
 CollectiveRequest all_reduce(core::OperationId operation, std::vector<float>& data, double loss_bound = 0,
                              bool average = true) {
@@ -118,8 +121,8 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
     const std::size_t elements = world.prng.chance(0.2) ? world.prng.below(8) : world.prng.below(most);
     auto first = test::random_tensors(world.prng, world.ranks, elements), second = first;
     const std::vector<float> expected = test::exact_sum(first, true);
-    const AllReduceAlgorithm algorithm = kAlgorithms[world.prng.below(std::size(kAlgorithms))];
-    const AllReduceAlgorithm carries = collective::algorithm_of(algorithm, world.ranks, 4 * elements, 0);
+    const CollectiveAlgorithm algorithm = kAlgorithms[world.prng.below(std::size(kAlgorithms))];
+    const CollectiveAlgorithm carries = collective::algorithm_of(algorithm, world.ranks, 4 * elements, 0);
     const std::vector<float> expected_second = test::sum_by(carries, first, true);
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       CollectiveRequest both[] = {all_reduce(1, first[rank]), all_reduce(2, second[rank])};
@@ -164,7 +167,7 @@ TEST_CASE("collectives__an_all_reduce_of_a_large_group_by_halving_is_the_referen
     const std::vector<float> expected = test::halving_sum(tensors, true);
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       CollectiveRequest request = all_reduce(1, tensors[rank]);
-      request.algorithm = AllReduceAlgorithm::kHalving;
+      request.algorithm = CollectiveAlgorithm::kHalving;
       world.start(rank, request);
     }
     world.run(1);
@@ -201,7 +204,7 @@ TEST_CASE("collectives__by_algorithms_that_differ_end_everywhere_and_name_both")
       }
       CHECK(done.status == CompletionStatus::kSizeMismatch);
       CHECK(done.error.find("rank " + std::to_string(other) + " called") != std::string::npos);
-      for (const AllReduceAlgorithm one : {usual, unusual}) {
+      for (const CollectiveAlgorithm one : {usual, unusual}) {
         CHECK(done.error.find(std::string("algorithm ") + algorithm_name(one)) != std::string::npos);
       }
     }
@@ -276,6 +279,43 @@ TEST_CASE("collectives__a_ring_passes_on_what_it_is_still_receiving") {
   const double wire_ns = 6 * 1048576.0 * (1 + kHeaders / 1'432) / kRate * 1e9;
   const double trip_ns = 2 * 2 * 100e3;
   CHECK(static_cast<double>(simulator.now() - start) < wire_ns + 2.5 * trip_ns);
+}
+
+// The tensor takes its time on the wire once, and a trip for each member of the chain.
+TEST_CASE("collectives__a_chain_passes_on_what_it_is_still_receiving") {
+  constexpr std::uint16_t kRanks = 6;
+  constexpr std::size_t kElements = 1 << 20;
+  sim::Fabric fabric = test::fabric(kRate);
+  fabric.host_link.propagation_ns = 100 * base::kMicrosecond;
+  sim::Simulator simulator(test::configured(kRate), sim::star(kRanks, fabric));
+  sim::CollectiveHosts hosts(simulator);
+  simulator.connect_all();
+  simulator.run_for(10 * kMillisecond);
+  Prng prng(3);
+  auto tensors = test::random_tensors(prng, kRanks, kElements);
+  const std::vector<float> expected = tensors[2];
+  const base::TimeNs start = simulator.now();
+  for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+    CollectiveRequest request;
+    request.operation = 1;
+    request.kind = CollectiveKind::kBroadcast;
+    request.root = 2;
+    request.output = std::as_writable_bytes(std::span(tensors[rank]));
+    request.ranks = {0, 1, 2, 3, 4, 5};
+    hosts.start(rank, request);
+  }
+  const auto over = [&] {
+    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+      if (hosts.done(rank).empty()) return false;
+    }
+    return true;
+  };
+  REQUIRE(simulator.run_until(over, kSecond));
+  for (const auto& tensor : tensors) CHECK(tensor == expected);
+  constexpr double kHeaders = MLT_DATA_HEADER_BYTES + sim::kOverheadBytes;
+  const double wire_ns = 4 * 1048576.0 * (1 + kHeaders / 1'432) / kRate * 1e9;
+  const double trip_ns = 2 * 2 * 100e3;
+  CHECK(static_cast<double>(simulator.now() - start) < wire_ns + (kRanks / 2.0 + 2.5) * trip_ns);
 }
 
 // Nothing of them may be lost under these bounds either.
@@ -446,6 +486,7 @@ class DrawnCall {
     outputs_.assign(n, Words(has_parts_out() ? n * part_ : part_, 9));
     if (is_in_place()) outputs_ = inputs_;
     if (kind_ == CollectiveKind::kAllReduce) algorithm_ = kAlgorithms[prng.below(std::size(kAlgorithms))];
+    if (kind_ == CollectiveKind::kBroadcast) algorithm_ = kRooted[prng.below(std::size(kRooted))];
   }
 
   CollectiveRequest request(std::size_t member, core::OperationId operation) {
@@ -529,7 +570,7 @@ class DrawnCall {
   std::vector<std::uint16_t> ranks_;
   std::size_t part_;
   std::size_t root_;
-  AllReduceAlgorithm algorithm_ = AllReduceAlgorithm::kAutomatic;
+  CollectiveAlgorithm algorithm_ = CollectiveAlgorithm::kAutomatic;
   std::vector<Words> inputs_, outputs_;
 };
 

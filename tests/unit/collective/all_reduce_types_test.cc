@@ -63,7 +63,7 @@ std::vector<std::byte> reference(const Tensors& tensors, ElementType element, Re
   const std::size_t n = tensors.size(), bytes = mlt::wire::element_bytes(element);
   const std::size_t elements = tensors[0].size() / bytes;
   std::vector<std::byte> result(tensors[0].size());
-  if (chosen_algorithm(n, result.size(), 0) == AllReduceAlgorithm::kDirect) {
+  if (chosen_algorithm(n, result.size(), 0) == CollectiveAlgorithm::kDirect) {
     std::vector<const std::byte*> terms;
     for (const auto& tensor : tensors) terms.push_back(tensor.data());
     kernel.combine_all(result.data(), terms, elements, static_cast<std::uint32_t>(terms.size()));
@@ -133,7 +133,7 @@ TEST_CASE("all_reduce__by_halving_of_every_type_by_every_reduction_is_the_refere
         FakeBus bus({.ranks = 4, .seed = elements + number});
         for (std::uint16_t rank = 0; rank < 4; ++rank) {
           CollectiveRequest request = request_of(tensors[rank], element, reduction);
-          request.algorithm = AllReduceAlgorithm::kHalving;
+          request.algorithm = CollectiveAlgorithm::kHalving;
           bus.start(rank, request);
         }
         bus.run();

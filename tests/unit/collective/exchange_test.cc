@@ -332,7 +332,7 @@ TEST_CASE("calls_that_differ__fail_at_every_member_naming_both_whatever_they_are
       ElementType element;
     };
     const auto draw = [&] {
-      return Call{kKinds[prng.below(9)], prng.chance(0.2) ? 9'000U : prng.below(3),
+      return Call{kKinds[prng.below(9)], prng.chance(0.2) ? 20'000U : prng.below(3),
                   static_cast<std::uint16_t>(prng.below(n)), prng.chance(0.5) ? Reduction::kSum : Reduction::kMin,
                   prng.chance(0.5) ? ElementType::kInt32 : ElementType::kFloat32};
     };
@@ -365,6 +365,9 @@ TEST_CASE("calls_that_differ__fail_at_every_member_naming_both_whatever_they_are
       shape.bytes = call.kind == Kind::kBarrier ? 0 : 4 * call.elements;
       shape.element = call.kind == Kind::kBarrier ? ElementType::kUint8 : call.element;
       if (call.kind == Kind::kAllReduce) shape.algorithm = chosen_algorithm(n, shape.bytes, 0);
+      if (call.kind == Kind::kBroadcast) {
+        shape.algorithm = rooted_algorithm_of(CollectiveAlgorithm::kAutomatic, n, shape.bytes);
+      }
       return describe_shape(encode(shape));
     };
     for (std::uint16_t rank = 0; rank < n; ++rank) {

@@ -378,7 +378,7 @@ inline CollectiveRequest all_reduce_request(OperationId operation, std::vector<f
 
 // Runs one all-reduce over `tensors` in place.
 inline void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, bool average, double loss_bound = 0,
-                       AllReduceAlgorithm algorithm = AllReduceAlgorithm::kAutomatic) {
+                       CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic) {
   for (std::uint16_t rank = 0; rank < tensors.size(); ++rank) {
     CollectiveRequest request = all_reduce_request(rank + 1U, tensors[rank], average, loss_bound);
     request.algorithm = algorithm;

@@ -12,7 +12,7 @@ using mlt::core::CompletionStatus;
 
 namespace {
 
-constexpr auto kHalving = AllReduceAlgorithm::kHalving;
+constexpr auto kHalving = CollectiveAlgorithm::kHalving;
 
 CollectiveRequest halving_request(OperationId operation, std::vector<float>& data) {
   CollectiveRequest request = all_reduce_request(operation, data);
@@ -124,7 +124,7 @@ TEST_CASE("halving_allreduce__waits_for_space_where_there_is_none") {
 }
 
 TEST_CASE("halving_allreduce__a_member_that_names_another_algorithm_is_named_at_every_rank_and_the_next_call_works") {
-  for (const auto other : {AllReduceAlgorithm::kDirect, AllReduceAlgorithm::kCentral, AllReduceAlgorithm::kRing}) {
+  for (const auto other : {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kCentral, CollectiveAlgorithm::kRing}) {
     for (std::uint16_t ranks = 2; ranks < 8; ++ranks) {
       for (std::uint16_t odd = 0; odd < ranks; ++odd) {
         for (const std::size_t elements : {std::size_t{0}, std::size_t{100}}) {

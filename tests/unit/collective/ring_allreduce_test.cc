@@ -74,7 +74,7 @@ TEST_CASE("ring_allreduce__is_the_sum_in_ring_order_bit_for_bit") {
         FakeBus bus({.ranks = ranks, .seed = elements + ranks});
         auto tensors = random_tensors(ranks, elements, elements + 7);
         const auto expected = ring_sum(tensors, average);
-        all_reduce(bus, tensors, average, 0, AllReduceAlgorithm::kRing);
+        all_reduce(bus, tensors, average, 0, CollectiveAlgorithm::kRing);
         check_complete(bus, tensors, expected);
       }
     }
@@ -86,7 +86,7 @@ TEST_CASE("ring_allreduce__of_more_ranks_than_elements") {
   FakeBus bus({.ranks = kRanks, .seed = 4});
   auto tensors = random_tensors(kRanks, kRanks - 2, 8);
   const auto expected = ring_sum(tensors, true);
-  all_reduce(bus, tensors, true, 0, AllReduceAlgorithm::kRing);
+  all_reduce(bus, tensors, true, 0, CollectiveAlgorithm::kRing);
   for (const auto& tensor : tensors) CHECK(tensor == expected);
 }
 
@@ -248,7 +248,7 @@ TEST_CASE("ring_allreduce__posts_a_window_at_a_time") {
   FakeBus bus({.ranks = 2, .seed = 1});
   auto tensors = random_tensors(2, 70 * kRingPieceBytes / sizeof(float), 1);
   const auto expected = ring_sum(tensors, false);
-  all_reduce(bus, tensors, false, 0, AllReduceAlgorithm::kRing);
+  all_reduce(bus, tensors, false, 0, CollectiveAlgorithm::kRing);
   CHECK(bus.most_posted() == kMaxWindow);
   CHECK(tensors[0] == expected);
   CHECK(tensors[1] == expected);

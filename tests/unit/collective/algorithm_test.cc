@@ -1,5 +1,5 @@
 // Which algorithm carries an all-reduce: the choice by size, world and bound, and what a request may name.
-#include "collective/all_reduce_algorithm.h"
+#include "collective/algorithm.h"
 
 #include <doctest/doctest.h>
 
@@ -9,11 +9,12 @@ using namespace mlt::collective;
 
 namespace {
 
-constexpr auto kAutomatic = AllReduceAlgorithm::kAutomatic;
-constexpr auto kDirect = AllReduceAlgorithm::kDirect;
-constexpr auto kCentral = AllReduceAlgorithm::kCentral;
-constexpr auto kRing = AllReduceAlgorithm::kRing;
-constexpr auto kHalving = AllReduceAlgorithm::kHalving;
+constexpr auto kAutomatic = CollectiveAlgorithm::kAutomatic;
+constexpr auto kDirect = CollectiveAlgorithm::kDirect;
+constexpr auto kCentral = CollectiveAlgorithm::kCentral;
+constexpr auto kRing = CollectiveAlgorithm::kRing;
+constexpr auto kHalving = CollectiveAlgorithm::kHalving;
+constexpr auto kChain = CollectiveAlgorithm::kChain;
 
 constexpr std::uint64_t kTebibyte = std::uint64_t{1} << 40;
 
@@ -64,7 +65,7 @@ TEST_CASE("algorithm_of__a_request_is_the_one_that_it_names_except_in_a_group_of
 }
 
 TEST_CASE("check_algorithm__rejects_what_is_unknown_or_would_take_too_much_memory") {
-  CHECK(check_algorithm(static_cast<AllReduceAlgorithm>(kAllReduceAlgorithmCount), 2, 4).find("unknown") !=
+  CHECK(check_algorithm(static_cast<CollectiveAlgorithm>(kCollectiveAlgorithmCount), 2, 4).find("unknown") !=
         std::string::npos);
   CHECK(check_algorithm(kAutomatic, 65'535, kTebibyte) == "");
   CHECK(check_algorithm(kRing, 65'535, kTebibyte) == "");
@@ -76,6 +77,28 @@ TEST_CASE("check_algorithm__rejects_what_is_unknown_or_would_take_too_much_memor
     CHECK(problem.find(algorithm_name(named)) != std::string::npos);
     CHECK(problem.find("holds 8 tensors of 33554436 bytes") != std::string::npos);
   }
+}
+
+TEST_CASE("rooted_algorithm_of__is_a_chain_for_long_tensors_unless_the_request_names_another") {
+  for (const std::uint64_t ranks : {2U, 3U, 64U}) {
+    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes - 1) == kDirect);
+    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes) == kChain);
+    CHECK(rooted_algorithm_of(kDirect, ranks, kTebibyte) == kDirect);
+    CHECK(rooted_algorithm_of(kChain, ranks, 0) == kChain);
+  }
+  CHECK(rooted_algorithm_of(kAutomatic, 1, kTebibyte) == kDirect);
+  CHECK(rooted_algorithm_of(kChain, 1, kTebibyte) == kDirect);
+}
+
+TEST_CASE("check_rooted_algorithm__rejects_what_only_an_all_reduce_has_and_check_algorithm_the_chain") {
+  for (const auto one : {kAutomatic, kDirect, kChain}) CHECK(check_rooted_algorithm(one, "broadcast") == "");
+  for (const auto one : {kCentral, kRing, kHalving}) {
+    CHECK(check_rooted_algorithm(one, "broadcast") ==
+          std::string("a broadcast has no ") + algorithm_name(one) + " algorithm: use direct or chain");
+  }
+  const auto unknown = static_cast<CollectiveAlgorithm>(kCollectiveAlgorithmCount);
+  CHECK(check_rooted_algorithm(unknown, "broadcast").find("unknown") != std::string::npos);
+  CHECK(check_algorithm(kChain, 4, 4).find("no chain algorithm") != std::string::npos);
 }
 
 TEST_CASE("encode__an_all_reduce_s_shape_carries_the_algorithm_and_describe_shape_names_it") {

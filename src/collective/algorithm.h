@@ -1,0 +1,72 @@
+// The algorithms of all-reduce, broadcast and reduce, and which one carries a call that names none: the one place of
+// that choice. The other collectives have one each.
+//
+// Every rank chooses by the group's size, the tensor's bytes and the loss bound alone, so that all choose the same.
+// Their shapes carry the choice (Shape::algorithm): ranks that differ are named.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace mlt::collective {
+
+enum class CollectiveAlgorithm : std::uint8_t {
+  kAutomatic = 0,  // of a request only: chosen_algorithm()
+  kDirect = 1,     // of all three: collective/direct_allreduce.h, exchange.h
+  kCentral = 2,    // of an all-reduce: collective/central_allreduce.h
+  kRing = 3,       // of an all-reduce: collective/ring_allreduce.h
+  kHalving = 4,    // of an all-reduce: collective/halving_allreduce.h
+  kChain = 5,      // of a broadcast: collective/chain.h
+};
+inline constexpr std::uint8_t kCollectiveAlgorithmCount = 6;
+
+constexpr const char* algorithm_name(CollectiveAlgorithm algorithm) {
+  switch (algorithm) {
+    case CollectiveAlgorithm::kAutomatic:
+      return "automatic";
+    case CollectiveAlgorithm::kDirect:
+      return "direct";
+    case CollectiveAlgorithm::kCentral:
+      return "central";
+    case CollectiveAlgorithm::kRing:
+      return "ring";
+    case CollectiveAlgorithm::kHalving:
+      return "halving";
+    case CollectiveAlgorithm::kChain:
+      return "chain";
+  }
+  return "unknown";
+}
+
+// Max bytes that a rank of a direct or central all-reduce sends in total.
+inline constexpr std::uint64_t kDirectBytes = 64U << 10;
+// Min missing bytes that a loss bound must allow to save a segment: below it a lossy transfer gains nothing.
+inline constexpr double kDirectLossBytes = 1'024;
+// Larger groups use the central algorithm for small tensors.
+inline constexpr std::uint64_t kMaxDirectRanks = 16;
+// Max bytes of a tensor by halving, for each rank of the group: of groups of up to 4 all that is small is as large.
+// Measured (docs/collectives.md, tools/crossover.py).
+inline constexpr std::uint64_t kHalvingBytesPerRank = 4U << 10;
+// Max bytes that a rank holds for a direct or central all-reduce that a request names.
+inline constexpr std::uint64_t kMaxRecordsBytes = 256U << 20;
+
+// Min bytes of a tensor that a chain carries. It takes a transfer's latency more for each further rank, and saves the
+// root's link the tensor's time for each: the size at which the two are equal does not depend on the ranks. Measured
+// (docs/collectives.md, tools/crossover.py).
+inline constexpr std::uint64_t kChainBytes = 64U << 10;
+
+// What carries a tensor of `bytes` of an all-reduce that names no algorithm.
+CollectiveAlgorithm chosen_algorithm(std::uint64_t ranks, std::uint64_t bytes, double loss_bound);
+
+// What carries it where the request names `requested`, or none.
+CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes,
+                                 double loss_bound);
+
+// Why an all-reduce must not name the algorithm; empty if it may.
+std::string check_algorithm(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes);
+
+// The same of a broadcast, which is direct or a chain; `what`: the collective's name.
+CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes);
+std::string check_rooted_algorithm(CollectiveAlgorithm requested, const std::string& what);
+
+}  // namespace mlt::collective

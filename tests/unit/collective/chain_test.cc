@@ -1,0 +1,201 @@
+// Broadcasts along a chain over a bus without endpoints: any root, group, size and order of arrival; what is passed on
+// early; calls that differ; failures.
+#include "collective/chain.h"
+
+#include <ranges>
+
+#include "fake_bus.h"
+
+using namespace mlt::test;
+using mlt::core::CompletionStatus;
+
+namespace {
+
+constexpr auto kChain = CollectiveAlgorithm::kChain;
+
+CollectiveRequest broadcast_request(std::vector<float>& data, std::uint16_t root,
+                                    CollectiveAlgorithm algorithm = kChain) {
+  CollectiveRequest request;
+  request.operation = 1;
+  request.kind = CollectiveKind::kBroadcast;
+  request.output = std::as_writable_bytes(std::span(data));
+  request.root = root;
+  request.algorithm = algorithm;
+  return request;
+}
+
+bool is_over(FakeBus& bus, std::uint16_t ranks) {
+  return std::ranges::all_of(std::views::iota(0, int{ranks}),
+                             [&](int rank) { return !bus.done(static_cast<std::uint16_t>(rank)).empty(); });
+}
+
+void run_to_the_end(FakeBus& bus, std::uint16_t ranks) {
+  bus.run();
+  while (!is_over(bus, ranks)) {
+    REQUIRE(bus.run_to_next_timeout());
+    bus.run();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("chain__a_broadcast_brings_the_root_s_tensor_to_every_rank_in_any_order_of_arrival") {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    mlt::base::Prng prng(seed);
+    const auto ranks = static_cast<std::uint16_t>(2 + prng.below(8));
+    const auto root = static_cast<std::uint16_t>(prng.below(ranks));
+    const std::size_t elements = prng.chance(0.1) ? 0 : 1 + prng.below(3'000);
+    // Segments of different lengths between the ranks, and few slots at times.
+    FakeBus bus({.ranks = ranks,
+                 .seed = seed,
+                 .max_posted = prng.chance(0.5) ? 3U : 0U,
+                 .shared_transfers = prng.chance(0.5) ? 2U : kSharedTransfers,
+                 .segment_bytes = [](auto from, auto to) { return 64U + 4U * ((from * 7U + to) % 5U); }});
+    auto tensors = random_tensors(ranks, elements, seed);
+    const auto expected = tensors[root];
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, broadcast_request(tensors[rank], root));
+    bus.run();
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      CAPTURE(rank);
+      REQUIRE(bus.done(rank).size() == 1);
+      CHECK(bus.done(rank)[0].error == "");
+      CHECK(bus.done(rank)[0].total_bytes == elements * sizeof(float));
+      CHECK(have_same_bits(tensors[rank], expected));
+      CHECK(bus.posted(rank) == 0);
+    }
+  }
+}
+
+TEST_CASE("chain__takes_any_group_in_its_own_order_and_many_pieces") {
+  const std::vector<std::uint16_t> group = {4, 1, 6, 0, 3};
+  FakeBus bus({.ranks = 7, .seed = 4, .segment_bytes = [](auto, auto) { return 8'920U; }});
+  const std::size_t elements = (kMaxWindow + 5) * kChainPieceBytes / sizeof(float) + 3;  // more pieces than a window
+  auto tensors = random_tensors(7, elements, 9);
+  const auto expected = tensors[6];
+  for (const std::uint16_t rank : group) {
+    CollectiveRequest request = broadcast_request(tensors[rank], 6, CollectiveAlgorithm::kAutomatic);
+    request.ranks = group;
+    bus.start(rank, request);
+  }
+  bus.run();
+  for (const std::uint16_t rank : group) {
+    REQUIRE(bus.done(rank).size() == 1);
+    CHECK(bus.done(rank)[0].error == "");
+    CHECK(have_same_bits(tensors[rank], expected));
+  }
+}
+
+TEST_CASE("chain__each_rank_has_a_stream_each_way_and_only_the_shape_from_the_last_to_the_root") {
+  std::vector<float> data(3 * kChainPieceBytes / sizeof(float));
+  const auto steps = [&](std::uint16_t root, std::uint32_t own) {
+    CollectiveRequest request = broadcast_request(data, root);
+    const Chain chain(request, {{5, 6, 7, 8}, own});
+    REQUIRE(chain.streams.size() == 2);
+    CHECK(!chain.streams[0].is_send);
+    CHECK(chain.streams[1].is_send);
+    return std::pair(chain.streams[0].steps, chain.streams[1].steps);
+  };
+  CHECK(steps(6, 1) == std::pair(1U, 4U));
+  CHECK(steps(6, 2) == std::pair(4U, 4U));
+  CHECK(steps(6, 0) == std::pair(4U, 1U));
+}
+
+// A chain passes on what it is still receiving: the send is posted, and holds back what has not arrived.
+TEST_CASE("chain__a_send_is_posted_before_its_receive_is_complete_and_takes_each_segment_as_it_arrives") {
+  std::vector<float> data(100);
+  CollectiveRequest request = broadcast_request(data, 0);
+  Chain chain(request, {{0, 1, 2}, 1});
+  for (Stream& stream : chain.streams) stream.segment_bytes = 128;
+  CHECK(!chain.is_ready(chain.streams[1], 1));
+  mlt::core::ReceiveRequest receive;
+  chain.fill(chain.streams[0], 1, receive);
+  REQUIRE((receive.place != nullptr));
+  CHECK(chain.is_ready(chain.streams[1], 1));
+  mlt::core::SendRequest send;
+  chain.fill(chain.streams[1], 1, send);
+  REQUIRE((send.feed != nullptr));
+  CHECK(send.feed->fresh_count == 0);
+  const std::vector<float> arriving(25, 3.0F);
+  receive.place(receive.place_context, 0, std::as_bytes(std::span(arriving)));
+  CHECK(send.feed->fresh_count == 0);
+  receive.place(receive.place_context, 100, std::as_bytes(std::span(arriving)));
+  CHECK(send.feed->fresh_count == 1);
+  CHECK(data[49] == 3.0F);
+  CHECK(data[50] == 0.0F);
+}
+
+TEST_CASE("chain__a_member_that_names_another_algorithm_or_root_is_named_at_every_rank_and_the_next_call_works") {
+  std::size_t failures = 0;
+  for (std::uint16_t ranks = 2; ranks < 7; ++ranks) {
+    for (std::uint16_t odd = 0; odd < ranks; ++odd) {
+      for (const bool other_root : {false, true}) {
+        CAPTURE(ranks);
+        CAPTURE(odd);
+        CAPTURE(other_root);
+        FakeBus bus({.ranks = ranks, .seed = odd + 1U});
+        auto tensors = random_tensors(ranks, 200, 3), next = random_tensors(ranks, 60, 4);
+        const auto root = static_cast<std::uint16_t>(ranks / 2), another = static_cast<std::uint16_t>(ranks / 2 - 1);
+        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+          CollectiveRequest request = broadcast_request(tensors[rank], root);
+          if (rank == odd) {
+            request = other_root ? broadcast_request(tensors[rank], another)
+                                 : broadcast_request(tensors[rank], root, CollectiveAlgorithm::kDirect);
+          }
+          bus.start(rank, request);
+        }
+        run_to_the_end(bus, ranks);
+        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+          REQUIRE(bus.done(rank).size() == 1);
+          const CollectiveDone& done = bus.done(rank)[0];
+          CAPTURE(done.error);
+          if (done.error.empty()) continue;  // a root, or a member before the odd one, may have done its part
+          ++failures;
+          CHECK(done.status == CompletionStatus::kSizeMismatch);
+          CHECK(done.error.find("rank " + std::to_string(odd) + " called broadcast") != std::string::npos);
+          if (!other_root) {
+            CHECK(done.error.find("algorithm direct") != std::string::npos);
+            CHECK(done.error.find("algorithm chain") != std::string::npos);
+          }
+        }
+        const auto expected = next[root];
+        for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, broadcast_request(next[rank], root));
+        bus.run();
+        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+          REQUIRE(bus.done(rank).size() == 2);
+          if (bus.done(rank)[1].error.empty()) CHECK(next[rank] == expected);
+        }
+      }
+    }
+  }
+  CHECK(failures > 100);
+}
+
+TEST_CASE("chain__a_rank_that_dies_is_named_by_each_that_does_not_have_the_tensor") {
+  std::size_t failures = 0;
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {
+    CAPTURE(seed);
+    const auto ranks = static_cast<std::uint16_t>(3 + seed % 6), root = static_cast<std::uint16_t>(seed % 5 % ranks);
+    FakeBus bus({.ranks = ranks, .seed = seed});
+    auto tensors = random_tensors(ranks, 300, seed);
+    const auto expected = tensors[root];
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, broadcast_request(tensors[rank], root));
+    bus.run_steps(static_cast<int>(seed % 12));
+    const auto dead = static_cast<std::uint16_t>(seed / 3 % ranks);
+    bus.kill(dead);
+    bus.run();
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      if (rank == dead) continue;
+      REQUIRE(bus.done(rank).size() == 1);
+      const CollectiveDone& done = bus.done(rank)[0];
+      if (done.error.empty()) {
+        CHECK(tensors[rank] == expected);
+        continue;
+      }
+      ++failures;
+      CHECK(done.status == CompletionStatus::kPeerFailed);
+      CHECK(done.failed_peer == dead);
+    }
+  }
+  CHECK(failures > 100);
+}
