@@ -281,10 +281,16 @@ struct AllReduceOptions : CollectiveOptions {
   Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
+// `inputs` and `outputs`, below: instead of an input or output that has a part for each member, those parts, each with
+// memory of its own. Nothing is copied. The own part of the output may be the own part of the input; else outputs
+// overlap nothing.
+
 // Part i of the input goes to member i, part i of the output comes from it; the own part is copied.
 struct AllToAllOptions : CollectiveOptions {
   std::span<const std::byte> input;
   std::span<std::byte> output;
+  std::vector<std::span<const std::byte>> inputs;
+  std::vector<std::span<std::byte>> outputs;
   Element element = Element::kUint8;
   std::vector<std::uint64_t> send_bytes;     // of each part of the input; empty: equal parts
   std::vector<std::uint64_t> receive_bytes;  // of the output
@@ -295,6 +301,7 @@ struct GatherOptions : CollectiveOptions {
   std::uint16_t root = 0;
   std::span<const std::byte> input;  // as long on every rank
   std::span<std::byte> output;       // at the root only: the inputs of all; the own place may be the input
+  std::vector<std::span<std::byte>> outputs;
   Element element = Element::kUint8;
 };
 
@@ -302,13 +309,15 @@ struct GatherOptions : CollectiveOptions {
 struct AllGatherOptions : CollectiveOptions {
   std::span<const std::byte> input;  // as long on every rank
   std::span<std::byte> output;       // the inputs of all; the own place may be the input
+  std::vector<std::span<std::byte>> outputs;
   Element element = Element::kUint8;
 };
 
 // Part i of the reduction of all inputs, at member i.
 struct ReduceScatterOptions : CollectiveOptions {
   std::span<const std::byte> input;  // equal parts, one for each member
-  std::span<std::byte> output;       // may be the own part of the input
+  std::vector<std::span<const std::byte>> inputs;
+  std::span<std::byte> output;  // may be the own part of the input
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;
 };
@@ -335,7 +344,8 @@ struct ReduceOptions : CollectiveOptions {
 struct ScatterOptions : CollectiveOptions {
   std::uint16_t root = 0;
   std::span<const std::byte> input;  // at the root only: equal parts, one for each member
-  std::span<std::byte> output;       // may be the root's own part of the input
+  std::vector<std::span<const std::byte>> inputs;
+  std::span<std::byte> output;  // may be the root's own part of the input
   Element element = Element::kUint8;
 };
 

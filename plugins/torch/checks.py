@@ -23,6 +23,16 @@ def check_count(tensors: Sequence[object], size: int, name: str, which: str) -> 
         raise ValueError(f"mlt {name}: {len(tensors)} {which} tensors for a group of {size}")
 
 
+def check_equal(tensors: Sequence[torch.Tensor], own: torch.Tensor, name: str, which: str) -> None:
+    """A root's tensors, one for each rank, have the size and type of its own one."""
+    for rank, tensor in enumerate(tensors):
+        if tensor.numel() != own.numel() or tensor.dtype != own.dtype:
+            raise ValueError(
+                f"mlt {name}: the {which} tensor of rank {rank} has {tensor.numel()} elements of {tensor.dtype}, the "
+                f"root's own tensor {own.numel()} of {own.dtype}; all must be equal"
+            )
+
+
 def check_transfer(kind: str, tensor: torch.Tensor, tag: int, peer: int | None, *, own: int, size: int) -> None:
     """``peer``: a group rank; None: any. ``own``: this group rank."""
     if peer is not None and (not 0 <= peer < size or peer == own):

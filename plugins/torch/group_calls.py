@@ -1,8 +1,8 @@
 """The collectives of one process group in progress: which start at once, and which wait for others.
 
-Those of the transport start at once, unless earlier calls may use the same memory. Programs of sends and receives run
-one after another, in call order, on a thread of the group. Calls on a GPU's tensors have a queue of their own, and so
-has everything that is called while one of them waits (``mlt.torch.staged_calls``).
+Those of the transport start at once, unless earlier calls may use the same memory: then after them, on a thread of the
+group. So run programs of several collectives, one of which needs the results of another. Calls on a GPU's tensors have
+a queue of their own, and so has everything that is called while one of them waits (``mlt.torch.staged_calls``).
 """
 
 from __future__ import annotations
@@ -11,37 +11,30 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mlt.torch.exchange import Exchange
 from mlt.torch.reductions import Landing
 from mlt.torch.staged_calls import StagedCalls
 from mlt.torch.staging import Device, leaves
-from mlt.torch.tags import RING, ROUNDS_PER_CALL
 from mlt.torch.transfers import InProgress, TransferWork
-from mlt.torch.work import CallQueue, MltWork
+from mlt.torch.work import CallQueue, MltWork, failure_of
 
 import torch
 from mlt._gradients.loss import current_allowance
+from mlt.errors import PeerFailedError
 
 if TYPE_CHECKING:
-    from mlt import Context, Operation
+    from mlt import Operation
 
 
 class GroupCalls:
-    """The calls of the group ``name``. ``own``: this group rank. ``tag``: the first of ``tags.RING`` tags.
+    """The calls of the group ``name``. ``own``: this group rank.
 
     ``publisher``: the queue that completes the futures of the transport's collectives.
     """
 
-    def __init__(
-        self, context: Context, ranks: tuple[int, ...], *, own: int, name: str, tag: int, publisher: CallQueue
-    ) -> None:
-        self._context = context
-        self._ranks = ranks
+    def __init__(self, *, own: int, name: str, publisher: CallQueue) -> None:
         self._rank = own
         self._name = name
-        self._tag = tag
         self._count = 0
-        self._failure: Exception | None = None
         self._closed = False
         self._publisher = publisher
         self._queue = CallQueue(f"mlt-group-{name}")
@@ -57,32 +50,14 @@ class GroupCalls:
         if self._closed:
             raise RuntimeError(f"mlt {call}: process group {self._name!r} was shut down on rank {self._rank}")
 
-    def submit(
-        self, name: str, program: Callable[[Exchange], None], result: Any, seconds: float, *, calls: int = 1
-    ) -> MltWork:
-        """Queue a collective's program of sends and receives; ``calls``: how many places of the ring it uses."""
-        description, number = self._describe(name, calls)
-        first = number % RING * ROUNDS_PER_CALL
+    def submit(self, name: str, program: Callable[[], None], result: Any, *, calls: int = 1) -> MltWork:
+        """Queue a program that makes collectives of the transport and waits for them."""
+        work = MltWork(self._describe(name, calls))
 
         def run() -> None:
-            # After a failed call, ranks may be at different rounds: a later call would receive the wrong data.
-            if self._failure is not None:
-                raise RuntimeError(
-                    f"an earlier collective of this group failed ({self._failure}); destroy the process group and "
-                    "make a new one under another context"
-                )
-            # This call may use what a collective of the transport has not written yet.
-            self._native.finish()
-            exchange = Exchange(self._context, self._ranks, tag=self._tag, timeout=seconds, first=first, ring=RING)
-            try:
-                program(exchange)
-            except Exception as error:
-                self._failure = error
-                # If a post fails, the earlier posts of its round are still in progress.
-                exchange.abandon()
-                raise
+            self._native.finish()  # the program may use what an earlier collective has not written yet
+            program()
 
-        work = MltWork(description)
         self._queue.submit(work, run, result)
         return work
 
@@ -95,14 +70,14 @@ class GroupCalls:
         also_uses: Sequence[torch.Tensor] = (),
         divisor: int = 1,
         result: Any = None,
-        then: Callable[[], None] | None = None,
+        calls: int | None = None,
     ) -> TransferWork | MltWork:
         """Post collectives of the transport on these tensors, and divide the results by ``divisor``.
 
         Now, unless calls in the queue, or others in progress, may use the same memory: then after them. ``result``: the
-        call's, lists of tensors, if ``tensors`` are not; ``then`` fills it once they are complete.
+        call's, if it is not ``tensors``; ``calls``: how many calls of the program these are, if not one for each.
         """
-        description, _ = self._describe(name, len(tensors))
+        description = self._describe(name, len(tensors) if calls is None else calls)
         tensors, observe = list(tensors), current_allowance().observe
         if result is None:
             result = tensors
@@ -113,10 +88,13 @@ class GroupCalls:
             def landed() -> None:
                 for landing in landings:
                     landing.land(divisor)
-                if then is not None:
-                    then()
 
-            work = TransferWork(post(landings), description, result, self._publisher, landed, observe)
+            error = None
+            try:
+                operations = post(landings)
+            except PeerFailedError as failure:  # of a rank that is gone: an error of the call, like one in progress
+                operations, error = [], failure_of(description, failure)
+            work = TransferWork(operations, description, result, self._publisher, landed, observe, also_uses, error)
             return self._native.add(work)
 
         if self._queue.is_idle and not self._native.uses([*leaves(result), *also_uses]):
@@ -162,9 +140,9 @@ class GroupCalls:
         self._queue.close()
         self._native.finish()
 
-    def _describe(self, name: str, calls: int) -> tuple[str, int]:
-        """Description and number of the next call."""
+    def _describe(self, name: str, calls: int) -> str:
+        """Description of the next call, with its number."""
         self.refuse_closed(name)
         number = self._count
         self._count += max(calls, 1)
-        return f"mlt {name} (call {number} of group {self._name!r}, rank {self._rank})", number
+        return f"mlt {name} (call {number} of group {self._name!r}, rank {self._rank})"

@@ -5,9 +5,9 @@ torch's store serves only the rendezvous of ``init_process_group`` and the distr
 (``mlt.torch.contexts``). All tensor data goes over the transport, with loss bound 0. Gradients use the communication
 hook (``mlt.torch.hook``), which may allow loss.
 
-``all_reduce``, ``reduce``, ``reduce_scatter``, ``broadcast`` and ``barrier`` are the transport's own collectives; they,
-sends and receives need no thread: whoever waits for one drives the transport. The others are rounds of sends and
-receives (``mlt.torch.collectives``). ``mlt.torch.group_calls`` has the order in which calls start.
+Every collective is one of the transport's. They, sends and receives need no thread: whoever waits for one drives the
+transport. A sum of sparse tensors is three of them, one after another (``mlt.torch.sparse``). ``mlt.torch.group_calls``
+has the order in which calls start.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from mlt.torch import collectives
 from mlt.torch.checks import check_count, check_dense, check_transfer
 from mlt.torch.data_movement import DataMovement
-from mlt.torch.exchange import Exchange
 from mlt.torch.process_group_base import from_inputs, in_order, root_of
 from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, in_lists, multiplied, reduction_of
+from mlt.torch.sparse import sparse_all_reduce
 from mlt.torch.staged_calls import in_host_memory, receive_staged
+from mlt.torch.staging import leaves
 
 import torch
 import torch.distributed as dist
@@ -94,8 +94,9 @@ class MltProcessGroup(DataMovement):
             check_count(inputs, self.size(), "reduce_scatter", "input")
         if any(len({part.numel() for part in inputs}) > 1 for inputs in input_lists):
             return self._reduce_to_each(outputs, input_lists, opts)
-        joined = [torch.cat([part.detach().reshape(-1) for part in inputs]) for inputs in input_lists]
-        return self.reduce_scatter_tensor_coalesced(outputs, joined, opts)
+        if any(output.numel() != inputs[0].numel() for output, inputs in zip(outputs, input_lists, strict=True)):
+            raise ValueError("mlt reduce_scatter: each output must have as many elements as each of its inputs")
+        return self._reduce_scatter(outputs, input_lists, opts)
 
     def _reduce_to_each(self, outputs: Any, input_lists: Any, opts: Any) -> Any:
         """The reduce-scatter of parts that differ in size: one reduction for each rank."""
@@ -130,20 +131,28 @@ class MltProcessGroup(DataMovement):
                     f"it holds {tensor.numel()}"
                 )
         check_dense([*outputs, *inputs], "reduce_scatter")
+        return self._reduce_scatter(outputs, inputs, opts)
+
+    def _reduce_scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Any], opts: Any) -> Any:
+        """Of inputs that are tensors, or lists of one tensor for each rank."""
         options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"))
         factor = factor_of(opts, "reduce_scatter")
 
+        def given(tensor: Any) -> Any:
+            if isinstance(tensor, torch.Tensor):
+                return multiplied(Landing(tensor).data, factor)
+            return [given(part) for part in tensor]
+
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
-                self._context.post_reduce_scatter(
-                    landing.data, multiplied(Landing(tensor).data, factor), **options(landing.data)
-                )
+                self._context.post_reduce_scatter(landing.data, given(tensor), **options(landing.data))
                 for landing, tensor in zip(landings, inputs, strict=True)
                 if landing.data.numel()
             ]
 
         divisor = divisor_of(opts, outputs, self.size())
-        return self._calls.start("reduce_scatter", post, outputs, also_uses=inputs, divisor=divisor)
+        uses = list(leaves(inputs))
+        return self._calls.start("reduce_scatter", post, outputs, also_uses=uses, divisor=divisor)
 
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
@@ -220,11 +229,13 @@ class MltProcessGroup(DataMovement):
         if opts is not None and opts.reduceOp != dist.ReduceOp.SUM:
             raise ValueError(f"mlt allreduce: sparse tensors are summed only, not {opts.reduceOp}; use SUM")
 
-        def program(exchange: Exchange) -> None:
-            for tensor in tensors:
-                collectives.sparse_all_reduce(exchange, tensor, rank=self._rank, size=self.size())
+        how = self._how(opts)
 
-        return self._calls.submit("allreduce", program, tensors, self._seconds(opts), calls=len(tensors))
+        def program() -> None:
+            for tensor in tensors:
+                sparse_all_reduce(self._context, tensor, rank=self._rank, how=how)
+
+        return self._calls.submit("allreduce", program, tensors, calls=len(tensors))
 
     def _check_transfer(self, kind: str, tensor: torch.Tensor, tag: int, peer: int | None) -> None:
         self._calls.refuse_closed(kind)

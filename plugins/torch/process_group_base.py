@@ -78,9 +78,7 @@ class ProcessGroupBase(dist.ProcessGroup):
         self._owns_context = owns_context
         self._tags = GroupTags(group_id)
         self._publisher = CallQueue(f"mlt-futures-{group_id}")
-        self._calls = GroupCalls(
-            context, ranks, own=rank, name=group_id, tag=self._tags.collectives, publisher=self._publisher
-        )
+        self._calls = GroupCalls(own=rank, name=group_id, publisher=self._publisher)
         self._transfers = Transfers(
             context, ranks, own=rank, tag=self._tags.point_to_point, name=group_id, publisher=self._publisher
         )
@@ -187,6 +185,10 @@ class ProcessGroupBase(dist.ProcessGroup):
     def _seconds(self, opts: Any) -> float:
         timeout = getattr(opts, "timeout", None)
         return (timeout if timeout is not None and timeout > timedelta(0) else self._timeout).total_seconds()
+
+    def _how(self, opts: Any) -> dict[str, Any]:
+        """Arguments of each of the transport's collectives."""
+        return {"ranks": self._ranks, "stream": self.stream, "timeout": self._seconds(opts)}
 
     def _stage(
         self,

@@ -89,6 +89,11 @@ def _is_integer(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A flat uint8 view of a contiguous CPU tensor of any element type; shares its memory."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
 def in_lists(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """The tensors that have elements, in lists of one type of which each becomes one collective: small ones together,
     others alone. Ranks whose tensors have the same sizes and types get the same lists."""

@@ -1,8 +1,8 @@
 """Tags of one process group's transfers.
 
-Bit 62 separates this plugin's from the small tags of programs, bit 61 point-to-point from collectives; 29 bits are the
-group. The rest is the user's tag, or a position in the ring that the rounds of collectives reuse: the transport keeps
-the state of every tag, so a call cannot have a tag of its own.
+Bit 62 separates this plugin's from the small tags of programs, bit 61 point-to-point from monitored barriers; 29 bits
+are the group. The rest is the user's tag, or a position in the ring that the barriers reuse: the transport keeps the
+state of every tag, so a call cannot have a tag of its own. Collectives have the transport's, by the group's stream.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ _BARRIERS: Final = 1 << 31  # monitored ones, which may fail without the others
 _GROUP_SHIFT: Final = 32
 _HASHED_GROUP: Final = 1 << 28
 _STREAMS: Final = 1 << 30  # of native collectives; the program's own streams are small numbers
-ROUNDS_PER_CALL: Final = 4
-RING: Final = 64 * ROUNDS_PER_CALL
 
 _names: dict[int, str] = {}
 
@@ -31,7 +29,6 @@ class GroupTags:
     def __init__(self, name: str) -> None:
         number = _number(name)
         group = _SPACE | number << _GROUP_SHIFT
-        self.collectives: Final = group  # the first of RING
         self.point_to_point: Final = group | _POINT_TO_POINT
         self.barriers: Final = group | _BARRIERS
         self.stream: Final = _STREAMS | number

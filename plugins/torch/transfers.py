@@ -12,13 +12,13 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from mlt.torch.exchange import as_bytes
+from mlt.torch.reductions import as_bytes
 from mlt.torch.staging import leaves
 from mlt.torch.work import CallQueue, failure_of, future_pair, publish
 
 import torch
 import torch.distributed as dist
-from mlt.errors import MltError, OperationTimeoutError, UnknownOperationError, WaitTimeoutError
+from mlt.errors import MltError, UnknownOperationError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from mlt import Completion, Context, Operation
@@ -43,21 +43,24 @@ class TransferWork(dist.Work):
         publisher: CallQueue,
         landed: Callable[[], None] | None = None,
         observe: Callable[[Completion], None] | None = None,
+        also_uses: Sequence[torch.Tensor] = (),
+        error: Exception | None = None,
     ) -> None:
         super().__init__()
         self._observe = observe
         self._operations = list(operations)
         self._description = description
         self._result = result
+        self._also_uses = also_uses  # beside the result
         self._publisher = publisher
         self._landed = landed
         self._lock = threading.Lock()
-        self._error: Exception | None = None
+        self._error = error
 
     @property
     def memory(self) -> set[int]:
         """Addresses of the storages that the operations use."""
-        return _memory(leaves(self._result))
+        return _memory(leaves([self._result, self._also_uses]))
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         self.settle(timeout.total_seconds() if timeout > timedelta(0) else None)
@@ -107,9 +110,7 @@ class TransferWork(dist.Work):
                 except MltError as error:
                     # The first cause counts; the others are waited for, since their memory is in use until they end.
                     if self._error is None:
-                        # c10d's users, its own tests among them, look for the word "timeout".
-                        late = "its timeout passed: " if isinstance(error, OperationTimeoutError) else ""
-                        self._error = failure_of(self._description, error, late)
+                        self._error = failure_of(self._description, error)
                 del self._operations[0]
             if self._landed is not None and self._error is None:
                 self._landed()

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from mlt.errors import MltError
+from mlt.errors import MltError, OperationTimeoutError
 from torch.futures import Future
 
 
@@ -29,12 +29,14 @@ def publish(source: Future[Any], result: Any, error: Exception | None) -> None:
         source.set_result(result)
 
 
-def failure_of(description: str, error: Exception, note: str = "") -> RuntimeError:
+def failure_of(description: str, error: Exception) -> RuntimeError:
     """The error of a call that failed.
 
     The text of mlt's own errors says it all, so their tracebacks are not shown before it: they are the ``__context__``.
     Other errors are the cause.
     """
+    # c10d's users, its own tests among them, look for the word "timeout".
+    note = "its timeout passed: " if isinstance(error, OperationTimeoutError) else ""
     failure = RuntimeError(f"{description}: {note}{error}")
     failure.__cause__ = None if isinstance(error, MltError) else error
     failure.__context__ = error

@@ -139,9 +139,10 @@ class GroupCollectives:
         """Start sending part ``i`` of ``input`` to the ``i``-th rank and receiving part ``i`` of ``output`` from it.
 
         Splits are rows of the first dimension, one count per rank of the group; None: equal parts. Part ``i`` of this
-        rank's output has the size of this rank's part in rank ``i``'s input. ``loss_bound`` applies to each part, for
-        floating point only; missing elements become zero. Both tensors have the same element type and do not overlap.
-        Otherwise as ``post_all_reduce``.
+        rank's output has the size of this rank's part in rank ``i``'s input. Either may be a list instead, of one
+        tensor for each rank, of any sizes. ``loss_bound`` applies to each part, for floating point only; missing
+        elements become zero. All tensors have the same element type. An output overlaps nothing, except that those of
+        a list may have this rank's own input as this rank's output. Otherwise as ``post_all_reduce``.
 
         >>> inputs = np.array([10, 11]), np.array([20, 21])  # of rank 0 and of rank 1
         >>> outputs = np.zeros(2, int), np.zeros(2, int)
@@ -182,8 +183,9 @@ class GroupCollectives:
         """Start sending ``input`` to rank ``root``, whose ``output`` receives all ranks' inputs in group order.
 
         ``input`` has the same size on every rank. ``output``: on the root only, with space for one input per rank of
-        the group. The root's own part of ``output`` may be its ``input``. ``loss_bound`` applies to each input, for
-        floating point only; missing elements become zero. Otherwise as ``post_all_reduce``.
+        the group, or a list of one tensor for each. The root's own part of ``output`` may be its ``input``.
+        ``loss_bound`` applies to each input, for floating point only; missing elements become zero. Otherwise as
+        ``post_all_reduce``.
 
         >>> output = np.zeros(4, int)
         >>> started = [rank_0.post_gather(np.array([1, 2]), output), rank_1.post_gather(np.array([3, 4]))]
@@ -219,9 +221,10 @@ class GroupCollectives:
     ) -> Operation:
         """Start sending ``input`` to all ranks, whose ``output`` receives all ranks' inputs in group order.
 
-        ``input`` has the same size on every rank, ``output`` space for one per rank of the group. The own part of
-        ``output`` may be the ``input``. ``loss_bound`` applies to each input at each rank, for floating point only;
-        missing elements become zero, so that ranks may differ. Otherwise as ``post_all_reduce``.
+        ``input`` has the same size on every rank, ``output`` space for one per rank of the group, or it is a list of
+        one tensor for each. The own part of ``output`` may be the ``input``. ``loss_bound`` applies to each input at
+        each rank, for floating point only; missing elements become zero, so that ranks may differ. Otherwise as
+        ``post_all_reduce``.
 
         >>> outputs, inputs = (np.zeros(2, int), np.zeros(2, int)), (np.array([1]), np.array([2]))
         >>> started = [rank.post_all_gather(outputs[i], inputs[i]) for i, rank in enumerate((rank_0, rank_1))]
@@ -257,10 +260,11 @@ class GroupCollectives:
     ) -> Operation:
         """Start reducing all ranks' inputs, of which the ``i``-th rank's ``output`` receives part ``i``.
 
-        ``input`` has one part of the size of ``output`` per rank of the group. ``output`` may be the own part of
-        ``input``. Terms are combined in group order, once all have arrived, in memory of the size of ``input``; float16
-        and bfloat16 are rounded once. ``loss_bound`` applies to each part, for a SUM or MEAN of floating point only; a
-        missing term counts as zero, and a mean divides by those that arrived. Otherwise as ``post_all_reduce``.
+        ``input`` has one part of the size of ``output`` per rank of the group, or is a list of them. ``output`` may be
+        the own part of ``input``. Terms are combined in group order, once all have arrived, in memory of the size of
+        ``input``; float16 and bfloat16 are rounded once. ``loss_bound`` applies to each part, for a SUM or MEAN of
+        floating point only; a missing term counts as zero, and a mean divides by those that arrived. Otherwise as
+        ``post_all_reduce``.
 
         >>> sums = np.zeros(1, int), np.zeros(1, int)
         >>> inputs = np.array([1, 2]), np.array([10, 20])
@@ -380,9 +384,9 @@ class GroupCollectives:
     ) -> Operation:
         """Start sending part ``i`` of rank ``root``'s ``input`` to the ``i``-th rank, whose ``output`` receives it.
 
-        ``output`` has the same size on every rank. ``input``: on the root only, one part per rank of the group. The
-        root's ``output`` may be its own part of ``input``. ``loss_bound`` applies to each part, for floating point
-        only; missing elements become zero. Otherwise as ``post_all_reduce``.
+        ``output`` has the same size on every rank. ``input``: on the root only, one part per rank of the group, or a
+        list of them. The root's ``output`` may be its own part of ``input``. ``loss_bound`` applies to each part, for
+        floating point only; missing elements become zero. Otherwise as ``post_all_reduce``.
 
         >>> parts = np.zeros(1, int), np.zeros(1, int)
         >>> started = rank_0.post_scatter(parts[0], np.array([10, 20])), rank_1.post_scatter(parts[1])
@@ -471,6 +475,8 @@ def _parts(tensor: Any, splits: Sequence[int] | None, name: str, ranks: int, dty
     """Number of elements of each part; empty for equal parts."""
     if splits is None:
         return []
+    if isinstance(tensor, list | tuple):
+        raise InvalidBufferError(f"{name} was given for a list of tensors, which have their sizes: leave it out")
     info = _core.tensor_info(tensor, dtype or "")
     rows = info.shape[0] if info.shape else 1
     if len(splits) != ranks or any(split < 0 for split in splits) or sum(splits) != rows:

@@ -52,22 +52,47 @@ std::uint16_t EngineHandle::root_rank(const std::string& what, std::int64_t root
 template <typename Options>
 void EngineHandle::lend_buffers(Options& options, const std::string& what, py::handle input, py::handle output,
                                 const std::string& dtype) const {
-  const auto naming = [&] { return what; };
-  if (input.is_none() && output.is_none()) {
-    throw Error(ErrorCode::kBuffer, name() + ": " + what + " was rejected: it needs an input or an output");
-  }
-  const auto lent =
-      std::make_shared<Lent>(input.is_none() ? lend(naming, output, true, dtype) : lend(naming, input, false, dtype));
-  if (!input.is_none() && !output.is_none()) lent->views.push_back(lend(naming, output, true, dtype));
-  const TensorView& first = lent->views.front();
-  const TensorView& last = lent->views.back();
-  if (first.element() != last.element()) {
-    throw Error(ErrorCode::kBuffer, name() + ": " + what + " was rejected: the input is " + first.description() +
-                                        ", the output " + last.description() + ": both need the same element type");
-  }
-  if (!input.is_none()) options.input = {first.data(), first.bytes()};
-  if (!output.is_none()) options.output = {last.data(), last.bytes()};
-  options.element = first.element();
+  const auto rejected = [&](const std::string& why) {
+    return Error(ErrorCode::kBuffer, name() + ": " + what + " was rejected: " + why);
+  };
+  if (input.is_none() && output.is_none()) throw rejected("it needs an input or an output");
+  std::vector<TensorView> views;
+  const auto lend_one = [&](py::handle tensor, bool writable, const std::string& note) -> const TensorView& {
+    views.push_back(lend([&] { return what + note; }, tensor, writable, dtype));
+    const TensorView& view = views.back();
+    if (view.element() != views.front().element()) {
+      throw rejected("the " + std::string(input.is_none() ? "output" : "input") + " is " + views.front().description() +
+                     ", the " + (writable ? "output " : "input ") + view.description() +
+                     ": both need the same element type");
+    }
+    return view;
+  };
+  // One tensor, or a list of one for each member.
+  const auto lend_side = [&](py::handle side, bool writable, auto& one, auto* many) {
+    if (side.is_none()) return;
+    if (!py::isinstance<py::list>(side) && !py::isinstance<py::tuple>(side)) {
+      const TensorView& view = lend_one(side, writable, "");
+      one = {view.data(), view.bytes()};
+      return;
+    }
+    const std::string direction = writable ? "output" : "input";
+    if (many == nullptr) throw rejected("its " + direction + " has no part for each member: pass one tensor");
+    std::size_t index = 0;
+    for (const py::handle each : side) {
+      const TensorView& view = lend_one(each, writable, ", " + direction + " " + std::to_string(index++) + ",");
+      many->emplace_back(view.data(), view.bytes());
+    }
+    if (many->empty()) throw rejected("the list of tensors is empty");
+  };
+  std::vector<std::span<const std::byte>>* inputs = nullptr;
+  std::vector<std::span<std::byte>>* outputs = nullptr;
+  if constexpr (requires { options.inputs; }) inputs = &options.inputs;
+  if constexpr (requires { options.outputs; }) outputs = &options.outputs;
+  lend_side(input, false, options.input, inputs);
+  lend_side(output, true, options.output, outputs);
+  options.element = views.front().element();
+  const auto lent = std::make_shared<Lent>(std::move(views));
+  lent->is_list = false;  // not carried as one
   options.lent = lent;
 }
 

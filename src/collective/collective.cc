@@ -4,6 +4,7 @@
 #include <bit>
 #include <charconv>
 #include <numeric>
+#include <optional>
 
 #include "base/bytes.h"
 #include "collective/central_allreduce.h"
@@ -50,6 +51,45 @@ std::string check_all_reduce(const CollectiveRequest& request) {
   return check_algorithm(request.algorithm, request.ranks.size(), request.output.size());
 }
 
+template <typename Byte>
+std::size_t total(const std::vector<std::span<Byte>>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), std::size_t{0},
+                         [](std::size_t sum, std::span<Byte> part) { return sum + part.size(); });
+}
+
+// Of one side whose parts have memory of their own; `each`: the size of every part, unless they may differ.
+template <typename Byte>
+std::string check_parts(const CollectiveRequest& request, const std::vector<std::span<Byte>>& parts,
+                        const std::string& side, bool may_have_parts, std::optional<std::size_t> each) {
+  if (parts.empty()) return "";
+  if (!may_have_parts) return "its " + side + " has no part for each member: pass one tensor instead of a list";
+  if (parts.size() != request.ranks.size()) {
+    return side + " has " + std::to_string(parts.size()) + " parts; a group of " +
+           std::to_string(request.ranks.size()) + " ranks needs one per rank";
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string part = "part " + std::to_string(i) + " of the " + side;
+    if (parts[i].size() % wire::element_bytes(request.element) != 0) return part + " is not a whole number of elements";
+    if (each && parts[i].size() != *each) {
+      return part + " has " + std::to_string(parts[i].size()) + " bytes; every part needs " + std::to_string(*each);
+    }
+  }
+  return "";
+}
+
+std::string check_parts(const CollectiveRequest& request) {
+  const CollectiveKind kind = request.kind;
+  const bool is_all_to_all = kind == CollectiveKind::kAllToAll;
+  const auto each = [&](std::size_t bytes) { return is_all_to_all ? std::nullopt : std::optional(bytes); };
+  const bool has_in = is_all_to_all || kind == CollectiveKind::kScatter || kind == CollectiveKind::kReduceScatter;
+  const bool has_out = is_all_to_all || kind == CollectiveKind::kGather || kind == CollectiveKind::kAllGather;
+  if (std::string problem = check_parts(request, request.input_parts, "input", has_in, each(request.output.size()));
+      !problem.empty()) {
+    return problem;
+  }
+  return check_parts(request, request.output_parts, "output", has_out, each(request.input.size()));
+}
+
 std::string check_all_to_all(const CollectiveRequest& request) {
   const auto check = [&](const std::vector<std::uint64_t>& parts, std::size_t bytes, const std::string& side) {
     if (parts.size() != request.ranks.size()) {
@@ -68,8 +108,11 @@ std::string check_all_to_all(const CollectiveRequest& request) {
     }
     return std::string();
   };
-  if (std::string problem = check(request.send_bytes, request.input.size(), "input"); !problem.empty()) return problem;
-  return check(request.receive_bytes, request.output.size(), "output");
+  if (request.input_parts.empty()) {
+    if (std::string problem = check(request.send_bytes, request.input.size(), "input"); !problem.empty())
+      return problem;
+  }
+  return request.output_parts.empty() ? check(request.receive_bytes, request.output.size(), "output") : "";
 }
 
 std::string check_fit(std::uint64_t bytes, const char* side, std::uint64_t needed, const std::string& why) {
@@ -79,7 +122,7 @@ std::string check_fit(std::uint64_t bytes, const char* side, std::uint64_t neede
 }
 
 std::string check_sizes(const CollectiveRequest& request, std::uint16_t rank) {
-  const std::uint64_t in = request.input.size(), out = request.output.size(), n = request.ranks.size();
+  const std::uint64_t in = request.input_bytes(), out = request.output_bytes(), n = request.ranks.size();
   const std::string ranks = std::to_string(n) + " ranks", root = "only the root, rank " + std::to_string(request.root);
   const bool is_root = rank == request.root;
   switch (request.kind) {
@@ -132,7 +175,31 @@ std::string check_exchange(const CollectiveRequest& request, std::uint16_t rank)
 }
 
 bool do_overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
+// As may_share(), where a side has parts of its own: the own part may stay where it is, in all of them.
+std::string check_overlap_of_parts(const CollectiveRequest& request, std::size_t own) {
+  std::vector<std::span<const std::byte>> in = request.input_parts,
+                                          out(request.output_parts.begin(), request.output_parts.end());
+  if (in.empty()) in.push_back(request.input);
+  if (out.empty()) out.push_back(request.output);
+  const std::span<const std::byte> own_in = in.size() == 1 ? in[0] : in[own],
+                                   own_out = out.size() == 1 ? out[0] : out[own];
+  const bool is_in_place = own_in.data() == own_out.data() && own_in.size() == own_out.size();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    for (const std::span<const std::byte> part : in) {
+      const bool is_own = is_in_place && (out.size() == 1 || i == own) && part.data() == own_in.data();
+      if (do_overlap(out[i], part) && !is_own) return "the output overlaps the input; pass separate memory";
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (do_overlap(out[i], out[j])) {
+        return "parts " + std::to_string(j) + " and " + std::to_string(i) +
+               " of the output overlap; pass separate memory";
+      }
+    }
+  }
+  return "";
 }
 
 // Input and output must not overlap: arriving data would change data not sent yet. They may share what stays here: a
@@ -255,6 +322,9 @@ std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, co
   return std::make_unique<Exchange>(request, group);
 }
 
+std::size_t CollectiveRequest::input_bytes() const { return input.size() + total(input_parts); }
+std::size_t CollectiveRequest::output_bytes() const { return output.size() + total(output_parts); }
+
 std::string check_request(const CollectiveRequest& request, std::uint16_t rank) {
   if (!(request.loss_bound >= 0.0 && request.loss_bound < 1.0)) {
     return "loss bound " + in_short(request.loss_bound) + ": it must be at least 0 and below 1";
@@ -269,10 +339,15 @@ std::string check_request(const CollectiveRequest& request, std::uint16_t rank) 
   if (std::ranges::adjacent_find(sorted) != sorted.end()) return "a rank is in its group twice";
   if (!std::ranges::binary_search(sorted, rank)) return "rank " + std::to_string(rank) + " is not in its group";
   if (request.kind == CollectiveKind::kAllReduce) return check_all_reduce(request);
-  std::string problem =
-      request.kind == CollectiveKind::kAllToAll ? check_all_to_all(request) : check_exchange(request, rank);
-  if (!problem.empty() || request.input.empty() || !do_overlap(request.input, request.output)) return problem;
+  std::string problem = check_parts(request);
+  if (problem.empty()) {
+    const bool is_all_to_all = request.kind == CollectiveKind::kAllToAll;
+    problem = is_all_to_all ? check_all_to_all(request) : check_exchange(request, rank);
+  }
+  if (!problem.empty()) return problem;
   const auto own = static_cast<std::size_t>(std::ranges::find(request.ranks, rank) - request.ranks.begin());
+  if (!request.input_parts.empty() || !request.output_parts.empty()) return check_overlap_of_parts(request, own);
+  if (!do_overlap(request.input, request.output)) return "";
   return may_share(request, own) ? "" : "the output overlaps the input; pass separate memory";
 }
 

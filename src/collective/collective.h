@@ -53,6 +53,9 @@ struct CollectiveRequest {
   std::uint32_t stream = 0;          // of the group; equal at every member
   std::span<const std::byte> input;  // at the ranks that have one; unused by all-reduce and broadcast
   std::span<std::byte> output;       // likewise; all-reduce and broadcast: also the input
+  // Instead of an input or output that has a part for each member: those parts, each with memory of its own.
+  std::vector<std::span<const std::byte>> input_parts;
+  std::vector<std::span<std::byte>> output_parts;
   wire::ElementType element = wire::ElementType::kFloat32;
   std::vector<std::uint64_t> send_bytes;     // all-to-all: of `input`, for each member in order
   std::vector<std::uint64_t> receive_bytes;  // all-to-all: of `output`, from each member in order
@@ -64,6 +67,9 @@ struct CollectiveRequest {
   std::uint8_t traffic_class = 0;
   base::DurationNs timeout_ns = 0;  // from the start; 0: the default
   std::string fault;                // why this member's call must fail at every member; empty: nothing
+
+  std::size_t input_bytes() const;   // of the input, or of its parts
+  std::size_t output_bytes() const;  // likewise
 };
 
 struct CollectiveDone {

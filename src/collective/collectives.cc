@@ -103,7 +103,7 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
   active.group = &group;
   active.started_ns = now;
   active.done.operation = request.operation;
-  active.done.total_bytes = std::max(request.input.size(), request.output.size());
+  active.done.total_bytes = std::max(request.input_bytes(), request.output_bytes());
   const base::DurationNs timeout_ns = request.timeout_ns > 0 ? request.timeout_ns : default_timeout_ns_;
   active.request = std::move(request);
   set_timer(active, base::after(now, timeout_ns));

@@ -76,23 +76,32 @@ Exchange::Routes Exchange::routes_of(const CollectiveRequest& request, const Mem
   const std::uint64_t bytes = member_bytes(request);
   const auto from = starts_of(request.send_bytes), to = starts_of(request.receive_bytes);
   if (has_reduction(request.kind)) kernel_ = kernel_of(request.element, request.reduction);
+  const bool is_all_to_all = request.kind == CollectiveKind::kAllToAll;
+  const auto part_for = [&](std::uint32_t i) {  // of the input, for member i
+    if (!request.input_parts.empty()) return request.input_parts[i];
+    return is_all_to_all ? input.subspan(from[i], request.send_bytes[i]) : input.subspan(i * bytes, bytes);
+  };
+  const auto part_from = [&](std::uint32_t i) {  // of the output, from member i
+    if (!request.output_parts.empty()) return request.output_parts[i];
+    return is_all_to_all ? output.subspan(to[i], request.receive_bytes[i]) : output.subspan(i * bytes, bytes);
+  };
   Routes routes(n);
   for (std::uint32_t i = 0; i < n; ++i) {
     switch (request.kind) {
       case CollectiveKind::kAllToAll:
-        routes.out[i] = input.subspan(from[i], request.send_bytes[i]);
-        routes.in[i] = output.subspan(to[i], request.receive_bytes[i]);
+        routes.out[i] = part_for(i);
+        routes.in[i] = part_from(i);
         break;
       case CollectiveKind::kGather:
         if (i == root) routes.out[i] = input;
-        if (own == root) routes.in[i] = output.subspan(i * bytes, bytes);
+        if (own == root) routes.in[i] = part_from(i);
         break;
       case CollectiveKind::kAllGather:
         routes.out[i] = input;
-        routes.in[i] = output.subspan(i * bytes, bytes);
+        routes.in[i] = part_from(i);
         break;
       case CollectiveKind::kScatter:
-        if (own == root) routes.out[i] = input.subspan(i * bytes, bytes);
+        if (own == root) routes.out[i] = part_for(i);
         if (i == root) routes.in[i] = output;
         break;
       case CollectiveKind::kBroadcast:
@@ -103,7 +112,7 @@ Exchange::Routes Exchange::routes_of(const CollectiveRequest& request, const Mem
         if (i == root && i != own) routes.out[i] = input;
         break;
       case CollectiveKind::kReduceScatter:
-        if (i != own) routes.out[i] = input.subspan(i * bytes, bytes);
+        if (i != own) routes.out[i] = part_for(i);
         break;
       case CollectiveKind::kBarrier:
         routes.out[i] = input;
@@ -114,7 +123,7 @@ Exchange::Routes Exchange::routes_of(const CollectiveRequest& request, const Mem
     }
   }
   result_ = output;
-  if (request.kind == CollectiveKind::kReduceScatter) receive_terms(routes, group, input.subspan(own * bytes, bytes));
+  if (request.kind == CollectiveKind::kReduceScatter) receive_terms(routes, group, part_for(own));
   if (request.kind == CollectiveKind::kReduce && own == root) receive_terms(routes, group, input);
   return routes;
 }

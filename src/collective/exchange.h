@@ -1,13 +1,13 @@
 // Collectives in which each part goes straight from the rank that has it to the ranks that need it: all-to-all, gather,
 // all-gather, reduce-scatter, broadcast, reduce, scatter and barrier. Long broadcasts are chains (collective/chain.h).
 //
-// Parts are stored one after another in group order. The order of peers is rotated: at index j, a rank sends to the
-// j-th rank after it and receives from the j-th before it, so that the ranks do not all start with the same peer. The
-// senders are not throttled here: the endpoints' rate control prevents overload of a root's link. A reduction keeps the
-// terms in memory of its own, and combines them in group order when all have arrived: the result is rounded once, does
-// not depend on the order of arrival, and is not written if the collective fails. A mean is divided by the terms that
-// arrived, element by element. Each rank also sends its shape to the
-// next one, with which it may share no part: calls that differ are found whatever they are.
+// Parts are stored one after another in group order, or each in memory of its own (CollectiveRequest::input_parts).
+// The order of peers is rotated: at index j, a rank sends to the j-th rank after it and receives from the j-th before
+// it, so that the ranks do not all start with the same peer. The senders are not throttled here: the endpoints' rate
+// control prevents overload of a root's link. A reduction keeps the terms in memory of its own, and combines them in
+// group order when all have arrived: the result is rounded once, does not depend on the order of arrival, and is not
+// written if the collective fails. A mean is divided by the terms that arrived, element by element. Each rank also
+// sends its shape to the next one, with which it may share no part: calls that differ are found whatever they are.
 #pragma once
 
 #include <memory>

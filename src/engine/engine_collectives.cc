@@ -44,6 +44,14 @@ collective::CollectiveRequest request_with_buffers(const engine::OperationSubmit
   request.input = options.input;
   request.output = options.output;
   request.element = engine::wire_element(options.element);
+  if constexpr (requires { options.inputs; }) request.input_parts = options.inputs;
+  if constexpr (requires { options.outputs; }) request.output_parts = options.outputs;
+  const bool is_both = (!request.input.empty() && !request.input_parts.empty()) ||
+                       (!request.output.empty() && !request.output_parts.empty());
+  if (is_both) {
+    submitter.fail(ErrorCode::kBuffer, std::string(collective_name(kind)) +
+                                           " was rejected: both one tensor and a list of tensors were given");
+  }
   return request;
 }
 
@@ -89,6 +97,16 @@ Verb verb_of(collective::CollectiveKind kind) {
   return Verb::kAllReduce;
 }
 
+// "element 3 of part 1", of the input's parts; empty if all are finite.
+std::string place_not_finite(const collective::CollectiveRequest& request) {
+  for (std::size_t i = 0; i < request.input_parts.size(); ++i) {
+    if (const auto at = collective::first_not_finite(request.input_parts[i], request.element)) {
+      return "element " + std::to_string(*at) + " of part " + std::to_string(i);
+    }
+  }
+  return "";
+}
+
 // What this member contributes; `own`: its rank.
 std::span<const std::byte> contribution_of(const collective::CollectiveRequest& request, std::uint16_t own) {
   if (request.kind == collective::CollectiveKind::kAllReduce) return request.output;
@@ -105,7 +123,7 @@ OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
   operation.element = engine::public_element(request.element);
   operation.peer = own;
   operation.members = request.ranks.size();
-  operation.total_bytes = std::max(request.input.size(), request.output.size());
+  operation.total_bytes = std::max(request.input_bytes(), request.output_bytes());
   operation.coalesced = std::move(coalesced);
   submitter.check_open(operation);
   for (const std::uint16_t rank : request.ranks) {
@@ -122,10 +140,12 @@ OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
   }
   if (operation.coalesced) operation.coalesced->pack();
   if (options.check_finite) {
+    std::string place = place_not_finite(request);
     if (const auto at = collective::first_not_finite(contribution_of(request, own), request.element)) {
-      const std::string place = operation.coalesced
-                                    ? operation.coalesced->place_of(*at, wire::element_bytes(request.element))
-                                    : "element " + std::to_string(*at);
+      place = operation.coalesced ? operation.coalesced->place_of(*at, wire::element_bytes(request.element))
+                                  : "element " + std::to_string(*at);
+    }
+    if (!place.empty()) {
       request.fault = "the input of rank " + std::to_string(own) + " has a NaN or an infinity at " + place +
                       " (check_finite): look at what that rank computed";
     }
@@ -162,6 +182,11 @@ OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
   request.send_bytes = options.send_bytes.empty() ? equal_parts(options.input.size(), ranks) : options.send_bytes;
   request.receive_bytes =
       options.receive_bytes.empty() ? equal_parts(options.output.size(), ranks) : options.receive_bytes;
+  const bool is_split = (!options.inputs.empty() && !options.send_bytes.empty()) ||
+                        (!options.outputs.empty() && !options.receive_bytes.empty());
+  if (is_split) {
+    impl_->submitter.fail(ErrorCode::kBuffer, "all-to-all was rejected: a list of tensors needs no sizes of parts");
+  }
   return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 

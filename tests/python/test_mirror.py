@@ -108,7 +108,7 @@ TESTED_BY = {
     "mlt.testbed.requirements": "python/testbed/test_testbed_command.py",
     "mlt.testbed.switch_port": "python/testbed/test_testbed_proofs.py",
     "mlt.torch.byteps.": "plugins/torch/test_horovod.py",
-    "mlt.torch.collectives": "plugins/torch/test_process_group.py",
+    "mlt.torch.sparse": "plugins/torch/test_process_group.py",
     "mlt.torch.horovod.": "plugins/torch/test_horovod.py",
     "mlt.torch_autoload": "plugins/torch/test_contexts.py",
 }

@@ -703,10 +703,25 @@ def staged(context: mlt.Context, options: dict[str, Any]) -> Any:
     return all_checks(Lab())
 
 
+def failures(context: mlt.Context, options: dict[str, Any]) -> Any:
+    import failing_verbs
+
+    return failing_verbs.failures(options["failure"])
+
+
+def death(context: mlt.Context, options: dict[str, Any]) -> Any:
+    import failing_verbs
+
+    print(json.dumps(failing_verbs.death()), flush=True)
+    os._exit(0)  # without the end of groups of which a rank is gone
+
+
 PROGRAMS = {
     "barriers": barriers,
     "collectives": collectives,
     "ddp": ddp,
+    "death": death,
+    "failures": failures,
     "fsdp": fsdp,
     "fsdp_failure": fsdp_failure,
     "fsdp_over_gloo": fsdp_over_gloo,

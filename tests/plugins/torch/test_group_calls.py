@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 import torch
 from checks import names
-from mlt.torch.exchange import Exchange
 from mlt.torch.group_calls import GroupCalls
-from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.work import CallQueue
 
 LIMIT = timedelta(seconds=30)
@@ -28,31 +26,10 @@ class Done:
         pass
 
 
-class Recorder:
-    """Notes the tags of what is posted; every transfer ends at once."""
-
-    def __init__(self) -> None:
-        self.tags: set[int] = set()
-
-    def post_send(self, data: Any, *, to: int, tag: int, timeout: float) -> Done:
-        self.tags.add(tag)
-        return Done()
-
-    def post_recv(self, data: Any, loss_bound: float, *, from_: int, tag: int, timeout: float) -> Done:
-        self.tags.add(tag)
-        return Done()
-
-    def wait(self, operation: Done, timeout: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture
 def calls() -> Iterator[GroupCalls]:
     publisher = CallQueue("publisher")
-    found = GroupCalls(Recorder(), (0, 1), own=0, name="7", tag=1 << 40, publisher=publisher)  # type: ignore[arg-type]
+    found = GroupCalls(own=0, name="7", publisher=publisher)
     yield found
     found.close()
     publisher.close()
@@ -70,13 +47,13 @@ def test_start__posts_at_once_but_after_queued_programs(calls: GroupCalls) -> No
 
         return post
 
-    def program(exchange: Exchange) -> None:
+    def program() -> None:
         assert may_end.wait(LIMIT.total_seconds())
         order.append("program")
 
     calls.start("allreduce", post_of("first"), [torch.ones(1)])
     assert order == ["first"]
-    calls.submit("gather", program, [], LIMIT.total_seconds())
+    calls.submit("gather", program, [])
     last = calls.start("allreduce", post_of("last"), [torch.ones(1)])
     assert order == ["first"]
     may_end.set()
@@ -84,16 +61,39 @@ def test_start__posts_at_once_but_after_queued_programs(calls: GroupCalls) -> No
     assert order == ["first", "program", "last"]
 
 
-def test_submit__after_a_failed_program_names_its_failure(calls: GroupCalls) -> None:
-    def fail(exchange: Exchange) -> None:
+def test_submit__names_a_failed_program_and_runs_the_next(calls: GroupCalls) -> None:
+    def fail() -> None:
         raise ValueError("rank 1 has another shape")
 
-    failed = calls.submit("gather", fail, [], 1.0)
-    with pytest.raises(RuntimeError, match=names("mlt gather", "call 0", "'7'", "rank 0", "another shape")):
+    failed = calls.submit("allreduce", fail, [])
+    with pytest.raises(RuntimeError, match=names("mlt allreduce", "call 0", "'7'", "rank 0", "another shape")):
         failed.wait(LIMIT)
-    later = calls.submit("scatter", lambda _: None, [], 1.0)
-    with pytest.raises(RuntimeError, match=names("mlt scatter", "call 1", "another shape", "process group")):
-        later.wait(LIMIT)
+    assert calls.submit("allreduce", lambda: None, []).wait(LIMIT)
+
+
+def test_start__waits_for_a_call_that_reads_its_memory(calls: GroupCalls) -> None:
+    class Open(Done):
+        ended = False
+
+        def done(self) -> bool:
+            return self.ended
+
+        def wait(self, timeout: float | None = None) -> None:
+            assert may_end.wait(LIMIT.total_seconds())
+            self.ended = True
+
+    may_end, posted, read = threading.Event(), threading.Event(), torch.ones(1)
+    calls.start("gather", lambda _: [Open()], [], also_uses=[read])
+
+    def post(_: Sequence[Any]) -> list[Any]:
+        posted.set()
+        return [Done()]
+
+    later = calls.start("broadcast", post, [read])
+    assert not posted.is_set()
+    may_end.set()
+    assert later.wait(LIMIT)
+    assert posted.is_set()
 
 
 def test_close__rejects_later_calls(calls: GroupCalls) -> None:
@@ -103,21 +103,4 @@ def test_close__rejects_later_calls(calls: GroupCalls) -> None:
     with pytest.raises(RuntimeError, match=names("allreduce", "'7'", "shut down", "rank 0")):
         calls.start("allreduce", lambda _: [], [torch.ones(1)])
     with pytest.raises(RuntimeError, match=names("gather", "shut down")):
-        calls.submit("gather", lambda _: None, [], 1.0)
-
-
-def group_of_two(context: Any) -> MltProcessGroup:
-    return MltProcessGroup(context, rank=0, ranks=(0, 1), group_id="7", timeout=timedelta(seconds=30))
-
-
-def test_collectives__go_round_a_bounded_set_of_tags() -> None:
-    recorder = Recorder()
-    group = group_of_two(recorder)
-    works = [group.allgather([[torch.ones(1), torch.ones(2)]] * 3, [torch.ones(1)] * 3) for _ in range(2_000)]
-    works[-1].wait()
-    for _ in range(100):
-        group.send([torch.ones(1)], 1, 5).wait()
-    group.shutdown()
-    # 256 of the ring, and the one of the sends: never one per call.
-    assert 1 < len(recorder.tags) <= 257
-    assert max(recorder.tags) < 2**63
+        calls.submit("gather", lambda: None, [])

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from mlt.torch import tags
-from mlt.torch.tags import RING, GroupTags
+from mlt.torch.tags import GroupTags
 from mlt.torch.transfers import USER_TAGS
 
 
@@ -18,14 +18,14 @@ def no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_group_tags__tells_groups_apart() -> None:
     names = [*map(str, range(3_000)), *(f"group {i}" for i in range(3_000))]
     found = [GroupTags(name) for name in names]
-    for kind in ("collectives", "point_to_point", "barriers", "stream"):
+    for kind in ("point_to_point", "barriers", "stream"):
         assert len({getattr(one, kind) for one in found}) == len(names)
 
 
 def test_group_tags__kinds_do_not_overlap() -> None:
     for name in ("0", "7", str((1 << 28) - 1), "hashed"):
         one = GroupTags(name)
-        begin_and_count = [(one.collectives, RING), (one.barriers, 256), (one.point_to_point, USER_TAGS)]
+        begin_and_count = [(one.barriers, 256), (one.point_to_point, USER_TAGS)]
         for (begin, count), (following, _) in pairwise(begin_and_count):
             assert begin + count <= following
         assert one.point_to_point + USER_TAGS < 2**63

@@ -229,6 +229,84 @@ def test_all_to_all__equal_parts_and_given_splits(job: list[mlt.Context]) -> Non
 
 
 @pytest.mark.parametrize("elements", [0, 3, 1_500_000])
+def test_lists_of_parts__are_carried_where_they_are(job: list[mlt.Context], elements: int) -> None:
+    n, root = len(job), len(job) - 1
+    inputs = random_tensors(n, elements)
+
+    def parts() -> list[list[np.ndarray]]:
+        return [[np.full(elements, -1, np.float32) for _ in range(n)] for _ in range(n)]
+
+    outputs = parts()
+    for own in (outputs[root][root], inputs[root]):  # the second time in place
+        outputs[root][root] = own
+        for operation in [
+            context.post_gather(inputs[rank], outputs[rank] if rank == root else None, root=root)
+            for rank, context in enumerate(job)
+        ]:
+            operation.wait(20)
+        assert all(np.array_equal(part, inputs[rank]) for rank, part in enumerate(outputs[root]))
+    outputs = parts()
+    for operation in [context.post_all_gather(outputs[rank], inputs[rank]) for rank, context in enumerate(job)]:
+        operation.wait(20)
+    assert all(np.array_equal(part, inputs[rank]) for gathered in outputs for rank, part in enumerate(gathered))
+
+    received = parts()[0]
+    for operation in [
+        context.post_scatter(received[rank], tuple(inputs) if rank == root else None, root=root)
+        for rank, context in enumerate(job)
+    ]:
+        operation.wait(20)
+    assert all(np.array_equal(part, inputs[rank]) for rank, part in enumerate(received))
+    sums = parts()[0]
+    for operation in [
+        context.post_reduce_scatter(sums[rank], [inputs[(rank + part) % n] for part in range(n)], op=Reduction.MAX)
+        for rank, context in enumerate(job)
+    ]:
+        operation.wait(20)
+    assert all(np.array_equal(part, np.max(inputs, axis=0)) for part in sums)
+
+
+def test_all_to_all__lists_of_any_sizes_with_the_own_part_in_place(job: list[mlt.Context]) -> None:
+    n = len(job)
+    inputs = [[np.full(i * j, 10 * i + j) for j in range(n)] for i in range(n)]  # none to and from rank 0
+    outputs = [[inputs[i][i] if i == j else np.full(i * j, -1) for j in range(n)] for i in range(n)]
+    for operation in [context.post_all_to_all(outputs[rank], inputs[rank]) for rank, context in enumerate(job)]:
+        operation.wait(20)
+    assert all(outputs[i][j].tolist() == [10 * j + i] * (i * j) for i in range(n) for j in range(n))
+    # The same tensor to all; a list on one side only.
+    sent, flat = [np.full(3, rank) for rank in range(n)], [np.zeros(3 * n, int) for _ in range(n)]
+    for operation in [context.post_all_to_all(flat[rank], [sent[rank]] * n) for rank, context in enumerate(job)]:
+        operation.wait(20)
+    assert all(one.tolist() == [rank for rank in range(n) for _ in range(3)] for one in flat)
+
+
+def test_lists_of_parts__rejected_before_anything_is_sent(job: list[mlt.Context]) -> None:
+    context, n = job[0], len(job)
+    one, parts, whole = np.zeros(2), [np.zeros(2) for _ in range(n)], np.zeros(2 * n)
+    for texts, call in (
+        (("output", "1 parts", f"{n} ranks"), lambda: context.post_all_gather([one], np.zeros(2))),
+        (("part 0 of the output", "16 bytes", "24"), lambda: context.post_gather(np.zeros(3), parts)),
+        (("part 0 of the input", "16 bytes", "24"), lambda: context.post_scatter(np.zeros(3), parts)),
+        (("rank 1", "output"), lambda: context.post_gather(one, parts, root=1)),
+        (("its input", "one tensor"), lambda: context.post_all_gather(whole, parts)),
+        (("list", "empty"), lambda: context.post_all_to_all(parts, [])),
+        (("float64", "float32"), lambda: context.post_all_to_all([*parts[1:], np.zeros(2, np.float32)], parts)),
+        (("parts 0 and 1 of the output",), lambda: context.post_all_gather([one] * n, np.zeros(2))),
+        (("output overlaps the input",), lambda: context.post_all_gather([*parts[1:], one], one)),
+        (("output overlaps the input",), lambda: context.post_all_to_all(parts, [*parts[1:], one])),
+        (("input_splits", "list"), lambda: context.post_all_to_all(whole, parts, input_splits=[2] * n)),
+    ):
+        with pytest.raises(mlt.InvalidBufferError, match=names(*texts)):
+            call()
+    bad = [np.full(2, np.nan) if part == n - 1 else np.zeros(2) for part in range(n)]
+    operations = [each.post_all_to_all([np.zeros(2) for _ in range(n)], bad, check_finite=True) for each in job[:1]]
+    operations += [each.post_all_to_all(np.zeros(2 * n), np.zeros(2 * n)) for each in job[1:]]
+    for operation in operations:
+        with pytest.raises(mlt.CancelledError, match=names("rank 0", f"element 0 of part {n - 1}")):
+            operation.wait(20)
+
+
+@pytest.mark.parametrize("elements", [0, 3, 1_500_000])
 def test_gather__the_root_gets_all_at_once(job: list[mlt.Context], elements: int) -> None:
     root, n = len(job) - 1, len(job)
     inputs = random_tensors(n, elements)

@@ -1,4 +1,5 @@
 // All-to-all over a bus without endpoints.
+#include <algorithm>
 #include <numeric>
 
 #include "collective/exchange.h"
@@ -68,6 +69,36 @@ TEST_CASE("all_to_all__every_part_arrives_where_it_belongs") {
       }
       CHECK(ranks[i].output == expected);
     }
+  }
+}
+
+TEST_CASE("all_to_all__parts_with_memory_of_their_own_match_those_in_one_piece") {
+  auto ranks = make_ranks(3, [](std::uint16_t i, std::uint16_t j) -> std::uint64_t { return i + 2U * j; });
+  FakeBus bus({.ranks = 3, .seed = 6});
+  for (std::uint16_t rank = 0; rank < 3; ++rank) {
+    CollectiveRequest request = request_of(ranks[rank]);
+    if (rank != 1) {
+      std::size_t at = 0;
+      for (const std::uint64_t bytes : request.send_bytes) {
+        request.input_parts.push_back(request.input.subspan(at, bytes));
+        at += bytes;
+      }
+      at = 0;
+      for (const std::uint64_t bytes : request.receive_bytes) {
+        request.output_parts.push_back(request.output.subspan(at, bytes));
+        at += bytes;
+      }
+      request.input = {};
+      request.output = {};
+    }
+    bus.start(rank, std::move(request));
+  }
+  bus.run();
+  for (std::uint16_t i = 0; i < 3; ++i) {
+    REQUIRE(bus.done(i).size() == 1);
+    CHECK(bus.done(i)[0].error == "");
+    CHECK(bus.done(i)[0].total_bytes == 4 * std::max(ranks[i].input.size(), ranks[i].output.size()));
+    CHECK(std::ranges::find(ranks[i].output, -1) == ranks[i].output.end());
   }
 }
 
