@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlt.planners.byteps.load_assignment import assign_loads, plan_assignment
+from mlt.planners.byteps.load_assignment import LoadAssignment, assign_loads, plan_assignment
 from mlt.planners.byteps.partition_hash import partitions
 from mlt.planners.cluster import Cluster, Host, Job
 from mlt.planners.plan import Assignment
@@ -23,6 +23,18 @@ VGG16_BYTES = 528 * 10**6
 LAYERS = 16
 
 
+def gain_over_all_reduce(result: LoadAssignment) -> float | None:
+    """gamma_a of equation 7; None if nothing is sent (one worker)."""
+    return result.time_all_reduce / result.time if result.time > 0 else None
+
+
+def gain_over_parameter_server(result: LoadAssignment) -> float | None:
+    """gamma_p of equation 7; None without servers or if nothing is sent."""
+    if result.time_parameter_server is None or result.time == 0:
+        return None
+    return result.time_parameter_server / result.time
+
+
 def gains(pairs: Sequence[tuple[int, int]]) -> list[dict[str, float | int | None]]:
     """Equation 7 for each (n, k)."""
     rows: list[dict[str, float | int | None]] = []
@@ -32,8 +44,8 @@ def gains(pairs: Sequence[tuple[int, int]]) -> list[dict[str, float | int | None
             {
                 "n": n,
                 "k": k,
-                "over_all_reduce": result.gain_over_all_reduce,
-                "over_parameter_server": result.gain_over_parameter_server,
+                "over_all_reduce": gain_over_all_reduce(result),
+                "over_parameter_server": gain_over_parameter_server(result),
             }
         )
     return rows

@@ -6,12 +6,12 @@ not for these graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlt.planners.aleph.worker_graph import Bools, Floats, Ints, WorkerGraph
+from mlt.planners.aleph.worker_graph import Bools, Floats, Ints, WorkerGraph, grouped_graph
 
 
 def _none() -> Ints:
@@ -69,3 +69,8 @@ def random_graph(size: int, *, edge_probability: float, rng: np.random.Generator
     """Erdos-Renyi: each pair is joined with the given probability."""
     upper = np.triu(rng.random((size, size)) < edge_probability, k=1)
     return graph_from_edges(size, zip(*map(np.ndarray.tolist, np.nonzero(upper)), strict=True))
+
+
+def complete_graph(size: int, *, nearness: Sequence[Sequence[int] | Ints] = ()) -> WorkerGraph:
+    """All workers reach each other."""
+    return grouped_graph(np.zeros(size, dtype=np.int64), nearness=nearness)

@@ -28,7 +28,8 @@ import numpy as np
 from mlt.planners.aleph.aggregation_model import Resources, bottleneck, capacities, fastest_clustering
 from mlt.planners.aleph.clustering import Clustering, best_of_seeds
 from mlt.planners.aleph.clustering_locality import localise
-from mlt.planners.aleph.worker_graph import Floats, Ints, complete_graph, grouped_graph
+from mlt.planners.aleph.worker_graph import Floats, Ints, grouped_graph
+from studies.aleph.listed_graph import complete_graph
 
 LINE_RATE = 10e9
 FLOOR = 0.1  # lowest ratio of available bandwidth

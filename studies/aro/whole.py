@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mlt.planners.aro.flow import drop_idle, rate_of
+from mlt.planners.aro.flow import drop_idle
 from mlt.planners.aro.graph import IntArray, Kind, TaskGraph
 from mlt.planners.aro.highs import Rows, Verdict, solve
 from mlt.planners.aro.joint import add_task, edge_limits
@@ -87,3 +87,9 @@ def _order(rows: Rows, graph: TaskGraph) -> None:
             out_v, out_w = graph.edges_out[v], graph.edges_out[w]
             values = np.concatenate([np.ones(len(out_v)), -np.ones(len(out_w))])
             rows.add(np.concatenate([out_v, out_w]), values, 0.0, np.inf)
+
+
+def rate_of(graph: TaskGraph, y: IntArray) -> float:
+    """The rate that ``y`` allows alone: the smallest capacity per flow, the workers' own links included."""
+    loaded = y > 0
+    return float(min(np.min(graph.capacity[loaded] / y[loaded]), graph.access_gbps))

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlt.planners.aleph.clustering_greedy import greedy_clustering
-from mlt.planners.aleph.worker_graph import WorkerGraph, complete_graph, grouped_graph
+from mlt.planners.aleph.worker_graph import WorkerGraph, grouped_graph
 from studies.aleph.baselines import balanced_clustering, exact_clustering, violations
-from studies.aleph.listed_graph import random_graph
+from studies.aleph.listed_graph import complete_graph, random_graph
 from studies.aleph.ratio import measure_ratios
 
 

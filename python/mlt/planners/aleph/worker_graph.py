@@ -60,11 +60,6 @@ class WorkerGraph:
         return maxima
 
 
-def complete_graph(size: int, *, nearness: Sequence[Sequence[int] | Ints] = ()) -> WorkerGraph:
-    """All workers reach each other."""
-    return grouped_graph(np.zeros(size, dtype=np.int64), nearness=nearness)
-
-
 def grouped_graph(group: Sequence[int] | Ints, *, nearness: Sequence[Sequence[int] | Ints] = ()) -> WorkerGraph:
     """Workers with equal entries in ``group`` reach each other."""
     _, labels = np.unique(np.asarray(group), return_inverse=True)

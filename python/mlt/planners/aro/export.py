@@ -37,7 +37,6 @@ class Hop:
     """A flow at one switch: identity on arrival and on departure (they differ where it merges)."""
 
     switch: str
-    arrived_from: str
     next_hop: str
     before: tuple[str, int]
     after: tuple[str, int]
@@ -60,7 +59,7 @@ def hops(instance: Instance, route: WorkerRoute) -> list[Hop]:
         switch = instance.switch[here]
         merged = switch.programmable and (route.aggregators is None or here in route.aggregators)
         leaving = (here, switch.pipeline_of[before]) if merged else identity
-        found.append(Hop(here, before, after, identity, leaving))
+        found.append(Hop(here, after, identity, leaving))
         identity = leaving
     return found
 

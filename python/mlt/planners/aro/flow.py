@@ -77,9 +77,3 @@ def drop_idle(graph: TaskGraph, y: IntArray) -> IntArray:
                 break
             e = next(int(out) for out in graph.edges_out[v] if y[out] > 0)
     return y
-
-
-def rate_of(graph: TaskGraph, y: IntArray) -> float:
-    """The rate that ``y`` allows alone: the smallest capacity per flow, the workers' own links included."""
-    loaded = y > 0
-    return float(min(np.min(graph.capacity[loaded] / y[loaded]), graph.access_gbps))

@@ -44,18 +44,6 @@ class LoadAssignment:
     time_parameter_server: float | None
     method: str
 
-    @property
-    def gain_over_all_reduce(self) -> float | None:
-        """gamma_a of equation 7; None if nothing is sent (one worker)."""
-        return self.time_all_reduce / self.time if self.time > 0 else None
-
-    @property
-    def gain_over_parameter_server(self) -> float | None:
-        """gamma_p of equation 7; None without servers or if nothing is sent."""
-        if self.time_parameter_server is None or self.time == 0:
-            return None
-        return self.time_parameter_server / self.time
-
 
 def ring_all_reduce_time(*, model_bytes: float, worker_bandwidths: Sequence[float]) -> float:
     """Bandwidth-optimal ring: 2 (n - 1) / n of the model through the slowest worker's link."""

@@ -22,7 +22,6 @@ class NetworkGrowth:
     network: PSNet
     wiring: Growth
     disturbed_jobs: tuple[str, ...]
-    disturbed_bytes: float
 
 
 def grow_psnet(
@@ -48,4 +47,4 @@ def grow_psnet(
     grown = with_module(network, module or network.modules[0], growth.wiring)
     cut = set(growth.removed)
     disturbed = tuple(name for name, loads in job_bytes.items() if any(loads.get(pair, 0.0) > 0 for pair in cut))
-    return NetworkGrowth(grown, growth, disturbed, sum(per_link.get(pair, 0.0) for pair in growth.removed))
+    return NetworkGrowth(grown, growth, disturbed)

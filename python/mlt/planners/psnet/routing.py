@@ -78,15 +78,6 @@ class RoutePlan:
         """Relative distance to the bound."""
         return (self.transfer_seconds - self.bound_seconds) / self.transfer_seconds
 
-    @property
-    def longest_path(self) -> int:
-        """Inter-module links on the longest path used; 0 when nothing crosses modules."""
-        return max((len(path) - 1 for paths in self.paths.values() for path in paths), default=0)
-
-    def hops(self) -> int:
-        """Max number of links between a worker and a server: 2 in a module, 4 + inter-module links across."""
-        return 4 + self.longest_path if self.longest_path else 2
-
 
 def route_jobs(
     network: PSNet,

@@ -18,9 +18,10 @@ from mlt.planners.aleph.aggregation_model import (
 )
 from mlt.planners.aleph.clustering import Clustering, cluster_workers
 from mlt.planners.aleph.clustering_greedy import greedy_clustering
-from mlt.planners.aleph.worker_graph import complete_graph, grouped_graph
+from mlt.planners.aleph.worker_graph import grouped_graph
 from mlt.planners.byteps.load_assignment import ring_all_reduce_time
 from studies.aleph.baselines import violations
+from studies.aleph.listed_graph import complete_graph
 from studies.aleph.simulation import usage
 
 

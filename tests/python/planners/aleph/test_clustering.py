@@ -18,9 +18,9 @@ from mlt.planners.aleph.clustering import (
     cluster_workers,
     round_up,
 )
-from mlt.planners.aleph.worker_graph import WorkerGraph, complete_graph, grouped_graph
+from mlt.planners.aleph.worker_graph import WorkerGraph, grouped_graph
 from studies.aleph.baselines import violations
-from studies.aleph.listed_graph import graph_from_edges, random_graph
+from studies.aleph.listed_graph import complete_graph, graph_from_edges, random_graph
 
 READINGS = [REPAIRED, AS_PRINTED, Reading(fill=False), Reading(weakest_first=False), Reading(redraw=False)]
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from mlt.planners.aleph.clustering import Clustering, cluster_workers
 from mlt.planners.aleph.clustering_locality import localise
-from mlt.planners.aleph.worker_graph import complete_graph, grouped_graph
+from mlt.planners.aleph.worker_graph import grouped_graph
 from studies.aleph.baselines import violations
+from studies.aleph.listed_graph import complete_graph
 
 
 def distance(clustering: Clustering, racks: np.ndarray) -> int:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlt.planners.aleph.worker_graph import WorkerGraph, complete_graph, grouped_graph, worker_graph
+from mlt.planners.aleph.worker_graph import WorkerGraph, grouped_graph, worker_graph
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
-from studies.aleph.listed_graph import graph_from_edges
+from studies.aleph.listed_graph import complete_graph, graph_from_edges
 
 
 def spelled_out(groups: list[int]) -> WorkerGraph:

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from routing_cases import figure_1, instances
 
-from mlt.planners.aro.flow import rate_of
 from mlt.planners.aro.graph import unfold
 from mlt.planners.aro.instance import Instance, Switch
 from mlt.planners.aro.routes import TaskPlan, WorkerRoute, generate_routes
 from mlt.planners.aro.single import TaskSolution, solve_task
 from mlt.planners.aro.verify import verify
 from studies.aro.generate import Hardware, Workload, leaf_spine
+from studies.aro.whole import rate_of
 
 
 def _solve(instance: Instance) -> TaskSolution:

@@ -47,11 +47,10 @@ def test_grow_psnet__spares_the_trunks_that_carry_most() -> None:
     heavy = {pair: 1e9 for pair in network.wiring.links if 1 in pair}
     growth = grow_psnet(network, job_bytes={"job": heavy})
     assert growth.disturbed_jobs == ()
-    assert growth.disturbed_bytes == 0
     everywhere = dict.fromkeys(network.wiring.links, 5.0)
     forced = grow_psnet(network, job_bytes={"job": everywhere})
     assert forced.disturbed_jobs == ("job",)
-    assert forced.disturbed_bytes == 10.0
+    assert len(forced.wiring.removed) == 2
 
 
 def test_grow_psnet__takes_a_different_module_of_the_same_r() -> None:
