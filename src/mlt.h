@@ -366,9 +366,9 @@ struct PathStatus {
   double loss = 0;                     // estimate, [0, 1]
   std::int64_t rtt_ns = 0;             // smoothed; 0: not measured yet
   double share = 0;                    // of what is sent to this peer now, [0, 1]
-  bool silent = false;                 // given up for now and only probed
+  bool silent = false;                 // suspended: only probed for now
   std::uint64_t runs_sent = 0;         // to all peers
-  std::uint64_t runs_failed = 0;       // refused by the system, to all peers
+  std::uint64_t runs_failed = 0;       // rejected by the system, to all peers
 };
 
 // The version of PROTOCOL.md that this library speaks; ranks of another one are refused.

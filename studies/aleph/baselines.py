@@ -19,7 +19,7 @@ EXACT_LIMIT = 60  # workers; beyond, a proof may take hours
 
 
 def balanced_clustering(*, graph: WorkerGraph, clusters: int | None = None, seed: int = 0) -> Clustering:
-    """Clusters of equal size (within one) with a random aggregator each, blind to bandwidth.
+    """Clusters of equal size (within one) with a random aggregator each, ignoring bandwidth.
 
     Workers are dealt in order of nearness, so that a cluster is as local as equal sizes allow; in a grouped graph no
     cluster crosses groups. ``clusters`` defaults to the square root of the number of workers, which balances the load

@@ -23,7 +23,7 @@ def _are_integers(value: object) -> bool:
         return False
 
 
-# Annotation -> check, expectation. Arguments with other annotations are not judged.
+# Annotation -> check, expectation. Arguments with other annotations are not checked.
 _KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "int": (_is_integer, "an integer"),
     "float": (lambda value: isinstance(value, Real) or hasattr(value, "__float__"), "a number"),

@@ -177,14 +177,14 @@ def end(processes: Sequence[Process], *, patience: float = 0.0) -> None:
                 popen.wait(timeout=max(0.0, deadline - time.monotonic()))
 
 
-def end_with_parent(link: Link, heard: Callable[[Message], object] = lambda message: None) -> None:
-    """In a thread of its own, hand what the parent says to ``heard``, and end this process when the parent is gone,
-    however it went: the main thread may be inside a library that never gives up."""
+def end_with_parent(link: Link, on_message: Callable[[Message], object] = lambda message: None) -> None:
+    """In a thread of its own, pass messages of the parent to ``on_message``, and end this process when the parent
+    has ended for any reason: the main thread may be inside a library call that never returns."""
 
     def listen() -> None:
         with contextlib.suppress(StrangerError):
             while True:
-                heard(link.receive())
+                on_message(link.receive())
         os._exit(ORPHANED)
 
     threading.Thread(target=listen, name="mlt-parent", daemon=True).start()

@@ -125,5 +125,5 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
 
 
 def _rank_of(index: int, world_size: int | None) -> int:
-    """Without a world size the job is refused for that, whatever the rank."""
+    """Without a world size the configuration is rejected for that reason, whatever the rank."""
     return (world_size or 0) + index

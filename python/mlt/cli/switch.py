@@ -182,8 +182,8 @@ def _summary(report: checking.Report) -> list[str]:
     lines = []
     if refused := [result.target for result in report.results if result.status == "refused"]:
         lines.append(
-            f"{len(refused)} of {len(report.results)} targets refuse the policy as it is ({', '.join(refused)}); the "
-            "notes say why, and what to write into it; --target checks yours alone"
+            f"{len(refused)} of {len(report.results)} targets cannot express the policy unchanged "
+            f"({', '.join(refused)}); the notes give the reason and the change; --target checks one target alone"
         )
     if skipped := [result.target for result in report.results if result.status == "skipped"]:
         lines.append(

@@ -118,14 +118,14 @@ def _conclude(generated: generator.Generated, rows: list[QueueCounters], *, part
             err=True,
         )
     never = counter_check.uncounted(plan, rows, COUNTS - target.counts)
-    blind = f"; not checked, because {target.name} does not count it: {', '.join(never)}" if never else ""
+    unchecked = f"; not checked, because {target.name} does not count it: {', '.join(never)}" if never else ""
     wrong = sum(one.level == "wrong" for one in found)
     if wrong or (missing and not partial):
         click.echo(
-            f"{'contradicts the policy' if wrong else 'incomplete: some counters were not seen'}{blind}", err=True
+            f"{'contradicts the policy' if wrong else 'incomplete: some counters were not seen'}{unchecked}", err=True
         )
         return 1
-    click.echo(f"matches the policy{', as far as seen' if missing or never else ''}{blind}", err=True)
+    click.echo(f"matches the policy{', as far as seen' if missing or never else ''}{unchecked}", err=True)
     return 0
 
 

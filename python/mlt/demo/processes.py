@@ -51,7 +51,7 @@ class _Child:
     link: Link
     log: Path
     finished: bool = False
-    heard: float = field(default_factory=time.monotonic)
+    last_message: float = field(default_factory=time.monotonic)
 
 
 def free_port_pair(host: str = "127.0.0.1") -> int:
@@ -150,7 +150,7 @@ class ProcessGroup:
         try:
             message = child.link.receive_ready()
             while message is not None:
-                child.heard = time.monotonic()
+                child.last_message = time.monotonic()
                 event = event_of(message)
                 child.finished = child.finished or isinstance(event, Finished)
                 yield event
@@ -183,8 +183,8 @@ class ProcessGroup:
 
     def _check_silence(self) -> None:
         running = [child for child in self._children if not child.finished]
-        if running and time.monotonic() - max(child.heard for child in self._children) > self._stall_seconds:
-            quietest = min(running, key=lambda child: child.heard)
+        if running and time.monotonic() - max(child.last_message for child in self._children) > self._stall_seconds:
+            quietest = min(running, key=lambda child: child.last_message)
             raise self._failure(quietest, f"and all others were silent for {self._stall_seconds:.0f} s (timeout)")
 
     def _failure(self, child: _Child, what: str) -> DemoError:

@@ -83,7 +83,7 @@ class Examination:
             yield Finding(
                 "problem",
                 f"protocol versions differ: {here.protocol} here (mlt {here.package}), {there.protocol} there (mlt "
-                f"{there.package}); ranks refuse each other",
+                f"{there.package}); ranks reject each other",
                 f"install the newer mlt {older} from its wheel or checkout",
             )
         elif here.package != there.package:
@@ -104,7 +104,7 @@ class Examination:
         else:
             yield Finding(
                 "problem",
-                f"DSCPs differ: {here} here; {there} there; ranks refuse each other",
+                f"DSCPs differ: {here} here; {there} there; ranks reject each other",
                 "export MLT_QOS_POLICY=<the same policy file> on both sides",
             )
 

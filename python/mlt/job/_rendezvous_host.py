@@ -238,7 +238,7 @@ class Host:
         return None
 
     def _report_mismatch(self, said: Announcement, why: str) -> None:
-        """Report it at once, and end the start soon: the process that was refused ends, and nobody takes its place."""
+        """Report it at once, and end startup soon: the rejected process ends, and no other takes its rank."""
         if said.rank in self._ranks or said.rank in self._mismatches:
             return
         rendezvous.logger.warning("rank 0: refused: %s", why)

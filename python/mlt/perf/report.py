@@ -131,8 +131,8 @@ def write_json(result: Result, path: Path) -> None:
 
 
 LEGEND = (
-    "lost: packets that did not arrive; repairs: packets sent again; missing: payload given up within the loss bound; "
-    "s/GB: CPU seconds of all ranks per 10^9 bytes over the network (docs/perf.md)"
+    "lost: packets that did not arrive; repairs: packets sent again; missing: payload absent at completion, within the "
+    "loss bound; s/GB: CPU seconds of all ranks per 10^9 bytes over the network (docs/perf.md)"
 )
 
 

@@ -55,8 +55,8 @@ def examine_switch(
     if not found and not missing:
         sent = sum(row.sent or 0 for row in rows)
         never = uncounted(plan, rows, COUNTS - generated.target.counts)
-        blind = f", as far as seen; {generated.target.name} does not count: {', '.join(never)}" if never else ""
-        yield Finding("ok", f"switch {host}: {len(rows)} queues, {sent} packets, match the policy{blind}")
+        unchecked = f", as far as seen; {generated.target.name} does not count: {', '.join(never)}" if never else ""
+        yield Finding("ok", f"switch {host}: {len(rows)} queues, {sent} packets, match the policy{unchecked}")
 
 
 def _again(file: str, target: str, host: str, inventory: Path | None, known_hosts: Path | None) -> str:
