@@ -85,6 +85,12 @@ def serve(
                 f"rank {rank} (RANK) is a worker's: services have the ranks from {world_size} (WORLD_SIZE) on; set "
                 f"RANK={world_size + index}, or unset it and use --index"
             )
+        source = getattr(ctx.get_parameter_source("services"), "name", "")
+        if source == "DEFAULT" and world_size is not None:
+            # Workers expect none by default, and would start without this service.
+            output.print(
+                "mlt serve: --services is 1 by default; start the workers with MLT_SERVICES=1, too", soft_wrap=True
+            )
         with Context(
             rank=rank if rank is not None else _rank_of(index, world_size),
             world_size=world_size,

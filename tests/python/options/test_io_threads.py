@@ -20,7 +20,7 @@ from mlt.options.io_threads import refuse
     ],
 )
 def test_refuse__accepts_none_of_them(count: Any, cpus: Any, variables: dict[str, str]) -> None:
-    refuse(count, cpus, environ=variables)
+    refuse(count, cpus, environ=variables)  # raises nothing
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def test_serve__ends_on_sigterm(service: subprocess.Popen[str], port: int) -> No
     for thread in threads:
         thread.join()
     assert service.stderr is not None
+    assert "MLT_SERVICES=1" in service.stderr.readline()  # the default; workers have another
     assert "serves 2 workers" in service.stderr.readline()
     with takes(at_most=5.0):
         service.terminate()
