@@ -1,4 +1,4 @@
-// The algorithms of all-reduce, broadcast and reduce, and which one carries a call that names none: the one place of
+// The algorithms of all-reduce and broadcast, and which one carries a call that names none: the one place of
 // that choice. The other collectives have one each.
 //
 // Every rank chooses by the group's size, the tensor's bytes and the loss bound alone, so that all choose the same.
@@ -12,7 +12,7 @@ namespace mlt::collective {
 
 enum class CollectiveAlgorithm : std::uint8_t {
   kAutomatic = 0,  // of a request only: chosen_algorithm()
-  kDirect = 1,     // of all three: collective/direct_allreduce.h, exchange.h
+  kDirect = 1,     // of both: collective/direct_allreduce.h, exchange.h
   kCentral = 2,    // of an all-reduce: collective/central_allreduce.h
   kRing = 3,       // of an all-reduce: collective/ring_allreduce.h
   kHalving = 4,    // of an all-reduce: collective/halving_allreduce.h
@@ -52,7 +52,8 @@ inline constexpr std::uint64_t kMaxRecordsBytes = 256U << 20;
 
 // Min bytes of a tensor that a chain carries. It takes a transfer's latency more for each further rank, and saves the
 // root's link the tensor's time for each: the size at which the two are equal does not depend on the ranks. Measured
-// (docs/collectives.md, tools/crossover.py).
+// with four ranks only, on one host and on four (docs/collectives.md): in a larger group a tree may be faster at middle
+// sizes.
 inline constexpr std::uint64_t kChainBytes = 64U << 10;
 
 // What carries a tensor of `bytes` of an all-reduce that names no algorithm.
