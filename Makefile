@@ -22,6 +22,7 @@
 #   make tensorflow-speed  steps per second on a testbed, tf.distribute over gRPC and mlt in turns (docs/tensorflow.md)
 #   make torch-speed  steps per second of DDP on a testbed, gloo and mlt in turns (docs/results/pytorch.md)
 #   make test-van  builds BytePS's van and tests it; PS_LITE=DIR: over that tree of ps-lite (docs/byteps-van.md)
+#   make van-speed  goodput of ps-lite over mlt's van and over ZMQ, in turns (docs/byteps-van.md)
 #   make nccl-speed  NCCL's plugin and plain TCP, in turns, without a GPU (docs/results/nccl.md)
 #   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
 #   make lint    ruff, mypy, clang-format
@@ -41,7 +42,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed nccl-speed build-van test-van lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed nccl-speed build-van test-van van-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -268,6 +269,10 @@ build-van: $(VENV)/.tools $(PS_LITE)
 
 test-van: build-van
 	$(BIN)/python -m pytest tests/plugins/byteps/test_van.py $(PYTEST_ARGS)
+
+# Two minutes, on a quiet host; VAN_SPEED_ARGS="--turns 1": a part of it.
+van-speed: build-van
+	$(BIN)/python tools/van_speed.py $(VAN_SPEED_ARGS)
 
 lint: $(VENV)/.wheel
 	$(BIN)/ruff check python plugins switch_configs tests tools examples studies

@@ -24,7 +24,7 @@ TOP = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "PROTOCOL.
 NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Start", ("index.md", "command-line.md", "variables.md", "units.md", "limits.md", "CHANGELOG.md")),
     ("I train models", ("pytorch.md", "tensorflow.md", "mxnet.md", "horovod.md", "horovod-names.md", "nccl.md",
-                        "several-hosts.md", "collectives.md", "bound.md",
+                        "byteps-van.md", "several-hosts.md", "collectives.md", "bound.md",
                         "priorities.md", "security.md", "perf.md", "scale.md")),
     ("I run the network", ("network.md", "switch.md", "switch-thresholds.md", "paths.md", "datapaths.md", "testbed.md",
                            "contributing-switch-vendor.md")),

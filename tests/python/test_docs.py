@@ -36,7 +36,7 @@ def variables_of_the_code() -> dict[str, str]:
                 text = node.value
                 named = [text] if VARIABLE.fullmatch(text) else re.findall(r"\$\{(MLT_[A-Z_]+)", text)
                 found.update(dict.fromkeys(named, name))
-    for path in sorted(ROOT.glob("plugins/*/*.cc")):
+    for path in sorted(ROOT.glob("plugins/**/*.cc")):
         named = re.findall(r'"(\w+)"', path.read_text(encoding="utf-8"))
         found.update({one: path.name for one in named if VARIABLE.fullmatch(one)})
     return {variable: name for variable, name in found.items() if variable not in NAMES_OF_PROGRAMS}
