@@ -86,7 +86,12 @@ void Incoming::post_head(std::size_t slot) {
   options.tag = kHeadTag;
   options.data = heads_[slot];
   options.up_to = true;
-  operations_[engine_->post_recv(options)] = {true, slot};
+  try {
+    operations_[engine_->post_recv(options)] = {true, slot};
+  } catch (const Error&) {
+    // A sender that says goodbye between poll() and here ends the loop once everything that arrived is delivered.
+    if (!engine_->has_peer_left(kSender)) throw;
+  }
 }
 
 void Incoming::receive() {
@@ -95,6 +100,7 @@ void Incoming::receive() {
   for (std::size_t slot = 0; slot < kHeads; ++slot) post_head(slot);
   std::array<Completion, kHeads> completions;
   while (!is_closing_) {
+    const bool had_left = engine_->has_peer_left(kSender);
     const std::size_t taken = engine_->poll(completions, kWaitNs);
     std::string failure;
     for (std::size_t i = 0; i < taken; ++i) {
@@ -112,6 +118,7 @@ void Incoming::receive() {
     // What arrived is delivered even if the sender is gone: the last message comes with its goodbye.
     take_heads(failure.empty());
     deliver_complete();
+    if (had_left && taken == 0) return;
     if (failure.empty()) continue;
     if (engine_->has_peer_left(kSender)) return;
     const std::string cause = engine_->peer_failure(kSender);
