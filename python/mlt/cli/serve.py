@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -12,6 +13,8 @@ from rich.console import Console
 
 from mlt.cli.style import App, show_error, status_of
 from mlt.cli.unit_option import TIME, UnitOption
+
+HINT_SECONDS = 5.0  # without a worker
 
 app = App()
 
@@ -77,6 +80,15 @@ def serve(
     # The index that the command line gives goes before the rank of the environment, such as torchrun's.
     if _is_given(ctx, "index") and not _is_given(ctx, "rank"):
         rank = None
+    # Workers expect no service by default, and would start without this one.
+    hint = threading.Timer(
+        HINT_SECONDS,
+        lambda: output.print(
+            "mlt serve: waits for workers; --services is 1 by default here, 0 there: start them with MLT_SERVICES=1",
+            soft_wrap=True,
+        ),
+    )
+    hint.daemon = True
     try:
         if rank is None and world_size is not None and not 0 <= index < services:
             raise ConfigError(f"--index {index}: the job has {_indices(services)}")
@@ -85,12 +97,8 @@ def serve(
                 f"rank {rank} (RANK) is a worker's: services have the ranks from {world_size} (WORLD_SIZE) on; set "
                 f"RANK={world_size + index}, or unset it and use --index"
             )
-        source = getattr(ctx.get_parameter_source("services"), "name", "")
-        if source == "DEFAULT" and world_size is not None:
-            # Workers expect none by default, and would start without this service.
-            output.print(
-                "mlt serve: --services is 1 by default; start the workers with MLT_SERVICES=1, too", soft_wrap=True
-            )
+        if world_size is not None and _is_default(ctx, "services"):
+            hint.start()
         with Context(
             rank=rank if rank is not None else _rank_of(index, world_size),
             world_size=world_size,
@@ -103,6 +111,7 @@ def serve(
             faults=Faults.parse(faults),
             connect_timeout=connect_timeout,
         ) as context:
+            hint.cancel()
             service = SummationService(context)
             output.print(
                 f"mlt serve: rank {context.rank} of job {job!r} serves {context.world_size} workers "
@@ -114,6 +123,8 @@ def serve(
     except MltError as error:
         show_error(error, head="mlt serve: ")
         raise typer.Exit(status_of(error)) from None
+    finally:
+        hint.cancel()
     for failure in failures:
         Console(stderr=True, highlight=False).print(f"mlt serve: {failure}", markup=False, soft_wrap=True)
     if failures:
@@ -127,7 +138,15 @@ def _indices(services: int) -> str:
 
 
 def _is_given(ctx: typer.Context, name: str) -> bool:
-    return getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    return _source(ctx, name) == "COMMANDLINE"
+
+
+def _is_default(ctx: typer.Context, name: str) -> bool:
+    return _source(ctx, name) == "DEFAULT"
+
+
+def _source(ctx: typer.Context, name: str) -> str:
+    return getattr(ctx.get_parameter_source(name), "name", "")
 
 
 def _rank_of(index: int, world_size: int | None) -> int:
