@@ -39,6 +39,7 @@ try:
         for _ in range(3):
             context.all_reduce(tensor, timeout=30)
         print("DONE", context.counters()["stale_control"], flush=True)
+        time.sleep(2)  # until all are done: a goodbye can be lost with its connection (docs/limits.md, a known fault)
 except mlt.MltError as error:
     now = time.monotonic()
     print(f"FAILED {now - up:.2f} s after connect, {now - began:.2f} s after the call: {error}", flush=True)
@@ -133,12 +134,7 @@ def test_operation__with_loss_of_a_tenth_both_ways_is_not_blocked() -> None:
     lossy = {f"host{host}": {"loss": "10%"} for host in range(4)}
     with Testbed(hosts=4, rate="200mbit", links=lossy) as bed:
         texts = texts_of(bed, 4, pause=2.5)
-    assert not any("no datagram" in text for text in texts), texts
-    # Known fault (docs/limits.md): the goodbye of a rank that has ended may be lost with its connection. The first rank
-    # to end cannot meet it.
-    assert any(text.startswith("DONE") for text in texts), texts
-    failed = [text for text in texts if not text.startswith("DONE")]
-    assert all("it was killed" in text or "ended by PeerFailedError" in text for text in failed), texts
+    assert [text.split()[:1] for text in texts] == [["DONE"]] * 4, texts
 
 
 @pytest.mark.parametrize("host", ["host0", "host1"])
