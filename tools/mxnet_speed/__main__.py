@@ -10,9 +10,6 @@ DistributedTrainer, exact, and with a loss bound of 10 %.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -21,22 +18,16 @@ from typing import Any
 from mlt.testbed import Testbed
 
 HERE = Path(__file__).resolve().parent
-PYTHON = HERE.parents[1] / ".venv-mxnet" / "bin" / "python"
+sys.path.insert(0, str(HERE.parent))
+from training_speed import Framework  # noqa: E402
+
 KINDS = {"dist_sync": "dist_sync", "mlt, KVStore": "dist_sync_mlt", "mlt": "mlt", "mlt, bound 10 %": "0.1"}
-LIMIT_SECONDS = 120
+MXNET = Framework(HERE, ".venv-mxnet", KINDS, limit_seconds=120)
 PORT = 23_457
-
-
-def median_of(outputs: list[str]) -> float:
-    """Rank 0's median step in seconds; all ranks must have the same weights."""
-    told = [json.loads(output.splitlines()[-1]) for output in outputs]
-    assert len({one["weights"] for one in told}) == 1, "the replicas differ"
-    return statistics.median(told[0]["seconds"])
 
 
 def on_testbed(kind: str, rate: str, loss: str, workers: int, width: int, steps: int) -> float:
     """The median step in seconds."""
-    train = [str(PYTHON), str(HERE / "train.py"), kind, str(width), str(steps)]
     with Testbed(hosts=workers, rate=rate, loss=loss) as bed:
         bed.set_tcp_control("cubic")
         helpers: list[subprocess.Popen[Any]] = []
@@ -57,62 +48,20 @@ def on_testbed(kind: str, rate: str, loss: str, workers: int, width: int, steps:
                     env["DMLC_NODE_HOST"] = str(bed.address(host))
                     roles = ("scheduler", "server") if rank == 0 else ("server",)
                     helpers += [
-                        bed.popen(host, [str(PYTHON), "-c", "import mxnet"], env={**env, "DMLC_ROLE": role})
+                        bed.popen(host, [str(MXNET.python), "-c", "import mxnet"], env={**env, "DMLC_ROLE": role})
                         for role in roles
                     ]
                     env["DMLC_ROLE"] = "worker"
+                command = MXNET.command(kind, width, steps)
                 processes.append(
-                    bed.popen(host, train, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                    bed.popen(host, command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                 )
-            outputs = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
+            return MXNET.median_step(kind, loss, processes)
         finally:
             for one in helpers:
                 one.kill()
                 one.wait()
-    for rank, (process, (_, problems)) in enumerate(zip(processes, outputs, strict=True)):
-        if process.returncode != 0:
-            raise SystemExit(f"{kind}, {loss} loss: rank {rank} ended with {process.returncode}\n{problems[-3000:]}")
-    return median_of([printed for printed, _ in outputs])
-
-
-def alone(kind: str, width: int, steps: int) -> float:
-    """The median step of one process in seconds."""
-    command = [str(PYTHON), str(HERE / "train.py"), kind, str(width), str(steps)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
-    return median_of([done.stdout])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", default="200mbit")
-    parser.add_argument("--losses", default="0%,1%")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=512, help="of the hidden layers; 512: 1.1 MiB of gradients")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=30)
-    chosen = parser.parse_args()
-    if not PYTHON.exists():
-        sys.exit("mxnet_speed: .venv-mxnet is missing: make .venv-mxnet/.wheel")
-    costs: dict[str, list[float]] = {"alone": [], "mlt": []}
-    for _ in range(chosen.turns):
-        for kind, times in costs.items():
-            times.append(alone(kind, chosen.width, 10 * chosen.steps) * 1e3)
-    plain, ours = (statistics.median(times) for times in costs.values())
-    print(f"one process: {plain:.2f} ms per step, with mlt's exchange of one rank {ours:.2f} ms", flush=True)
-    rows = []
-    for loss in chosen.losses.split(","):
-        medians: dict[str, list[float]] = {name: [] for name in KINDS}
-        for turn in range(chosen.turns):
-            for name, kind in KINDS.items():
-                seconds = on_testbed(kind, chosen.rate, loss, chosen.workers, chosen.width, chosen.steps)
-                medians[name].append(seconds)
-                print(f"{loss} loss, turn {turn + 1}: {name} {1 / seconds:.1f} steps/s", flush=True)
-        speeds = {name: 1 / statistics.median(times) for name, times in medians.items()}
-        cells = [f"{speed:.1f} ({speed / speeds['dist_sync']:.2f} x)" for speed in speeds.values()]
-        rows.append(f"| {chosen.rate} | {loss} | {chosen.workers} | {' | '.join(cells)} |")
-    print(f"\n| rate | loss | workers | {' | '.join(KINDS)} |\n|---|---|---|{'---|' * len(KINDS)}")
-    print("\n".join(rows))
 
 
 if __name__ == "__main__":
-    main()
+    MXNET.main(on_testbed, __doc__, steps=30)

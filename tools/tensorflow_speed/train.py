@@ -88,7 +88,7 @@ def main(kind: str, width: int, steps: int) -> None:
             {
                 "seconds": seconds[WARM_UP:],
                 "bytes": 4 * sum(int(np.prod(shape)) for shape in shapes),
-                "sum": float(sum(np.float64(one.numpy()).sum() for one in weights)),
+                "weights": float(sum(np.float64(one.numpy()).sum() for one in weights)),
             }
         ),
         flush=True,

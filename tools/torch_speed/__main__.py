@@ -22,6 +22,9 @@ from pathlib import Path
 from mlt.testbed import Testbed
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from training_speed import outputs_of  # noqa: E402
+
 PAGE = HERE.parent.parent / "docs" / "results" / "pytorch.md"
 LIMIT_SECONDS = 240
 CONTROL = "cubic"
@@ -73,11 +76,8 @@ def run(case: Case, kind: str, steps: int) -> tuple[list[float], int]:
             processes.append(
                 bed.popen(host, command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             )
-        outputs = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
-        for rank, (process, (_, problems)) in enumerate(zip(processes, outputs, strict=True)):
-            if process.returncode != 0:
-                raise SystemExit(f"{case}, {kind}: rank {rank} ended with {process.returncode}\n{problems[-3000:]}")
-    told = json.loads(outputs[0][0].splitlines()[-1])
+        outputs = outputs_of(f"{case}, {kind}", processes, LIMIT_SECONDS)
+    told = json.loads(outputs[0].splitlines()[-1])
     return told["seconds"], told["bytes"]
 
 
