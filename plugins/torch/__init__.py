@@ -6,6 +6,7 @@
   the caller's loss bound, which may be a schedule (``warm_up``, ``phases``).
 - ``LossyReduceScatter(loss_bound=0.1).set_on(model)``: the same for FSDP2.
 - ``with lossy(0.1)``: the same for sums that the program calls itself.
+- ``pg_options=Options(loss_bound=0.1)``: the same for all sums of one process group.
 - ``verify_replicas(model)``: whether all ranks have the same bits.
 
 No other part of mlt's library imports torch.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import mlt.torch.requirement  # noqa: F401 (before the first module that imports torch)
 from mlt.torch.contexts import current_context, use_context
 from mlt.torch.fsdp import LossyReduceScatter
+from mlt.torch.group_options import Options
 from mlt.torch.hook import BoundedLossState, bounded_loss_hook
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.registration import register_backend
@@ -29,6 +31,7 @@ __all__ = [
     "LossSchedule",
     "LossyReduceScatter",
     "MltProcessGroup",
+    "Options",
     "StepStatistics",
     "bounded_loss_hook",
     "current_context",

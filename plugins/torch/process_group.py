@@ -2,8 +2,9 @@
 of a GPU.
 
 torch's store serves only the rendezvous of ``init_process_group`` and the distribution of the job's secret
-(``mlt.torch.contexts``). All tensor data goes over the transport, with loss bound 0. Gradients use the communication
-hook (``mlt.torch.hook``), which may allow loss.
+(``mlt.torch.contexts``). All tensor data goes over the transport, with loss bound 0 unless the group's options say
+otherwise (``mlt.torch.group_options``). Gradients use the communication hook (``mlt.torch.hook``), which may allow
+loss.
 
 Every collective is one of the transport's. They, sends and receives need no thread: whoever waits for one drives the
 transport. A sum of sparse tensors is three of them, one after another (``mlt.torch.sparse``). ``mlt.torch.group_calls``
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlt.torch.checks import check_count, check_dense, check_transfer
 from mlt.torch.data_movement import DataMovement
+from mlt.torch.group_options import Options
 from mlt.torch.process_group_base import from_inputs, in_order, root_of
 from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, in_lists, multiplied, reduction_of
 from mlt.torch.sparse import sparse_all_reduce
@@ -26,7 +28,7 @@ from mlt.torch.staging import leaves
 
 import torch
 import torch.distributed as dist
-from mlt._gradients.loss import EXACT, current_allowance
+from mlt._gradients.loss import EXACT, Allowance, current_allowance
 
 if TYPE_CHECKING:
     from mlt import Operation
@@ -35,10 +37,22 @@ if TYPE_CHECKING:
 class MltProcessGroup(DataMovement):
     """A group of workers; created by ``torch.distributed``, not by programs.
 
+    ``options``: the group's; without them it is exact.
+
     Offers every collective of c10d for dense tensors in host memory or on one GPU, exact: also the coalesced forms and
     those of functional collectives, and point to point with any source. Both generations of method names exist: torch
     2.13 calls the single-tensor forms by other names than earlier versions.
     """
+
+    def __init__(self, *arguments: Any, options: Options | None = None, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._own_options = Options() if options is None else options
+        self._allowed = Allowance(self._own_options.loss_bound)
+
+    @property
+    def options(self) -> Options:
+        """What the group was given as ``pg_options``."""
+        return self._own_options
 
     @in_order
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
@@ -46,7 +60,7 @@ class MltProcessGroup(DataMovement):
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
             return self._sparse_all_reduce(tensors, opts)
         check_dense(tensors, "allreduce")
-        options = self._options(opts, reduction_of(opts, tensors, "allreduce"))
+        options = self._options(opts, reduction_of(opts, tensors, "allreduce"), self._allowed)
         factor = factor_of(opts, "allreduce")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
@@ -100,7 +114,7 @@ class MltProcessGroup(DataMovement):
 
     def _reduce_to_each(self, outputs: Any, input_lists: Any, opts: Any) -> Any:
         """The reduce-scatter of parts that differ in size: one reduction for each rank."""
-        options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"))
+        options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"), self._allowed)
         factor = factor_of(opts, "reduce_scatter")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
@@ -135,7 +149,7 @@ class MltProcessGroup(DataMovement):
 
     def _reduce_scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Any], opts: Any) -> Any:
         """Of inputs that are tensors, or lists of one tensor for each rank."""
-        options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"))
+        options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"), self._allowed)
         factor = factor_of(opts, "reduce_scatter")
 
         def given(tensor: Any) -> Any:
@@ -208,10 +222,12 @@ class MltProcessGroup(DataMovement):
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _options(self, opts: Any, reduction: str) -> Callable[[torch.Tensor], dict[str, Any]]:
+    def _options(
+        self, opts: Any, reduction: str, allowed: Allowance = EXACT
+    ) -> Callable[[torch.Tensor], dict[str, Any]]:
         """Arguments of the transport's reduction of a tensor, made when it is posted; it may lose what the caller of
-        this allows now."""
-        seconds, allowed = self._seconds(opts), current_allowance() if reduction in LOSSY else EXACT
+        this allows now, else ``allowed``."""
+        seconds, allowed = self._seconds(opts), current_allowance(allowed) if reduction in LOSSY else EXACT
 
         def options(tensor: torch.Tensor) -> dict[str, Any]:
             from mlt import Reduction  # loads the native library, which importing torch must not

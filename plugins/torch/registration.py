@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlt.torch import contexts
+from mlt.torch.group_options import options_of
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.process_group_base import BACKEND
 
@@ -30,8 +31,9 @@ def mlt_group(group: dist.ProcessGroup, user: str) -> MltProcessGroup:
     return found
 
 
-def _create(options: Any, _backend_options: object) -> MltProcessGroup:
-    """Called by ``init_process_group`` and ``new_group``."""
+def _create(options: Any, backend_options: object) -> MltProcessGroup:
+    """Called by ``init_process_group`` and ``new_group``, with their ``pg_options``."""
+    own_options = options_of(backend_options)  # wrong ones are an error before this rank waits for another
     try:
         membership = contexts.join(options)
     except (ConfigError, RendezvousError) as error:
@@ -43,4 +45,5 @@ def _create(options: Any, _backend_options: object) -> MltProcessGroup:
         group_id=options.group_id,
         timeout=options.timeout,
         owns_context=membership.owns_context,
+        options=own_options,
     )

@@ -27,7 +27,7 @@ class Allowance:
 
 
 EXACT: Final = Allowance()
-_allowance: Final[ContextVar[Allowance]] = ContextVar("mlt_loss", default=EXACT)
+_allowance: Final[ContextVar[Allowance | None]] = ContextVar("mlt_loss", default=None)
 
 
 def check_bound(bound: float) -> float:
@@ -39,12 +39,13 @@ def check_bound(bound: float) -> float:
 
 def current_bound() -> float:
     """The bound of the innermost ``lossy`` of this thread; 0 outside."""
-    return _allowance.get().bound
+    return current_allowance().bound
 
 
-def current_allowance() -> Allowance:
-    """The innermost ``allowing`` or ``lossy`` of this thread; outside nothing may be lost."""
-    return _allowance.get()
+def current_allowance(outside: Allowance = EXACT) -> Allowance:
+    """The innermost ``allowing`` or ``lossy`` of this thread; without one ``outside``, by which nothing may be lost."""
+    innermost = _allowance.get()
+    return outside if innermost is None else innermost
 
 
 @contextmanager

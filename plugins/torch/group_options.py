@@ -1,0 +1,65 @@
+"""``Options``: what a process group "mlt" is given as ``pg_options``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlt.torch.process_group_base import BACKEND
+
+from mlt._gradients.loss import check_bound
+from mlt._shared.units import LOSS
+from torch._C._distributed_c10d import Backend
+
+
+class Options(Backend.Options):
+    """Options of one process group "mlt", for ``pg_options`` of ``init_process_group``, ``new_group`` and the others.
+
+    ``loss_bound`` in [0, 1), a fraction or a text such as "1%": what each ``all_reduce`` and ``reduce_scatter`` of the
+    group, in all their forms, may lose of a sum or mean of floating-point elements, in each hop; 0, the default, loses
+    nothing. Everything else of the group stays exact: other element types and operations, other collectives, the
+    distribution of results. All ranks of an all-reduce end with the same bits. Inside ``lossy``, its bound holds
+    instead. The options cannot be changed. Every rank must give the group the same ones. A group that is created
+    without options is exact, whatever those of the default group.
+
+    Raises ValueError for a bound that is none.
+
+    >>> dist.init_process_group("mlt")  # doctest: +SKIP
+    >>> gradients = dist.new_group(backend="mlt", pg_options=Options(loss_bound="1%"))  # doctest: +SKIP
+    >>> dist.all_reduce(gradient, group=gradients)  # doctest: +SKIP
+    >>> Options(loss_bound="1%").loss_bound
+    0.01
+    """
+
+    # torch's class, because ``init_device_mesh(backend_override={"dp": options})`` takes no other.
+
+    def __init__(self, *, loss_bound: float | str = 0.0) -> None:
+        bound = check_bound(LOSS.named("loss_bound", loss_bound))
+        super().__init__(BACKEND)
+        self._loss_bound = bound
+
+    @property
+    def loss_bound(self) -> float:
+        """The fraction."""
+        return self._loss_bound
+
+    def __repr__(self) -> str:
+        return f"Options(loss_bound={self._loss_bound:g})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _options, (self._loss_bound,)  # torch copies a group's options for another group
+
+
+def options_of(given: object) -> Options:
+    """``pg_options`` as a group was given them. Raises TypeError for those of another backend."""
+    if given is None:
+        return Options()
+    if not isinstance(given, Options):
+        raise TypeError(
+            f"mlt: pg_options is of type {type(given).__module__}.{type(given).__qualname__}; a group of backend "
+            f'"{BACKEND}" takes mlt.torch.Options(loss_bound=...), or none'
+        )
+    return given
+
+
+def _options(loss_bound: float) -> Options:
+    return Options(loss_bound=loss_bound)
