@@ -28,7 +28,7 @@ class Pyavd(Validator):
     targets: ClassVar[tuple[str, ...]] = ("eos",)
 
     def missing(self) -> str:
-        return _absent("pyavd", how_to_install("switch"))
+        return _absent("pyavd", how_to_install("switch", "pyavd"))
 
     def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         pyavd: Any = import_module("pyavd")
@@ -98,7 +98,7 @@ class Nvueschema(Validator):
     version: ClassVar[str] = "v5_9"
 
     def missing(self) -> str:
-        return _absent("nvueschema", how_to_install("switch"))
+        return _absent("nvueschema", how_to_install("switch", "nvueschema"))
 
     def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         try:
@@ -134,7 +134,7 @@ class Netutils(Validator):
     }
 
     def missing(self) -> str:
-        return _absent("netutils", how_to_install("switch"))
+        return _absent("netutils", how_to_install("switch", "netutils"))
 
     def problems_of(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
         parser: Any = import_module("netutils.config.parser")

@@ -124,7 +124,7 @@ class Eos(Target):
             pyavd: Any = import_module("pyavd")
         except ImportError as error:
             raise MissingToolError(
-                f"target eos is written by Arista's pyavd, which is not installed: {how_to_install('switch')}"
+                f"target eos is written by Arista's pyavd, which is not installed: {how_to_install('switch', 'pyavd')}"
             ) from error
         checked = pyavd.validate_structured_config(self.structured(plan))
         violations = checked.validation_result.violations

@@ -94,7 +94,7 @@ def test_sources__no_text_installs_mlt_from_an_index() -> None:
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
     for path in (*MODULES.values(), *documents):
         found = re.findall(r"pip install[^\n`]*['\" ]mlt\b(?:\[|['\"\s])[^\n]*", path.read_text(encoding="utf-8"))
-        assert path.name == "extras.py" or not found, path
+        assert path.name == "extras.py" or not found, path  # its head says why it prints no such command
 
 
 def test_readme__has_every_extra() -> None:

@@ -1,8 +1,9 @@
 """The command that installs what an extra of mlt requires, for errors about a missing package.
 
-mlt is on no package index, yet ``pip install 'mlt[plan]'`` works where mlt is installed: pip takes the extra's
-requirements from the installed distribution, and only those packages from the index. In any other environment it would
-look for a package of that name, so the command names the pip of this interpreter.
+mlt is on no package index. ``pip install '.[plan]'`` works in a checkout only, and compiles mlt again. ``pip install
+'mlt[plan]'`` works only where mlt is installed: anywhere else, or if the extra conflicts with an installed package, pip
+looks for another project of that name. So the command names the packages themselves, from the metadata of the installed
+distribution, and the pip of this interpreter: it works for a wheel and for a checkout, and in any environment.
 """
 
 from __future__ import annotations
@@ -36,20 +37,18 @@ def package_of(requirement: str) -> str:
 
 
 def how_to_install(extra: str, *packages: str) -> str:
-    """The command that installs ``extra``; with ``packages``, only these of its packages.
+    """The command that installs the packages of ``extra``, or of these only ``packages``; a comment names the extra.
 
     >>> how_to_install("perf")
-    "pip install 'mlt[perf]'"
+    "pip install 'matplotlib>=3.7' 'mpi4py>=4' # extra perf"
     """
     try:
         wanted = requirements()[extra]
     except metadata.PackageNotFoundError:
         return f"{pip()} install '{checkout()}[{extra}]'"
-    if not packages:
-        return f"{pip()} install 'mlt[{extra}]'"
-    chosen = [f"'{one}'" for one in wanted if package_of(one) in packages]
+    chosen = [f"'{one}'" for one in wanted if not packages or package_of(one) in packages]
     assert chosen, f"extra {extra} has none of {packages}"
-    return f"{pip()} install {' '.join(chosen)} # of mlt[{extra}]"
+    return f"{pip()} install {' '.join(chosen)} # extra {extra}"
 
 
 def require(module: str, what: str, product: str, extra: str, *packages: str) -> None:

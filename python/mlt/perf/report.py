@@ -185,7 +185,7 @@ def write_plot(result: Result, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise PerfError(f"--plot needs matplotlib: {how_to_install('perf')}") from None
+        raise PerfError(f"--plot needs matplotlib: {how_to_install('perf', 'matplotlib')}") from None
     sizes = sorted({measurement.case.bytes for measurement in result.measurements})
     figure = Figure(figsize=(4.8 * len(sizes), 3.8), layout="constrained")
     panels = figure.subplots(1, len(sizes), squeeze=False)[0]

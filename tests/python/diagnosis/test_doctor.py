@@ -151,7 +151,9 @@ def test_extras__names_what_each_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_is_installed", lambda package: package in ("numpy", "networkx", "pyroute2"))
     complete, lacking = only(doctor._extras)
     assert complete == Finding("ok", "extras installed: testbed")
-    assert lacking == Finding("optional", "extra plan (mlt plan) lacks scipy", f"{pip()} install 'mlt[plan]'")
+    assert lacking == Finding(
+        "optional", "extra plan (mlt plan) lacks scipy", f"{pip()} install 'networkx>=3' 'scipy' # extra plan"
+    )
     assert lacking.fix_is_command
 
 

@@ -48,12 +48,17 @@ def test_examine__a_framework_that_works(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_examine__names_what_is_not_installed_or_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     made(monkeypatch, package="no-such-package")
-    assert found("made") == [Finding("problem", "no-such-package is not installed", "pip install 'mlt[made]'")]
+    assert found("made") == [
+        Finding("problem", "no-such-package is not installed", "pip install 'pytest[x]>=3.2' # extra made")
+    ]
     made(monkeypatch)
     monkeypatch.setattr(metadata, "version", lambda _: "3.1.9+cpu")
     (old,) = found("made")
-    assert old == Finding("problem", "pytest 3.1.9+cpu: json needs 3.2 or newer", "pip install 'mlt[made]'")
+    assert old == Finding(
+        "problem", "pytest 3.1.9+cpu: json needs 3.2 or newer", "pip install 'pytest[x]>=3.2' # extra made"
+    )
     assert old.fix_is_command
+    assert Finding("problem", "", "pip install 'numpy<1.24' # extra mxnet").fix_is_command  # "<" begins no placeholder
     monkeypatch.setattr(metadata, "version", lambda _: "3.10")
     assert [one.level for one in found("made")] == ["ok"] * 3
 

@@ -29,8 +29,8 @@ class Mpi(Transport):
     @classmethod
     def missing(cls) -> str | None:
         if shutil.which("mpirun") is None:
-            return f"mpirun is not installed: apt-get install openmpi-bin; {how_to_install('perf')}"
-        return not_installed("mpi4py", how_to_install("perf"))
+            return f"mpirun is not installed: apt-get install openmpi-bin; {how_to_install('perf', 'mpi4py')}"
+        return not_installed("mpi4py", how_to_install("perf", "mpi4py"))
 
     def open(self, table: Sequence[Address]) -> None:
         import numpy as np
