@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from mlt._shared.units import format_time
 from mlt.switch_configs.generator import Generated
 from mlt.switch_push.device import Device, PushError
 
@@ -40,9 +41,7 @@ def push(
     if confirm is None:
         device.confirm()
         return True
-    say(f"{device.title}: applied; undone in {confirm:g} s unless it is confirmed")
-    if not device.reverts_itself:
-        say(f"{device.title}: has no undo timer: if this command is killed, the configuration stays")
+    say(f"{device.title}: applied; {_undone_by(device)} after {format_time(confirm)} unless it is confirmed")
     try:
         kept = keep(confirm)
         if kept:
@@ -53,6 +52,13 @@ def push(
         raise
     _take_back(device, "not confirmed")
     return False
+
+
+def _undone_by(device: Device) -> str:
+    """Who undoes it, and what a killed command leaves."""
+    if device.reverts_itself:
+        return "this command undoes it, or the device itself if the command was killed,"
+    return "this command undoes it (killed before, it leaves the configuration in force)"
 
 
 def _take_back(device: Device, why: str) -> None:

@@ -56,7 +56,7 @@ def test_nxos__dry_run_confirm_and_undo(policy: Path, tmp_path: Path, state: Pat
         assert device.text() == before
         gone = mlt("apply", *words, "--confirm", "2s")
         assert "not confirmed: taken back" in gone.stderr, gone.stderr
-        assert "has no undo timer" in gone.stderr
+        assert "killed before, it leaves the configuration in force" in gone.stderr
         assert device.text() == device.startup == before
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
         assert kept.returncode == 0, kept.stderr
@@ -150,7 +150,7 @@ def test_junos__dry_run_confirm_and_undo(tmp_path: Path) -> None:
         assert (device.active, device.candidate, device.lock) == (before, before, None)
         gone = mlt("apply", *words, "--confirm", "2s")
         assert "not confirmed: taken back" in gone.stderr, gone.stderr
-        assert "has no undo timer" not in gone.stderr
+        assert "or the device itself" in gone.stderr
         assert device.commits[0] == "1"  # Junos counts minutes
         assert (device.active, device.lock, device.timer) == (before, None, "")
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")

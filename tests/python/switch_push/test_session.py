@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from checks import names, until
+from checks import assert_names, names, until
 from mlt.switch_configs.generator import Generated, generate
 from push_lab import SECRET, small
 
@@ -57,6 +57,16 @@ def test_push__confirms_or_takes_back() -> None:
     device = Recorder()
     assert not run(device, confirm=60, kept=False)
     assert device.calls == ["apply for 75", "applied", "rollback"]
+
+
+@pytest.mark.parametrize("reverts_itself", [False, True])
+def test_push__says_once_when_it_is_undone_and_by_whom(reverts_itself: bool) -> None:
+    device, said = Recorder(), list[str]()
+    device.reverts_itself = reverts_itself
+    session.push(device, generate(small(), "linux"), confirm=300, keep=lambda _: True, say=said.append)
+    (line,) = said
+    assert_names(line, "recorder", "applied", "300 s", "unless it is confirmed", "killed")
+    assert ("the device itself" in line, "in force" in line) == (reverts_itself, not reverts_itself)
 
 
 def test_push__rolls_back_failed_and_interrupted_pushes() -> None:
