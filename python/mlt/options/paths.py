@@ -86,8 +86,9 @@ class PathOptions:
 class PathStatus:
     """State of one path to one peer.
 
-    ``share`` (of the data now sent to the peer) and ``loss`` (an estimate) are fractions. ``rtt_us`` is None before the
-    first measurement; it starts again when control moves to another path. ``silent``: the path is suspended and only
+    ``share`` (of the data now sent to the peer) and ``loss`` (an estimate) are fractions. ``rtt_us`` is measured by
+    replies to data that this rank sent on the path: None before the first one, also to a peer that it only receives
+    from, and again after replies moved to another path (docs/paths.md). ``silent``: the path is suspended and only
     probed. ``packets_*`` count packets of this peer. ``runs_*`` count system calls to all peers, successful and failed.
     """
 

@@ -248,6 +248,24 @@ def test_context__one_path_is_the_default_and_has_a_status_too() -> None:
     assert [[one.share for one in paths] for paths in found] == [[1.0], [1.0]]
 
 
+@pytest.mark.parametrize("paths", [1, 3])
+def test_context__round_trips_are_none_before_data_is_sent_and_at_a_rank_that_only_receives(paths: int) -> None:
+    before: list[tuple[mlt.options.paths.PathStatus, ...]] = []
+    after: list[tuple[mlt.options.paths.PathStatus, ...]] = []
+
+    def work(context: mlt.Context) -> None:
+        before.append(context.paths(1 - context.rank))
+        if context.rank == 0:
+            context.wait(context.post_send(np.ones(1 << 20, np.uint8), to=1))
+        else:
+            context.wait(context.post_recv(np.empty(1 << 20, np.uint8), from_=0))
+            after.append(context.paths(0))
+
+    assert pair(work, (paths, paths)) == []
+    assert [[one.rtt_us for one in status] for status in before] == [[None] * paths] * 2
+    assert [[one.rtt_us for one in status] for status in after] == [[None] * paths]
+
+
 def test_context__rejects_ranks_with_different_numbers_of_paths() -> None:
     errors = pair(exchange, (2, 3), connect_timeout=4)
     assert len(errors) == 2
