@@ -37,7 +37,8 @@ class ControlService {
   // Sends all packets that the endpoint has for the TCP fallback.
   void send_fallback(base::TimeNs now);
   // Tells the peers what they still need, then that this rank leaves, and why if it failed (`failure` is not empty).
-  // Advances `now`, the time that the sink reads, and returns once all is sent, or after a second.
+  // Advances `now`, the time that the sink reads. Returns once all peers have read it, or after a second, or after
+  // seven while the host of one has not acknowledged it.
   void say_goodbye(base::TimeNs& now, io::ControlSink& sink, const std::string& failure = {});
 
  private:

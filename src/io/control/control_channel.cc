@@ -186,6 +186,13 @@ bool ControlChannel::finished() const {
                      [](const auto& connection) { return connection->state == State::kClosed; });
 }
 
+bool ControlChannel::is_goodbye_acknowledged() const {
+  return std::none_of(connections_.begin(), connections_.end(), [](const auto& connection) {
+    return connection->state == State::kUp &&
+           (connection->stream.pending_bytes() > 0 || !is_all_acknowledged(connection->stream.fd()));
+  });
+}
+
 // Handles every readable connection, however many there are: the kernel returns as many as `events` holds, and puts
 // those it has returned at the end of its list.
 void ControlChannel::read_ready(base::TimeNs now, ControlSink& sink) {

@@ -176,6 +176,8 @@ class ControlChannel {
   // the caller's own time limit. A rank that leaves because it failed ends its connections without a goodbye.
   void say_goodbye(bool has_failed = false);
   bool finished() const;
+  // Whether the hosts of all peers have it: nothing that happens here can keep it from them.
+  bool is_goodbye_acknowledged() const;
 
   bool is_up(std::uint16_t rank) const;
   void service(base::TimeNs now, ControlSink& sink);

@@ -1,7 +1,9 @@
 #include "io/control/tcp_socket.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -86,6 +88,11 @@ std::optional<base::DurationNs> acknowledgement_age(int fd) {
   socklen_t size = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
   return info.tcpi_last_ack_recv * base::kMillisecond;
+}
+
+bool is_all_acknowledged(int fd) {
+  int left = 0;
+  return ::ioctl(fd, SIOCOUTQ, &left) != 0 || left == 0;
 }
 
 int connect_result(int fd) {

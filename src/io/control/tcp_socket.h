@@ -30,4 +30,7 @@ int connect_result(int fd);
 // multiple of 1 ms. Empty if the system does not report it.
 std::optional<base::DurationNs> acknowledgement_age(int fd);
 
+// Whether the remote host has acknowledged all that was written, and the end of it. True if the system does not tell.
+bool is_all_acknowledged(int fd);
+
 }  // namespace mlt::io

@@ -109,11 +109,13 @@ def calls(group: Any) -> dict[str, Callable[[], list[torch.Tensor]]]:
 
 
 def barriers(group: Any, count: int) -> Callable[[], None]:
-    """Starts as many, then waits for them."""
+    """Starts as many, and waits for all: the next call is made when none is under way, as after any other call."""
 
     def call() -> None:
-        for work in [dist.barrier(group, async_op=True) for _ in range(count)]:
-            work.wait()
+        works = [dist.barrier(group, async_op=True) for _ in range(count)]
+        for error in [error_of(work.wait) for work in works]:
+            if error:
+                raise RuntimeError(error)
 
     return call
 

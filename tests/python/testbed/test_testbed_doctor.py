@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import struct
 import subprocess
 import sys
@@ -53,13 +54,15 @@ def examine(bed: Testbed, *words: str, target: str | None = None) -> tuple[int, 
 def tampering(
     bed: Testbed, host: str, folder: Path, *, keep: int = 0xFF, put: int = 0, drop: int = 0
 ) -> Iterator[None]:
-    """Do it to every UDP packet that leaves ``host``, until the testbed is gone."""
+    """Until the end of the block, rewrite the TOS byte of every UDP packet that leaves ``host``, and drop every packet
+    of IP protocol ``drop`` that carries data."""
     program = libbpf.Program(programs.compile_into(TAMPER, folder), TAMPER.program)
     table = program.table("tampering")
     try:
         table.update(struct.pack("=I", 0), struct.pack("=III", keep, put, drop))
         links.attach(bed.layout.link(host).lower, bed.path, program.fd, "tamper", ingress=False)
         yield
+        table.update(struct.pack("=I", 0), struct.pack("=III", 0xFF, 0, 0))  # the program stays with the link
     finally:
         table.close()
         program.close()
@@ -147,7 +150,7 @@ def test_dscp__that_is_changed_and_ecn_that_is_cleared_are_named(tmp_path: Path)
 
 
 def test_udp__blocked_in_one_direction_is_named(tmp_path: Path) -> None:
-    with Testbed(hosts=2, rate="200mbit") as bed, tampering(bed, "host1", tmp_path, drop=1):
+    with Testbed(hosts=2, rate="200mbit") as bed, tampering(bed, "host1", tmp_path, drop=socket.IPPROTO_UDP):
         code, found = examine(bed)
         assert code == 1
         (text,) = found[PROBLEM]

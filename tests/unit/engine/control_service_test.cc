@@ -77,6 +77,30 @@ TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_
   CHECK((low.channel->finished() || now - before >= base::kSecond));
 }
 
+TEST_CASE("say_goodbye__does_not_wait_long_for_a_process_that_does_not_read_once_its_host_has_it") {
+  Rank low(0), high(1);
+  base::TimeNs now = io::monotonic_now();
+  const base::TimeNs until = now + 10 * base::kSecond;
+  io::OsError error;
+  REQUIRE(low.channel->expect(now, 1, until, error));
+  REQUIRE(high.channel->connect_to(now, 0, low.channel->listen_address(), until, error));
+  for (; !(low.is_up && high.is_up) && now < until; now = io::monotonic_now()) {
+    low.service->service(now, low);
+    high.service->service(now, high);
+  }
+  REQUIRE(low.is_up);
+  REQUIRE(high.is_up);
+  const base::TimeNs before = now;
+  low.service->say_goodbye(now, low);
+  CHECK_FALSE(low.channel->finished());
+  CHECK(low.channel->is_goodbye_acknowledged());
+  CHECK(now - before >= base::kSecond);
+  // Seven seconds are for hosts that do not acknowledge.
+  CHECK(now - before < 7 * base::kSecond);
+  high.service->service(io::monotonic_now(), high);
+  CHECK(high.cause == io::PeerDownCause::kGoodbye);
+}
+
 TEST_CASE("service__does_not_check_a_quiet_descriptor_again_within_50_us") {
   Rank low(0), high(1);
   const base::TimeNs now = io::monotonic_now();

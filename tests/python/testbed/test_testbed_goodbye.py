@@ -1,0 +1,97 @@
+"""A rank that leaves while its goodbye does not arrive: it waits, for a limited time, and is not taken for dead."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from checks import assert_names
+from test_testbed_doctor import tampering
+from testbed_lab import needs_testbed
+
+from mlt.testbed import Testbed
+
+pytestmark = needs_testbed
+pytest.importorskip("mlt._core")
+
+# Rank 1 waits for what rank 0 never sends. Rank 0 leaves when it is told to, and says how long that took.
+JOB = """
+import sys, time
+import numpy as np
+import mlt
+rank = int(sys.argv[1])
+context = mlt.Context(rank, 2, master_addr="10.77.0.1", rendezvous_port=29001, connect_timeout=40, peer_timeout=30,
+                      secret="a secret of this test only")
+context.barrier(timeout=30)
+print("UP", flush=True)
+if rank == 0:
+    sys.stdin.readline()
+    began = time.monotonic()
+    context.close()
+    print(time.monotonic() - began, flush=True)
+else:
+    with context:
+        try:
+            context.post_recv(np.empty(1000, np.float32), 0.0, from_=0, tag=1, timeout=60).wait()
+        except mlt.PeerFailedError as error:
+            print(error, flush=True)
+"""
+
+
+@contextmanager
+def couple(bed: Testbed) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two ranks that are up."""
+    started = [
+        bed.popen(
+            f"host{rank}", [sys.executable, "-c", JOB, str(rank)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        assert [one.stdout.readline() for one in started] == ["UP\n"] * 2
+        yield started
+    finally:
+        for one in started:
+            one.kill()
+            one.communicate()
+
+
+def leave(rank: subprocess.Popen[str]) -> None:
+    assert rank.stdin is not None
+    print(file=rank.stdin, flush=True)
+
+
+def test_goodbye__that_is_lost_for_seconds_still_arrives(tmp_path: Path) -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed, couple(bed) as (leaver, other):
+        # TCP repeats it after 0.2, 0.6, 1.4, 3 and 6.2 s. Heartbeats of the other rank begin to arrive after 1.2 s.
+        with tampering(bed, "host0", tmp_path, drop=socket.IPPROTO_TCP):
+            with tampering(bed, "host1", tmp_path, drop=socket.IPPROTO_TCP):
+                leave(leaver)
+                time.sleep(1.2)  # that is the subject
+            time.sleep(0.9)
+        assert_names(other.stdout.readline(), "rank 0", "left the job")
+
+
+def test_goodbye__to_a_host_that_is_gone_is_given_up(tmp_path: Path) -> None:
+    with (
+        Testbed(hosts=2, rate="200mbit") as bed,
+        couple(bed) as (leaver, _),
+        tampering(bed, "host0", tmp_path, drop=socket.IPPROTO_TCP),
+    ):
+        leave(leaver)
+        assert 6.5 < float(leaver.stdout.readline()) < 12.0  # 7 s on a quiet machine
+
+
+def test_goodbye__to_a_stopped_process_is_not_waited_for_once_its_host_has_it() -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed, couple(bed) as (leaver, other):
+        other.send_signal(signal.SIGSTOP)
+        leave(leaver)
+        assert float(leaver.stdout.readline()) < 4.0  # 1 s on a quiet machine
