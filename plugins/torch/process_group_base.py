@@ -154,6 +154,23 @@ class ProcessGroupBase(dist.ProcessGroup):
     def supports_time_estimate(self) -> bool:
         return False
 
+    # torch's own would follow a null pointer, or do nothing: they are for backends in C++.
+    def split_group(self, *_: Any, **__: Any) -> Any:
+        """Always raises NotImplementedError. (``dist.split_group`` itself accepts only groups bound to an accelerator,
+        and torch binds none whose backend is in Python.)"""
+        raise NotImplementedError(
+            "mlt split_group: this group cannot be split; make a group with torch.distributed.new_group(ranks), or all "
+            "parts at once with torch.distributed.new_subgroups_by_enumeration: either is made without communication "
+            "over the connections of the default group"
+        )
+
+    def merge_remote_group(self, *_: Any, **__: Any) -> Any:
+        """Always raises NotImplementedError."""
+        raise NotImplementedError(
+            "mlt merge_remote_group: a running job takes no more ranks; start a new one with all ranks, or use torchft "
+            "(mlt.torch.torchft)"
+        )
+
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def set_timeout(self, timeout: timedelta) -> None:

@@ -321,6 +321,26 @@ def premultiplied(context: mlt.Context, options: dict[str, Any]) -> Any:
     return {"size": size}
 
 
+def split(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """What refuses to split a group, and the sum over this rank's part as a user makes the parts instead."""
+    import torch
+    import torch.distributed as dist
+
+    errors = []
+    for call in (
+        lambda: dist.split_group(split_ranks=options["parts"]),
+        lambda: dist.group.WORLD.split_group([0, 1]),
+        lambda: dist.group.WORLD.merge_remote_group(dist.HashStore(), 2),
+    ):
+        try:
+            call()
+        except RuntimeError as error:
+            errors.append(str(error))
+    group, _ = dist.new_subgroups_by_enumeration(options["parts"])
+    dist.all_reduce(x := torch.tensor([1 << RANK]), group=group)
+    return {"errors": errors, "sum": x.item(), "ranks": dist.get_process_group_ranks(group)}
+
+
 def straggler(context: mlt.Context, options: dict[str, Any]) -> Any:
     """A barrier waits for the last rank."""
     import torch.distributed as dist
@@ -730,6 +750,7 @@ PROGRAMS = {
     "lossy_shares": lossy_shares,
     "premultiplied": premultiplied,
     "replicas": replicas,
+    "split": split,
     "staged": staged,
     "straggler": straggler,
     "verbs": verbs,

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 import torch
-from checks import names
-from job import run_job
+from checks import assert_names, names
+from job import answers, run_job
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.process_group_base import BACKEND
 
@@ -30,3 +30,15 @@ def test_pending_collective__does_not_hold_up_the_end_of_a_failed_process() -> N
     assert failed.status == 1
     assert "the program failed" in failed.output
     assert watching.answer["gone_after"] < 20
+
+
+def test_split_group__is_refused_and_new_subgroups_does_it() -> None:
+    parts = [[0, 2], [1]]
+    for rank, answer in enumerate(answers(run_job("split", workers=3, parts=parts), workers=3)):
+        by_torch, by_group, merged = answer["errors"]
+        assert_names(by_torch, "split")  # torch's own words
+        assert_names(by_group, "mlt split_group", "new_group", "new_subgroups_by_enumeration")
+        assert_names(merged, "mlt merge_remote_group", "start a new one")
+        (own,) = (part for part in parts if rank in part)
+        assert answer["ranks"] == own
+        assert answer["sum"] == sum(1 << other for other in own)
