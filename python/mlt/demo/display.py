@@ -23,7 +23,8 @@ from mlt.demo.settings import RunSpec
 REFRESHES_PER_SECOND: Final = 4
 BAR_WIDTH: Final = 8
 TITLE: Final = "mlt demo: a residual network learns over the transport"
-PLAIN_LINES_PER_RUN: Final = 10
+# As many as a run has evaluations (training.EVALUATIONS): each line has the test accuracy of its own step.
+PLAIN_LINES_PER_RUN: Final = 8
 QUIET_SECONDS: Final = 25.0
 # Shown figures are means over this many of the latest steps: single batches vary too much.
 WINDOW_STEPS: Final = 20
@@ -57,20 +58,21 @@ class Progress:
     train_accuracy: float | None = None
     test_accuracy: float | None = None
     test_images: int = 0
+    is_tested: bool = False  # since the latest step
     step_seconds: float | None = None
     sync_seconds: float | None = None
     gradient_loss: float | None = None
     recent: dict[int, deque[StepDone]] = field(default_factory=dict)  # by rank
 
     def update(self, event: Event) -> None:
-        if isinstance(event, Evaluated):
-            self.test_accuracy, self.test_images = event.accuracy, event.images
+        if isinstance(event, Evaluated) and event.rank == 0:  # the others' may come after rank 0's next step
+            self.test_accuracy, self.test_images, self.is_tested = event.accuracy, event.images, True
         if not isinstance(event, StepDone):
             return
         self.recent.setdefault(event.rank, deque(maxlen=WINDOW_STEPS)).append(event)
         if event.rank != 0:
             return
-        self.done = event.step + 1
+        self.done, self.is_tested = event.step + 1, False
         own = self.recent[0]
         everyone = [step for steps in self.recent.values() for step in steps]
         self.loss = sum(step.loss for step in own) / len(own)
@@ -82,9 +84,9 @@ class Progress:
             self.ended = time.monotonic()
 
     def line(self) -> str:
-        """``cells`` as one line of text."""
+        """``cells`` as one line of text; the test accuracy only if it is that of this step."""
         step, loss, train, test, milliseconds, sync, lost = self.cells()
-        tested = "" if self.test_accuracy is None else f"test accuracy {test} % ({self.test_images:,} images), "
+        tested = f"test accuracy {test} % ({self.test_images:,} images), " if self.is_tested else ""
         return (
             f"step {step}: loss {loss}, train accuracy {train} %, {tested}"
             f"step {milliseconds} ms, sync {sync} ms, gradient loss {lost} %"
@@ -148,7 +150,10 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """Lines for logs and pipes: the first step, then a few per run, and one whenever there was none for a while."""
+    """Lines for logs and pipes: the first step, then a few per run, and one whenever there was none for a while.
+
+    The line of a step waits for rank 0's next report, which may be the evaluation after that step.
+    """
 
     def __init__(self, console: Console, *, steps: int, quiet_seconds: float = QUIET_SECONDS) -> None:
         self._quiet_seconds = quiet_seconds
@@ -159,6 +164,7 @@ class PlainDisplay:
         self._steps = steps
         self._every = max(1, steps // PLAIN_LINES_PER_RUN)
         self._progress: Progress | None = None
+        self._is_due = False  # the line of the latest step
 
     def __enter__(self) -> PlainDisplay:
         self._printed = time.monotonic()
@@ -168,21 +174,33 @@ class PlainDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._print_due()
         self._is_over.set()
         self._watch.join()
 
     def begin(self, run: RunSpec) -> None:
+        self._print_due()
         self._progress = Progress(run, self._steps, started=time.monotonic())
         self._print(f"run: {run.title}, seed {run.seed}")
 
     def observe(self, record: RunRecord, event: Event) -> None:
         if self._progress is None:
             return
+        if event.rank == 0 and not isinstance(event, Evaluated):
+            self._print_due()
         self._progress.update(event)
-        if not isinstance(event, StepDone) or event.rank != 0:
+        if event.rank != 0:
             return
-        if event.step == 0 or (event.step + 1) % self._every == 0:
+        if isinstance(event, StepDone):
+            self._is_due = event.step == 0 or (event.step + 1) % self._every == 0
+        elif isinstance(event, Evaluated):
+            self._is_due = True
+            self._print_due()
+
+    def _print_due(self) -> None:
+        if self._is_due and self._progress is not None:
             self._print("  " + self._progress.line())
+        self._is_due = False
 
     def _report_silence(self) -> None:
         while not self._is_over.wait(max(self._printed + self._quiet_seconds - time.monotonic(), 0.001)):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mlt.demo import plot, report, table
 from mlt.demo.data import Images
-from mlt.demo.display import LiveDisplay, PlainDisplay, Progress, make_display
+from mlt.demo.display import PLAIN_LINES_PER_RUN, LiveDisplay, PlainDisplay, Progress, make_display
 from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
 from mlt.demo.runner import RunRecord
 from mlt.demo.settings import DemoSettings, Network, RunSpec, run_specs
@@ -252,6 +252,8 @@ def test_progress__reports_the_number_of_test_images(tmp_path: Path) -> None:
         progress.update(event)
         if isinstance(event, Evaluated) and event.images == 1_000:
             assert "test accuracy 50.0 % (1,000 images)" in progress.line()
+        elif isinstance(event, StepDone):
+            assert "test accuracy" not in progress.line()  # that of an earlier step
     assert "test accuracy 81.0 % (10 images)" in progress.line()
 
 
@@ -279,3 +281,23 @@ def test_plain_display__a_few_lines_per_run(tmp_path: Path) -> None:
     assert lines[1].startswith("  step 1/20: loss 2.000, train accuracy 0.0 %")
     assert lines[-1].startswith("  step 20/20")
     assert len(lines) <= 12
+    assert [line for line in lines if "test accuracy" in line] == [lines[-1]]
+
+
+def test_plain_display__each_evaluation_has_one_line_with_the_figures_of_its_step(tmp_path: Path) -> None:
+    training = pytest.importorskip("mlt.demo.training")
+    assert training.EVALUATIONS == PLAIN_LINES_PER_RUN
+    run = run_specs(settings(tmp_path))[0]
+    output = io.StringIO()
+    display = PlainDisplay(Console(file=output, width=60), steps=STEPS)
+    with display:
+        display.begin(run)
+        record = RunRecord(run)
+        for event in events(run):
+            display.observe(record, event)
+            if isinstance(event, StepDone) and event.step in (3, 8):  # as a line is due, and between two
+                tested = Evaluated(rank=event.rank, step=event.step + 1, images=1_000, accuracy=event.step / 10)
+                display.observe(record, tested)
+    tested = [line for line in output.getvalue().splitlines() if "test accuracy" in line]
+    assert [line.split()[1] for line in tested] == ["4/20:", "9/20:", "20/20:"]
+    assert ["30.0 % (1,000" in tested[0], "80.0 % (1,000" in tested[1], "81.0 % (10 " in tested[2]] == [True] * 3
