@@ -426,7 +426,8 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
       go_down(
           *connection.rank, PeerDownCause::kLost,
           who + " died: its connection ended without a goodbye (" + how +
-              "). Look at its output for the cause; if there is none, it was killed (SIGKILL, often out of memory).",
+              "). Its process ended without closing its context, or was killed (SIGKILL, often out of memory): look at "
+              "its output for the cause.",
           sink);
     }
     return;

@@ -165,6 +165,32 @@ def test_exit__without_close_still_says_goodbye() -> None:
             assert one.process.exitcode == 0
 
 
+def quitter(pipe: Connection, rank: int, port: int) -> None:
+    """Rank 1 ends with status 0, but nothing says goodbye for it."""
+    context = open_rank(rank, port, workers=2)
+    pipe.send("ready")
+    pipe.recv()
+    if rank == 1:
+        os._exit(0)
+    try:
+        context.post_recv(np.zeros(4), from_=1).wait(20)
+    except mlt.PeerFailedError as error:
+        pipe.send(str(error))
+    context.close()
+
+
+def test_exit__that_skips_the_goodbye_is_not_called_a_kill() -> None:
+    with process_job(quitter, 2) as ranks:
+        assert [one.hear() for one in ranks] == ["ready"] * 2
+        for one in ranks:
+            one.say("go")
+        assert_names(
+            ranks[0].hear(), "rank 1", "ended without closing its context, or was killed", "look at its output"
+        )
+        ranks[1].process.join(10)
+        assert ranks[1].process.exitcode == 0
+
+
 def raiser(pipe: Connection, rank: int, port: int, kind: str) -> None:
     """Rank 1 leaves its ``with`` block by an exception; ranks 0 and 2 wait for it, a service watches."""
     context = open_rank(rank, port, workers=3, services=1)

@@ -545,6 +545,7 @@ TEST_CASE("service__a_killed_peer_is_lost_not_gone_by_goodbye") {
   CHECK(zero.sink.downs[0].cause == PeerDownCause::kLost);
   CHECK_CONTAINS(zero.sink.downs[0].text, "rank 1 at 127.0.0.1:");
   CHECK_CONTAINS(zero.sink.downs[0].text, "ended without a goodbye");
+  CHECK_CONTAINS(zero.sink.downs[0].text, "without closing its context, or was killed");
   ::waitpid(child, nullptr, 0);
 
   // A process that comes back as the same rank is told that its place is gone.
