@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
 #include "base/prng.h"
@@ -108,6 +109,41 @@ CollectiveRequest all_reduce(core::OperationId operation, std::vector<float>& da
   request.loss_bound = loss_bound;
   request.reduction = average ? collective::Reduction::kMean : collective::Reduction::kSum;
   return request;
+}
+
+// Of 4 MiB on a star of links with 200 us from host to host.
+constexpr std::size_t kLargeElements = 1 << 20;
+constexpr double kRoundTripNs = 2 * 2 * 100e3;
+
+// What `mebibytes` take on the wire, with their headers.
+double wire_ns(double mebibytes) {
+  constexpr double kHeaders = MLT_DATA_HEADER_BYTES + sim::kOverheadBytes;
+  return mebibytes * 1048576.0 * (1 + kHeaders / 1'432) / kRate * 1e9;
+}
+
+// How long `ranks` hosts take for a call each, until the last is done; `request_of` makes the request of a tensor.
+double call_ns(std::uint16_t ranks, std::vector<std::vector<float>>& tensors,
+               const std::function<CollectiveRequest(std::vector<float>&)>& request_of) {
+  sim::Fabric fabric = test::fabric(kRate);
+  fabric.host_link.propagation_ns = 100 * base::kMicrosecond;
+  sim::Simulator simulator(test::configured(kRate), sim::star(ranks, fabric));
+  sim::CollectiveHosts hosts(simulator);
+  simulator.connect_all();
+  simulator.run_for(10 * kMillisecond);
+  const base::TimeNs start = simulator.now();
+  for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+    CollectiveRequest request = request_of(tensors[rank]);
+    for (std::uint16_t i = 0; i < ranks; ++i) request.ranks.push_back(i);
+    hosts.start(rank, request);
+  }
+  const auto over = [&] {
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      if (hosts.done(rank).empty()) return false;
+    }
+    return true;
+  };
+  REQUIRE(simulator.run_until(over, kSecond));
+  return static_cast<double>(simulator.now() - start);
 }
 
 }  // namespace
@@ -250,72 +286,31 @@ TEST_CASE("collectives__an_all_reduce_of_any_type_by_any_reduction_is_the_same_a
 // Each of the six turns costs its chunk's time on the wire, but not another trip through the network.
 TEST_CASE("collectives__a_ring_passes_on_what_it_is_still_receiving") {
   constexpr std::uint16_t kRanks = 4;
-  constexpr std::size_t kElements = 1 << 20;
-  sim::Fabric fabric = test::fabric(kRate);
-  fabric.host_link.propagation_ns = 100 * base::kMicrosecond;
-  sim::Simulator simulator(test::configured(kRate), sim::star(kRanks, fabric));
-  sim::CollectiveHosts hosts(simulator);
-  simulator.connect_all();
-  simulator.run_for(10 * kMillisecond);
   Prng prng(3);
-  auto tensors = test::random_tensors(prng, kRanks, kElements);
+  auto tensors = test::random_tensors(prng, kRanks, kLargeElements);
   const std::vector<float> expected = test::exact_sum(tensors, true);
-  const base::TimeNs start = simulator.now();
-  for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
-    CollectiveRequest request = all_reduce(1, tensors[rank]);
-    request.ranks = {0, 1, 2, 3};
-    hosts.start(rank, request);
-  }
-  const auto over = [&] {
-    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
-      if (hosts.done(rank).empty()) return false;
-    }
-    return true;
-  };
-  REQUIRE(simulator.run_until(over, kSecond));
+  const double took_ns = call_ns(kRanks, tensors, [](std::vector<float>& tensor) { return all_reduce(1, tensor); });
   for (const auto& tensor : tensors) CHECK(tensor == expected);
-  // Of 4 MiB: 6 chunks of 1 MiB with their headers, and a way there and back for shapes and for the last STOP.
-  constexpr double kHeaders = MLT_DATA_HEADER_BYTES + sim::kOverheadBytes;
-  const double wire_ns = 6 * 1048576.0 * (1 + kHeaders / 1'432) / kRate * 1e9;
-  const double trip_ns = 2 * 2 * 100e3;
-  CHECK(static_cast<double>(simulator.now() - start) < wire_ns + 2.5 * trip_ns);
+  // 6 chunks of 1 MiB, and a way there and back for shapes and for the last STOP.
+  CHECK(took_ns < wire_ns(6) + 2.5 * kRoundTripNs);
 }
 
 // The tensor takes its time on the wire once, and a trip for each member of the chain.
 TEST_CASE("collectives__a_chain_passes_on_what_it_is_still_receiving") {
   constexpr std::uint16_t kRanks = 6;
-  constexpr std::size_t kElements = 1 << 20;
-  sim::Fabric fabric = test::fabric(kRate);
-  fabric.host_link.propagation_ns = 100 * base::kMicrosecond;
-  sim::Simulator simulator(test::configured(kRate), sim::star(kRanks, fabric));
-  sim::CollectiveHosts hosts(simulator);
-  simulator.connect_all();
-  simulator.run_for(10 * kMillisecond);
   Prng prng(3);
-  auto tensors = test::random_tensors(prng, kRanks, kElements);
+  auto tensors = test::random_tensors(prng, kRanks, kLargeElements);
   const std::vector<float> expected = tensors[2];
-  const base::TimeNs start = simulator.now();
-  for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+  const double took_ns = call_ns(kRanks, tensors, [](std::vector<float>& tensor) {
     CollectiveRequest request;
     request.operation = 1;
     request.kind = CollectiveKind::kBroadcast;
     request.root = 2;
-    request.output = std::as_writable_bytes(std::span(tensors[rank]));
-    request.ranks = {0, 1, 2, 3, 4, 5};
-    hosts.start(rank, request);
-  }
-  const auto over = [&] {
-    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
-      if (hosts.done(rank).empty()) return false;
-    }
-    return true;
-  };
-  REQUIRE(simulator.run_until(over, kSecond));
+    request.output = std::as_writable_bytes(std::span(tensor));
+    return request;
+  });
   for (const auto& tensor : tensors) CHECK(tensor == expected);
-  constexpr double kHeaders = MLT_DATA_HEADER_BYTES + sim::kOverheadBytes;
-  const double wire_ns = 4 * 1048576.0 * (1 + kHeaders / 1'432) / kRate * 1e9;
-  const double trip_ns = 2 * 2 * 100e3;
-  CHECK(static_cast<double>(simulator.now() - start) < wire_ns + (kRanks / 2.0 + 2.5) * trip_ns);
+  CHECK(took_ns < wire_ns(4) + (kRanks / 2.0 + 2.5) * kRoundTripNs);
 }
 
 // Nothing of them may be lost under these bounds either.

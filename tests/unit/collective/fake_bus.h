@@ -426,6 +426,26 @@ inline void check_waits_for_space(std::uint16_t ranks, std::size_t calls, std::s
   }
 }
 
+// A rank that died: every other has the result, or an error that names it. How many have the error.
+inline std::size_t check_death_is_named(FakeBus& bus, std::uint16_t dead,
+                                        const std::vector<std::vector<float>>& tensors,
+                                        const std::vector<float>& expected) {
+  std::size_t failures = 0;
+  for (std::uint16_t rank = 0; rank < tensors.size(); ++rank) {
+    if (rank == dead) continue;
+    REQUIRE(bus.done(rank).size() == 1);
+    const CollectiveDone& done = bus.done(rank)[0];
+    if (done.error.empty()) {
+      CHECK(tensors[rank] == expected);
+      continue;
+    }
+    ++failures;
+    CHECK(done.status == core::CompletionStatus::kPeerFailed);
+    CHECK(done.failed_peer == dead);
+  }
+  return failures;
+}
+
 // A rank dies or cancels its call after seed * half_steps / 2 steps: each rank has the result, or its tensor as it was.
 // The fault comes before the end for the first `early_faults` seeds.
 inline void check_a_failure_leaves_the_tensors(std::uint16_t ranks, std::size_t elements, std::uint64_t half_steps,
