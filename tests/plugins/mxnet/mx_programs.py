@@ -6,10 +6,7 @@ import json
 import os
 import signal
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +15,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 import mlt.mxnet as hvd
 import mxnet as mx
 import numpy as np
-from checks import assert_names
 from mlt.mxnet.arrays import Arrays
 from mxnet import autograd, gluon
+from semantics import Checks, fails
 
-CHECKS: dict[str, Callable[[], None]] = {}
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    """A row of the table of semantics: every rank runs it."""
-    CHECKS[function.__name__] = function
-    return function
-
-
-@contextmanager
-def fails(kind: Any, *facts: str) -> Iterator[None]:
-    """An error of this kind with these facts in its text."""
-    caught: BaseException | None = None
-    try:
-        yield
-    except kind as error:
-        caught = error
-    assert caught is not None, f"no {kind}"
-    if facts:
-        assert_names(caught, *facts)
+CHECKS = Checks()
+check = CHECKS.add
 
 
 def same(one: Any, other: Any) -> None:
@@ -478,17 +457,11 @@ def kvstore_that_mxnet_would_ignore_is_rejected() -> None:
 
 
 def semantics(checks: list[str]) -> dict[str, str]:
-    """The traceback of each check that fails."""
-    results = {}
+    """The failures of these checks, by name; empty: none."""
     hvd.init()
-    for name in checks:
-        try:
-            CHECKS[name]()
-            results[name] = ""
-        except Exception:
-            results[name] = f"rank {hvd.rank()}: {traceback.format_exc()}"
+    found = CHECKS.failures(checks)
     hvd.shutdown()
-    return results
+    return found
 
 
 def ends_in_training(how: str) -> str:

@@ -8,10 +8,8 @@ import re
 import signal
 import sys
 import tempfile
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 import mlt.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from checks import assert_names
+from semantics import Checks, fails
 
-CHECKS: dict[str, Callable[[], None]] = {}
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    """A row of the table of semantics: every rank runs it."""
-    CHECKS[function.__name__] = function
-    return function
-
-
-@contextmanager
-def fails(kind: Any, *facts: str) -> Iterator[None]:
-    """An error of this kind with these facts in its text."""
-    caught: BaseException | None = None
-    try:
-        yield
-    except kind as error:
-        caught = error
-    assert caught is not None, f"no {kind}"
-    if facts:
-        assert_names(caught, *facts)
+CHECKS = Checks()
+check = CHECKS.add
 
 
 def same(one: Any, other: Any) -> None:
@@ -886,15 +866,8 @@ def elastic(steps: int, killed: int) -> list[Any]:
 
 def semantics(checks: list[str]) -> dict[str, str]:
     """The failures of these checks, by name; empty: none."""
-    found = {}
     hvd.init()
-    for name in checks:
-        try:
-            CHECKS[name]()
-            found[name] = ""
-        except Exception:
-            found[name] = f"rank {hvd.rank()}:\n{traceback.format_exc()}"
-        hvd.barrier()
+    found = CHECKS.failures(checks, after_each=hvd.barrier)
     hvd.shutdown()
     return found
 

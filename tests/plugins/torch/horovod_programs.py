@@ -9,10 +9,8 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +20,11 @@ import mlt.torch.horovod as hvd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 import torch
-from checks import assert_names
+from semantics import Checks, fails
 from torch import nn
 
-CHECKS: dict[str, Callable[[], None]] = {}
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    """A row of the table of semantics: every rank runs it."""
-    CHECKS[function.__name__] = function
-    return function
-
-
-@contextmanager
-def fails(kind: type[BaseException], *facts: str) -> Any:
-    """An error of this kind with these facts in its text."""
-    caught: BaseException | None = None
-    try:
-        yield
-    except kind as error:
-        caught = error
-    assert caught is not None, f"no {kind.__name__}"
-    if facts:
-        assert_names(caught, *facts)
+CHECKS = Checks()
+check = CHECKS.add
 
 
 def same(one: torch.Tensor, other: Any) -> None:
@@ -777,17 +757,11 @@ def init_and_shutdown_a_hundred_times() -> None:
 
 
 def semantics(checks: list[str]) -> dict[str, str]:
-    """The checks, each with the text of its failure or an empty one."""
+    """The failures of these checks, by name; empty: none."""
     hvd.init()
-    results = {}
-    for name in checks:
-        try:
-            CHECKS[name]()
-            results[name] = ""
-        except Exception:
-            results[name] = f"rank {os.environ['RANK']}:\n{traceback.format_exc()}"
+    found = CHECKS.failures(checks)
     hvd.shutdown()
-    return results
+    return found
 
 
 def ended_rank() -> str:
