@@ -21,6 +21,7 @@ from mlt.torch.checks import check_count, check_dense, check_transfer
 from mlt.torch.data_movement import DataMovement
 from mlt.torch.group_options import Options
 from mlt.torch.process_group_base import from_inputs, in_order, root_of
+from mlt.torch.profiling import recorded
 from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, in_lists, multiplied, reduction_of
 from mlt.torch.sparse import sparse_all_reduce
 from mlt.torch.staged_calls import in_host_memory, receive_staged
@@ -200,7 +201,7 @@ class MltProcessGroup(DataMovement):
         """Send one tensor to group rank ``to``; the n-th send matches the n-th receive of the same tag there."""
         (tensor,) = in_host_memory(tensors, "send")
         self._check_transfer("send", tensor, tag, to)
-        return self._transfers.send(tensor, to, tag, self._timeout.total_seconds())
+        return recorded("send", lambda: self._transfers.send(tensor, to, tag, self._timeout.total_seconds()))
 
     def recv(self, tensors: Any, from_: int, tag: int = 0) -> Any:
         """Receive one tensor from group rank ``from_``."""
@@ -209,7 +210,7 @@ class MltProcessGroup(DataMovement):
             self._check_transfer("recv", tensor, tag, from_)
             return self._transfers.recv(tensor, from_, tag, self._timeout.total_seconds())
 
-        return receive_staged(tensors, post)
+        return recorded("recv", lambda: receive_staged(tensors, post))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """Receive one tensor from the first group rank that sends; the work's ``source_rank`` names it."""
@@ -218,7 +219,7 @@ class MltProcessGroup(DataMovement):
             self._check_transfer("recv", tensor, tag, None)
             return self._transfers.recv_any(tensor, tag, self._timeout.total_seconds())
 
-        return receive_staged(tensors, post)
+        return recorded("recv", lambda: receive_staged(tensors, post))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

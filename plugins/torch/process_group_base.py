@@ -13,6 +13,7 @@ from mlt.torch import contexts
 from mlt.torch.checks import check_configured
 from mlt.torch.group_calls import GroupCalls
 from mlt.torch.monitored_barrier import MonitoredBarrier
+from mlt.torch.profiling import recorded
 from mlt.torch.staging import Device, device_of, leaves, pieces_of
 from mlt.torch.tags import GroupTags
 from mlt.torch.transfers import Transfers
@@ -229,7 +230,10 @@ class ProcessGroupBase(dist.ProcessGroup):
 
         # torch says in the options whether its caller waits for the end.
         is_awaited = not all(getattr(opts, "asyncOp", True) for opts in (*rest, *named.values()))
-        return self._calls.stage(name, device, start, calls, result, check=check, is_awaited=is_awaited)
+        return recorded(
+            name,
+            lambda: self._calls.stage(name, device, start, calls, result, check=check, is_awaited=is_awaited),
+        )
 
 
 def root_of(opts: Any) -> int:
