@@ -13,7 +13,7 @@ namespace {
 using base::TimeNs;
 
 // Max time that a closed context waits for its peers to end the connections: its last frames are then in the buffers of
-// their hosts. TCP repeats what was lost after 0.2, 0.6, 1.4, 3 and 6.2 s.
+// their hosts. TCP repeats what was lost after about 0.2, 0.4, 0.9, 1.7, 3.4 and 6.8 s.
 constexpr base::DurationNs kGoodbyeNs = base::kSecond;
 constexpr base::DurationNs kGoodbyeLostNs = 7 * base::kSecond;
 constexpr base::DurationNs kChannelPollNs = 50 * base::kMicrosecond;

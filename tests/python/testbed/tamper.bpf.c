@@ -50,7 +50,9 @@ int tamper(struct __sk_buff* skb) {
   __u8 protocol = 0, before = 0;
   if (!what || skb->protocol != bpf_htons(ETH_P_IP)) return TC_ACT_OK;
   if (bpf_skb_load_bytes(skb, PROTOCOL_OFFSET, &protocol, 1)) return TC_ACT_OK;
-  if (what->drop && protocol == what->drop && (protocol != TCP || carries_data(skb))) return TC_ACT_SHOT;
+  if (what->drop && protocol == what->drop && (protocol != TCP || carries_data(skb))) {
+    return TC_ACT_STOLEN;  // TC_ACT_SHOT tells the sender's TCP, which then does not wait for its timeout
+  }
   if (protocol != UDP) return TC_ACT_OK;
   if (bpf_skb_load_bytes(skb, TOS_OFFSET, &before, 1)) return TC_ACT_OK;
   __u8 after = (before & what->keep) | what->set;

@@ -3,8 +3,12 @@
 
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+
+#include <array>
+#include <string_view>
 
 namespace {
 
@@ -43,5 +47,29 @@ TEST_CASE("tcp_socket__both_ends_of_a_connection_carry_their_dscp") {
     const io::UniqueFd accepted = io::accept_tcp(listener->get(), number);
     REQUIRE(accepted);
     CHECK(dscp_of(accepted, family) == 48);
+  }
+}
+
+// PROTOCOL 3.1.9
+TEST_CASE("tcp_socket__both_ends_repeat_what_was_lost_without_doubling_the_time") {
+  io::OsError error;
+  const auto listener = io::listen_tcp(io::SocketAddress::loopback(AF_INET, 0), 48, error);
+  REQUIRE(listener);
+  const auto connection = io::start_connect_tcp(io::SocketAddress::local_of(listener->get()), 48, error);
+  REQUIRE(connection);
+  pollfd waiting{.fd = listener->get(), .events = POLLIN, .revents = 0};
+  REQUIRE(::poll(&waiting, 1, 5'000) == 1);
+  int number = 0;
+  const io::UniqueFd accepted = io::accept_tcp(listener->get(), number);
+  REQUIRE(accepted);
+  for (const io::UniqueFd* end : {&*connection, &accepted}) {
+    int linear = 0;
+    socklen_t size = sizeof linear;
+    REQUIRE(::getsockopt(end->get(), IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &linear, &size) == 0);
+    CHECK(linear == 1);
+    std::array<char, 16> control{};
+    size = control.size();
+    REQUIRE(::getsockopt(end->get(), IPPROTO_TCP, TCP_CONGESTION, control.data(), &size) == 0);
+    CHECK(std::string_view(control.data()) == "reno");
   }
 }
