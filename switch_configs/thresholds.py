@@ -18,6 +18,9 @@ from mlt.switch_configs.model_layers import ModelClass
 from mlt.switch_configs.queue_model import Loss, split_loss
 from numpy.typing import NDArray
 
+from mlt._shared.counts import count_of
+from mlt._shared.units import format_size
+
 Model = Literal["shared", "split"]
 _ROUNDS_OF_REPETITION = 20
 _BISECTIONS = 60
@@ -111,16 +114,18 @@ class Problem(ModelOptions):
         packets = int(self.buffer_bytes / len(self.classes) - one_more) // self.granularity_bytes
         packets = packets * self.granularity_bytes // self.packet_bytes
         fitting = max((n for n in range(1, len(self.classes)) if self.min_bytes(n) <= self.buffer_bytes), default=0)
-        ways = [f"{fitting} classes (--queues {fitting + 2})"] if fitting else []
+        ways = [f"{count_of(fitting, 'class')} (--queues {fitting + 2})"] if fitting else []
         if packets >= self.workers * self.paths:
-            ways.insert(0, f"bursts of {packets // (self.workers * self.paths)} packets (--burst-packets)")
+            ways.insert(0, f"bursts of {count_of(packets // (self.workers * self.paths), 'packet')} (--burst-packets)")
         if packets >= self.paths * self.run_packets:
-            ways.insert(0, f"{packets // (self.paths * self.run_packets)} workers in step (--workers)")
+            ways.insert(0, f"{count_of(packets // (self.paths * self.run_packets), 'worker')} in step (--workers)")
         out = "; it holds " + ", or ".join(ways) if ways else "; use a switch with more memory"
+        burst = format_size(self.group_packets * self.packet_bytes)
         return (
-            f"{self.workers} workers in step on {self.paths} paths send {self.group_packets} packets "
-            f"({self.group_packets * self.packet_bytes} B) at once: thresholds of {len(self.classes)} classes "
-            f"that hold that need {self.min_bytes(len(self.classes))} B, the buffer has {self.buffer_bytes} B{out}"
+            f"{count_of(self.workers, 'worker')} in step on {count_of(self.paths, 'path')}: "
+            f"{count_of(self.group_packets, 'packet')} ({burst}) at once; "
+            f"thresholds of {count_of(len(self.classes), 'class')} that hold that need "
+            f"{format_size(self.min_bytes(len(self.classes)))}, the buffer has {format_size(self.buffer_bytes)}{out}"
         )
 
 

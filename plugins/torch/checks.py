@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mlt.torch.transfers import USER_TAGS
 
 import torch
+from mlt._shared.counts import count_of
 
 
 def check_dense(tensors: Sequence[torch.Tensor], name: str) -> None:
@@ -20,7 +21,7 @@ def check_dense(tensors: Sequence[torch.Tensor], name: str) -> None:
 
 def check_count(tensors: Sequence[object], size: int, name: str, which: str) -> None:
     if len(tensors) != size:
-        raise ValueError(f"mlt {name}: {len(tensors)} {which} tensors for a group of {size}")
+        raise ValueError(f"mlt {name}: {count_of(len(tensors), f'{which} tensor')} for a group of {size}")
 
 
 def check_equal(tensors: Sequence[torch.Tensor], own: torch.Tensor, name: str, which: str) -> None:
@@ -28,8 +29,8 @@ def check_equal(tensors: Sequence[torch.Tensor], own: torch.Tensor, name: str, w
     for rank, tensor in enumerate(tensors):
         if tensor.numel() != own.numel() or tensor.dtype != own.dtype:
             raise ValueError(
-                f"mlt {name}: the {which} tensor of rank {rank} has {tensor.numel()} elements of {tensor.dtype}, the "
-                f"root's own tensor {own.numel()} of {own.dtype}; all must be equal"
+                f"mlt {name}: the {which} tensor of rank {rank} has {count_of(tensor.numel(), 'element')} of "
+                f"{tensor.dtype}, the root's own tensor {own.numel():,} of {own.dtype}; all must be equal"
             )
 
 
@@ -60,7 +61,7 @@ def parts_by_splits(tensor: torch.Tensor, splits: Sequence[int], size: int, whic
     rows = tensor.shape[0] if tensor.dim() else tensor.numel()
     if not splits:
         if rows % size:
-            raise ValueError(f"mlt alltoall: {rows} rows of the {which} do not divide by {size}; give split sizes")
+            raise ValueError(f"mlt alltoall: {count_of(rows, 'row')} of the {which} for {size} ranks; give split sizes")
         splits = [rows // size] * size
     if len(splits) != size or sum(splits) != rows:
         raise ValueError(

@@ -6,6 +6,7 @@ import hashlib
 
 import torch
 import torch.distributed as dist
+from mlt._shared.counts import count_of
 
 
 def verify_replicas(model: torch.nn.Module, group: dist.ProcessGroup | None = None) -> None:
@@ -24,8 +25,8 @@ def verify_replicas(model: torch.nn.Module, group: dist.ProcessGroup | None = No
     different = [rank for rank, count in enumerate(counts) if int(count) != int(counts[0])]
     if different:
         raise RuntimeError(
-            f"the replicas differ: rank 0 of the group has {int(counts[0])} tensors, "
-            + ", ".join(f"rank {rank} has {int(counts[rank])}" for rank in different)
+            f"the replicas differ: rank 0 of the group has {count_of(int(counts[0]), 'tensor')}, "
+            + ", ".join(f"rank {rank} has {int(counts[rank]):,}" for rank in different)
         )
     if not names:
         return

@@ -7,6 +7,7 @@ from typing import Any
 
 from mlt._named import elements
 from mlt._named.requests import Answer, Request, Spec
+from mlt._shared.counts import count_of
 
 _SAME_SHAPE = ("allreduce", "broadcast", "reducescatter", "barrier")
 _ROWS_DIFFER = ("allgather", "alltoall")
@@ -91,7 +92,10 @@ def _splits(by_rank: Mapping[int, Request], ranks: Sequence[int]) -> tuple[str, 
         splits = request.splits
         if splits is None:
             if length % len(ranks):
-                return f"rank {rank} has {length} rows, which {len(ranks)} ranks do not divide; give splits", ()
+                return (
+                    f"rank {rank} has {count_of(length, 'row')}, which {len(ranks)} ranks do not divide; give splits",
+                    (),
+                )
             splits = (length // len(ranks),) * len(ranks)
         if len(splits) != len(ranks) or sum(splits) > length or min(splits) < 0:
             return (

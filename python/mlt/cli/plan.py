@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from mlt._shared.counts import count_of
 from mlt._shared.structured_text import parse_json
 from mlt._shared.text_files import read_text
 from mlt._shared.units import format_time
@@ -192,8 +193,8 @@ def check(
             message = "is a plan file, which only its cluster file can check; give --against CLUSTER"
             raise InputError([Problem(where=(), message=message)], source=str(file))
         cluster = read_cluster(file)
-        counts = ((len(cluster.hosts), "hosts"), (len(cluster.switches), "switches"), (len(cluster.links), "links"))
-        typer.echo(f"{file}: {', '.join(f'{count} {what}' for count, what in counts)}, {len(cluster.jobs)} jobs: fine")
+        parts = {"host": cluster.hosts, "switch": cluster.switches, "link": cluster.links, "job": cluster.jobs}
+        typer.echo(f"{file}: {', '.join(count_of(len(some), one) for one, some in parts.items())}: fine")
         return
     cluster = read_cluster(against)
     problems = read_plan(file).mismatches(cluster)

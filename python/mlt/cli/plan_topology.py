@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mlt._shared.counts import count_of
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.plan_file import plan_to_extend, refusals
 from mlt.cli.style import App, write_output
@@ -51,7 +52,8 @@ Over = Annotated[
 
 
 def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
-    typer.echo(f"{len(cluster.hosts)} hosts, {len(cluster.switches)} switches, {len(cluster.links)} links")
+    parts = {"host": cluster.hosts, "switch": cluster.switches, "link": cluster.links}
+    typer.echo(", ".join(count_of(len(some), one) for one, some in parts.items()))
     if out is None:
         return
     from mlt.planners.psnet.graph import dumps
@@ -139,10 +141,12 @@ def build_psnet_command(
         )
         network = build_psnet(module, modules=modules, seed=seed)
         typer.echo(
-            f"{modules} modules of R = {module.tors} ToRs, {module.worker_count} workers, {module.server_count} servers"
+            f"{count_of(modules, 'module')} of R = {count_of(module.tors, 'ToR')}, "
+            f"{count_of(module.worker_count, 'worker')}, {count_of(module.server_count, 'server')}"
         )
         if modules > 1:
-            typer.echo(f"{network.wiring.edge_connectivity()} link-disjoint paths between any two modules")
+            paths = count_of(network.wiring.edge_connectivity(), "link-disjoint path")
+            typer.echo(f"{paths} between any two modules")
         _write(out, physical_graph(network), psnet_cluster(network))
 
 
@@ -165,7 +169,7 @@ def circuits(
         for job in made.jobs:
             typer.echo(f"{job.name}: {plan.job(job.name).notes[-1]}")
         moved = sum(len(of_module.moved) for of_module in made.circuits.values())
-        typer.echo(f"{moved} circuits change; {len(plan.circuits)} in all; fullest link: {' to '.join(made.fullest)}")
+        typer.echo(f"{moved} of {len(plan.circuits)} circuits change; fullest link: {' to '.join(made.fullest)}")
         if made.routes.gap > 1e-6:
             typer.echo(f"not proven optimal: up to {made.routes.gap:.2%} faster may be possible")
         if out is not None:
@@ -201,7 +205,8 @@ def place(
         result = place_jobs(named.network, requests, placed=running)
         for placed in result.jobs:
             parts = [
-                f"{named.file_module[mid]} ({placed.workers_in(mid)} workers, {placed.servers_in(mid)} servers)"
+                f"{named.file_module[mid]} ({count_of(placed.workers_in(mid), 'worker')}, "
+                f"{count_of(placed.servers_in(mid), 'server')})"
                 for mid in placed.modules
             ]
             typer.echo(f"{placed.name}: module {', '.join(parts)}")

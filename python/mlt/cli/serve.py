@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mlt._shared.counts import count_of
 from mlt.cli.style import App, show_error, status_of
 from mlt.cli.unit_option import TIME, UnitOption
 
@@ -114,7 +115,7 @@ def serve(
             hint.cancel()
             service = SummationService(context)
             output.print(
-                f"mlt serve: rank {context.rank} of job {job!r} serves {context.world_size} workers "
+                f"mlt serve: rank {context.rank} of job {job!r} serves {count_of(context.world_size, 'worker')} "
                 f"(process {os.getpid()})"
             )
             service.run()

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 from rich.table import Table
 
+from mlt._shared.counts import count_of
 from mlt._shared.output_files import WriteFailedError, write_text
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt.cli import switch_apply, switch_policy, switch_verify
@@ -234,7 +235,7 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
         left, right = (_body(files, ours.target.comment) for files in (ours.apply, theirs.apply))
         for line in difflib.unified_diff(left, right, str(policy), str(other), lineterm="", n=1):
             click.echo(line)
-        click.echo(f"{_count(len(found), 'difference')} in meaning", err=True)
+        click.echo(f"{count_of(len(found), 'difference')} in meaning", err=True)
         raise SystemExit(1 if found else 0)
     try:
         found, reading = generator.compare_device(ours, read_text(other), name=other.name)
@@ -244,18 +245,14 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
         for line in by_port(lines, ours.behaviour):
             click.echo(f"{kind}: {line}")
     counts = (
-        f"{_count(len(found), 'difference')} in meaning ({policy.name} against {other.name}), "
-        f"{_count(len(reading.unread), 'QoS statement')} not understood, "
-        f"{reading.skipped} lines or tables that are not QoS skipped"
+        f"{count_of(len(found), 'difference')} in meaning ({policy.name} against {other.name}), "
+        f"{count_of(len(reading.unread), 'QoS statement')} not understood, "
+        f"{count_of(reading.skipped, 'line or table', 'lines or tables')} that are not QoS skipped"
     )
     click.echo(counts, err=True)
     if found and all(one.feature == "port" for one in found):
         click.echo(f"none of the policy's ports is in {other.name}; it should be {ours.target.whole}", err=True)
     raise SystemExit(1 if found or reading.unread else 0)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _body(files: dict[str, str], comment: str) -> list[str]:

@@ -9,7 +9,9 @@ from typing import Any
 import click
 from rich.table import Table
 
+from mlt._shared.counts import count_of
 from mlt._shared.output_files import write_text
+from mlt._shared.units import format_size
 from mlt.cli.click_style import Command
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
@@ -26,6 +28,7 @@ from mlt.switch_configs.threshold_check import in_one_step, parameters
 from mlt.switch_configs.thresholds import ModelOptions, Problem
 
 _SIZE = UnitOption(SIZE, least=1, whole=True)
+_WIDTH = 100  # of the table where standard error is no terminal
 _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 
 
@@ -74,6 +77,7 @@ _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 @click.option(
     "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Loss model."
 )
+@click.option("--losses/--no-losses", default=None, help="Print predicted losses. Default: unless -o names a file.")
 @click.option("--output", "-o", metavar="FILE|-", type=TEXT_FILE,
               default=Path("-"), help="Policy file to write; -: standard output.")  # fmt: skip
 def policy(
@@ -83,14 +87,15 @@ def policy(
     link_rate: int,
     packet_bytes: int,
     ports: str,
+    losses: bool | None,
     output: Path,
     **options: Any,
 ) -> None:
     """Derive a policy from a model: classes, code points, and the thresholds that cost the fewest extra rounds.
 
-    No threshold is below the bytes that WORKERS send at once. The predicted losses go to standard error, beside those
-    of a packet simulation of the same bursts and those of mlt's network simulator. A load at which a class starves is
-    rejected. Details: docs/switch-thresholds.md.
+    No threshold is below the bytes that WORKERS send at once. With --losses the predicted losses go to standard error,
+    beside those of a packet simulation of the same bursts and those of mlt's network simulator. A load at which a class
+    starves is rejected. Details: docs/switch-thresholds.md.
     """
     try:
         switch = Switch(
@@ -101,7 +106,10 @@ def policy(
             ports=ports_of(ports),
         )
         problem = problem_of(load_layers(layers), switch, ModelOptions(**options))
-        together = f"{problem.workers} workers in step, {problem.run_packets} packets each on {problem.paths} paths"
+        together = (
+            f"{count_of(problem.workers, 'worker')} in step, {count_of(problem.run_packets, 'packet')} each on "
+            f"{count_of(problem.paths, 'path')}"
+        )
         description = f"derived from {layers.name} at load {problem.load}, {together}"
         derived = policy_of(problem, switch, description=description)
         require_sound(derived.policy, source=str(layers))
@@ -110,20 +118,22 @@ def policy(
     except (SwitchConfigError, ValueError, OSError) as error:
         show_error(error)
         raise SystemExit(status_of(error)) from error
-    _show_predictions(problem, derived)
-    click.echo(
-        f"{problem.group_packets} packets arrive at once ({together}): no S is below {problem.floor_bytes} B", err=True
-    )
-    click.echo(_one_step(problem, derived), err=True)
+    if losses is None:
+        losses = is_stdout(output)
+    if losses:
+        _show_predictions(problem, derived)
+        floor = f"no S is below {format_size(problem.floor_bytes)}"
+        click.echo(f"{count_of(problem.group_packets, 'packet')} at once ({together}): {floor}", err=True)
+        click.echo(_one_step(problem, derived), err=True)
     if is_stdout(output):
         click.echo(dump(derived.policy), nl=False)
 
 
 def _show_predictions(problem: Problem, derived: Derived) -> None:
-    """Print per class: thresholds; losses by the model, the simulated queue and the network simulator; the difference
-    of the first two."""
-    small, large = ("small lost", "simulated", "network"), ("large lost", "simulated", "network")
-    table = Table("class", "S bytes", "L bytes", "load", *small, *large, "error")
+    """Print two rows per class, for its small and its large gradients: the queue above which they are dropped; losses
+    by the model, the simulated queue and the network simulator. The error is the larger of the model's differences to
+    the simulated queue."""
+    table = Table("class", "load", "gradients", "dropped above", "model", "simulated", "network", "error")
     network = simulate(
         parameters(problem, derived.rows),
         packets=_NETWORK_PACKETS,
@@ -133,19 +143,23 @@ def _show_predictions(problem: Problem, derived: Derived) -> None:
         packet_bytes=problem.packet_bytes,
     )
     for data, row, check, seen in zip(derived.policy.data, derived.rows, derived.checked, network, strict=True):
-        losses = [f"{row.small_loss:.2e}", f"{check.bursts} bursts: too few", "", f"{row.large_loss:.2e}", "", "", "?"]
-        if check.enough:
-            losses[1:3] = f"{check.simulated.small:.2e}", f"{seen.small:.2e}"
-            losses[4:] = f"{check.simulated.large:.2e}", f"{seen.large:.2e}", f"{check.error:.3f}"
-        table.add_row(data.name, str(row.threshold_bytes), str(row.limit_bytes), f"{row.load:.3g}", *losses)
-    Output(stderr=True, width=None if sys.stderr.isatty() else 150).print_table(table)
+        found = [[f"{one.small:.2e}", f"{one.large:.2e}"] for one in (check.simulated, seen)]
+        error = f"{check.error:.3f}"
+        if not check.enough:
+            found, error = [["too few:", count_of(check.bursts, "burst")], ["", ""]], "?"
+        simulated, networked = found
+        threshold, limit = f"S = {format_size(row.threshold_bytes)}", f"L = {format_size(row.limit_bytes)}"
+        small, large = f"{row.small_loss:.2e}", f"{row.large_loss:.2e}"
+        table.add_row(data.name, f"{row.load:.3g}", "small", threshold, small, simulated[0], networked[0], error)
+        table.add_row("", "", "large", limit, large, simulated[1], networked[1], "")
+    Output(stderr=True, width=None if sys.stderr.isatty() else _WIDTH).print_table(table)
 
 
 def _one_step(problem: Problem, derived: Derived) -> str:
     lost = in_one_step(problem, derived.rows)
     small, large = ([getattr(entry, kind) for entry in lost] for kind in ("small", "large"))
     return (
-        f"if {problem.workers} workers sent a whole step at the port's rate, without rate control, classes would lose "
-        f"{min(small):.0%} to {max(small):.0%} of their small gradients and {min(large):.1%} to {max(large):.1%} of "
-        "the large (simulated; no threshold prevents that)"
+        f"if {count_of(problem.workers, 'worker')} sent a whole step at the port's rate, without rate control, classes "
+        f"would lose {min(small):.0%} to {max(small):.0%} of their small gradients and {min(large):.1%} to "
+        f"{max(large):.1%} of the large (simulated; no threshold prevents that)"
     )

@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 
 from rich.table import Table
 
+from mlt._shared.counts import count_of
 from mlt.demo.report import DemoReport, RunReport, seconds_to
 
 # label, figure of a run, format
@@ -32,8 +33,9 @@ def comparison(report: DemoReport) -> Table:
     """One row per measure; the mean over several seeds. What only mlt counts is "-" over gloo."""
     groups = _by_name(report)
     seeds = f", mean of {report.settings.seeds} seeds" if report.settings.seeds > 1 else ""
+    length = f"{count_of(report.settings.steps, 'step')}, {count_of(report.settings.workers, 'worker')}"
     table = Table(
-        title=f"{report.data.name}: {report.settings.steps} steps, {report.settings.workers} workers{seeds}",
+        title=f"{report.data.name}: {length}{seeds}",
         caption=f"test accuracy: of all {report.data.test_images:,} test images{_network(report)}{_busy(report)}",
     )
     _add_columns(table, groups)
@@ -71,8 +73,8 @@ def _network(report: DemoReport) -> str:
     if bed is None:
         return ""
     return (
-        f"\n{report.settings.workers} hosts of a testbed, links of {bed.rate}; with loss, every host's link loses "
-        f"{100 * report.settings.loss:.3g} %, {bed.gray_link} {100 * bed.gray_loss:.3g} %; gloo's TCP uses "
+        f"\n{count_of(report.settings.workers, 'host')} of a testbed, links of {bed.rate}; with loss, every host's "
+        f"link loses {100 * report.settings.loss:.3g} %, {bed.gray_link} {100 * bed.gray_loss:.3g} %; gloo's TCP uses "
         f"{bed.tcp_control}"
     )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mlt._shared import variables
 from mlt._shared.addresses import parse_target, without_brackets
+from mlt._shared.counts import count_of
 from mlt._shared.link import StrangerError
 from mlt._shared.name_lookup import look_up
 from mlt.diagnosis.doctor import Finding
@@ -95,7 +96,7 @@ def _visit_text(visit: Visit) -> str:
     who = f"{visit.address}{f' ({visit.name})' if visit.name else ''}"
     if visit.problems is None:
         return f"{who} broke off"
-    return f"{who} found {visit.problems or 'no'} problem{'s' if visit.problems > 1 else ''}"
+    return f"{who} found {count_of(visit.problems, 'problem') if visit.problems else 'no problem'}"
 
 
 def examine_host(target: str, settings: Settings, *, patience: float = 0.0) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mlt import __version__
+from mlt._shared.counts import count_of
 from mlt.diagnosis import path_mtu
 from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, MIN_PACKET, Sent, Tally
 from mlt.diagnosis.doctor import Finding
@@ -255,7 +256,8 @@ class Examination:
     def _loss(self, what: str, echoes: Echoes) -> Finding:
         there, back = echoes.sent - echoes.arrived, echoes.arrived - len(echoes.seconds)
         lost = max(there, 0) + max(back, 0)
-        text = f"{echoes.sent} {what} packets: {max(there, 0)} lost {self._to.words}, {max(back, 0)} on the path back"
+        sent = count_of(echoes.sent, f"{what} packet")
+        text = f"{sent}: {max(there, 0)} lost {self._to.words}, {max(back, 0)} on the path back"
         if echoes.seconds:
             p50, p99 = (echoes.quantile(one) * 1e6 for one in (0.5, 0.99))
             text += f"; round trip p50 {p50:,.0f} us, p99 {p99:,.0f} us"

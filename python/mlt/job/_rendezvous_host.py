@@ -15,6 +15,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
+from mlt._shared.counts import count_of
 from mlt._shared.json_lines import line_of, quoted
 from mlt._shared.patience import Patience
 from mlt.errors import PeerMismatchError, PortInUseError, RendezvousError
@@ -172,7 +173,7 @@ class Host:
         if not unproved:
             return ""
         return (
-            f"; rejected: {unproved} connection{'s' if unproved > 1 else ''} without a proof of the job's "
+            f"; rejected: {count_of(unproved, 'connection')} without a proof of the job's "
             "secret (give all processes the same MLT_JOB_SECRET)"
         )
 
@@ -222,8 +223,9 @@ class Host:
             return f"rank {said.rank} belongs to job {quoted(said.job)!r}; this is job {config.job!r} (set MLT_JOB)"
         if (said.size, said.services) != (config.size, config.services):
             return (
-                f"rank {said.rank} expects {said.size - said.services} workers and {said.services} services; rank 0 "
-                f"expects {config.world_size} and {config.services} (WORLD_SIZE, MLT_SERVICES)"
+                f"rank {said.rank} expects {count_of(said.size - said.services, 'worker')} and "
+                f"{count_of(said.services, 'service')}; rank 0 expects {config.world_size} and "
+                f"{config.services} (WORLD_SIZE, MLT_SERVICES)"
             )
         if self._dscp is not None and (dscp := _dscp_of(said)) is not None and dscp != self._dscp:
             return (
@@ -232,8 +234,8 @@ class Host:
             )
         if self._paths and said.paths and said.paths != self._paths:
             return (
-                f"rank {said.rank} has {said.paths} paths, rank 0 has {self._paths}: give all ranks the same number "
-                "(MLT_PATHS, paths=)"
+                f"rank {said.rank} has {count_of(said.paths, 'path')}, rank 0 has {self._paths}: give all ranks the "
+                "same number (MLT_PATHS, paths=)"
             )
         return None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from mlt._shared import variables
 from mlt._shared.addresses import without_brackets
+from mlt._shared.counts import count_of
 from mlt._shared.ports import RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import ConfigError
 from mlt.job import secret as secret_module
@@ -63,7 +64,8 @@ class JobConfig:
         _check(self.services >= 0, f"services (MLT_SERVICES) is {self.services}; it is 0 or more")
         _check(
             self.size <= MAX_RANKS,
-            f"services (MLT_SERVICES) is {self.services} with {self.world_size} workers; {MAX_RANKS} ranks at most"
+            f"services (MLT_SERVICES) is {self.services} with {count_of(self.world_size, 'worker')}; "
+            f"{MAX_RANKS} ranks at most"
             if self.services
             else f"world_size (WORLD_SIZE) is {self.world_size}; {MAX_RANKS} at most",
         )

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlt._shared.counts import count_of
 from mlt.errors import ConfigError
 
 FIELDS = ("plan", "hosts", "job")
@@ -30,7 +31,7 @@ def segments_by_path(source: Mapping[str, Any], rank: int | None) -> list[dict[i
             f"hosts is {hosts!r}; it is the list of the plan's host names in the order of ranks, each once"
         )
     if rank is None or rank >= len(hosts):
-        raise ConfigError(f"hosts names {len(hosts)} hosts; rank {rank} has none")
+        raise ConfigError(f"hosts names {count_of(len(hosts), 'host')}; rank {rank} has none")
     try:
         plan = read_plan(os.fspath(name))
     except InputError as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlt._shared import variables
 from mlt._shared.addresses import is_address
+from mlt._shared.counts import count_of
 from mlt._shared.structured_text import SyntaxProblem, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.units import whole_number
@@ -145,7 +146,9 @@ def resolve(
         for number, one in enumerate(found):
             beyond = [rank for rank in one.segments_to if ranks is not None and rank >= ranks]
             if beyond:
-                raise ConfigError(f"path {number}: segments_to names rank {beyond[0]}; the job has {ranks} ranks")
+                raise ConfigError(
+                    f"path {number}: segments_to names rank {beyond[0]}; the job has {count_of(ranks or 0, 'rank')}"
+                )
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return found

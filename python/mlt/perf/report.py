@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 
 from mlt import __version__
+from mlt._shared.counts import count_of
 from mlt._shared.extras import how_to_install
 from mlt._shared.output_files import write_figure, write_text
 from mlt._shared.units import format_size
@@ -150,7 +151,7 @@ def _table(result: Result, size: int) -> Table:
     ranks = "" if case.pattern == "p2p" else f", {case.ranks} ranks"
     short = [f"{name_of(q)} needs {needed(q):,} rounds" for q in QUANTILES if rounds < needed(q)]
     table = Table(
-        title=f"{case.pattern} of {format_size(size)}{ranks}, {rounds:,} rounds{rate}; times in {unit}",
+        title=f"{case.pattern} of {format_size(size)}{ranks}, {count_of(rounds, 'round')}{rate}; times in {unit}",
         caption="; ".join(short) or None,
         # The table must fit into 80 columns.
         box=box.SIMPLE_HEAD,

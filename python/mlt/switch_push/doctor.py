@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from mlt._shared.counts import count_of
 from mlt.diagnosis.doctor import Finding
 from mlt.switch_configs.counter_check import check, named, uncounted, unseen
 from mlt.switch_configs.counters import COUNTS
@@ -56,7 +57,10 @@ def examine_switch(
         sent = sum(row.sent or 0 for row in rows)
         never = uncounted(plan, rows, COUNTS - generated.target.counts)
         unchecked = f", as far as seen; {generated.target.name} does not count: {', '.join(never)}" if never else ""
-        yield Finding("ok", f"switch {host}: {len(rows)} queues, {sent} packets, match the policy{unchecked}")
+        yield Finding(
+            "ok",
+            f"switch {host}: {count_of(len(rows), 'queue')} and {count_of(sent, 'packet')} match the policy{unchecked}",
+        )
 
 
 def _again(file: str, target: str, host: str, inventory: Path | None, known_hosts: Path | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlt._shared.units import format_size
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import Generated
@@ -40,8 +41,8 @@ class TestbedSwitch(Device):
         lines = [f"policy of {self.title}: {before or 'none'} -> {generated.plan.name}", f"ports: {' '.join(ports)}"]
         for queue in generated.plan.queues:
             detect = queue.random_detect
-            red = "" if detect is None else f", marks and drops above {detect.min_bytes} B"
-            limit = "" if queue.limit_bytes is None else f", holds {queue.limit_bytes} B"
+            red = "" if detect is None else f", marks and drops above {format_size(detect.min_bytes)}"
+            limit = "" if queue.limit_bytes is None else f", holds {format_size(queue.limit_bytes)}"
             dscp = f" (DSCP {', '.join(map(str, queue.dscp))})" if queue.dscp else ""
             lines.append(f"queue {queue.number}: {queue.name}{dscp}{red}{limit}")
         return "\n".join(lines)

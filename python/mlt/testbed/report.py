@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
+from mlt._shared.counts import count_of
 from mlt._shared.units import format_loss, format_rate, format_size, format_time
 from mlt.testbed.bed import Testbed
 
@@ -63,9 +64,11 @@ def summary(bed: Testbed) -> str:
     links = bed.link_counters()
     seen, lost = sum(row.seen for row in links if row.direction == "up"), sum(row.lost for row in links)
     queues = bed.counters()
-    parts = [f"{seen:,} packets sent, {lost:,} lost on links" + (f" ({format_loss(lost / seen)})" if seen else "")]
+    parts = [
+        f"{count_of(seen, 'packet')} sent, {lost:,} lost on links" + (f" ({format_loss(lost / seen)})" if seen else "")
+    ]
     if not bed.counts_links:
-        parts = [f"{sum(one.sent for one in queues):,} packets through switch ports"]
+        parts = [f"{count_of(sum(one.sent for one in queues), 'packet')} through switch ports"]
     parts.append(f"{sum(one.marked for one in queues):,} marked")
     parts.append(f"{sum(one.dropped_early for one in queues):,} dropped early")
     parts.append(f"{sum(one.dropped_at_limit + one.dropped_full for one in queues):,} dropped by full queues")

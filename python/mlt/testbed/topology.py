@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from mlt._shared.counts import count_of
 from mlt._shared.field_errors import expectation
 from mlt._shared.structured_text import SyntaxProblem, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
@@ -100,7 +101,9 @@ class Topology(_Strict):
         if self.spines == 0 and leaves > 1:
             raise ValueError(f"{leaves} leaves need spines to join them; add spines: 1 or more (--spines 1)")
         if leaves > self.hosts:
-            raise ValueError(f"{leaves} leaves for {self.hosts} hosts: a leaf has 1 host at least")
+            raise ValueError(
+                f"{count_of(leaves, 'leaf', 'leaves')} for {count_of(self.hosts, 'host')}: a leaf has 1 host at least"
+            )
         if self.hosts + 2 * leaves * self.spines > MAX_PORTS:
             raise ValueError(f"{self.hosts + 2 * leaves * self.spines} switch ports; {MAX_PORTS} at most")
         known = self.link_names()

@@ -23,6 +23,7 @@ from mlt.switch_configs.vendors.sonic.change import change, text
 from mlt.switch_configs.vendors.sonic.reading import Reader
 from mlt.switch_configs.vendors.sonic.updater import Database, parts_of, pointer, refusals, releases, rules_of
 
+from mlt._shared.counts import count_of
 from mlt._shared.structured_text import SyntaxProblem, parse_json
 
 COLOURS = ("green", "yellow", "red")
@@ -292,7 +293,7 @@ class Sonic(Target):
                 raise self.fail("patch.json", f"{step['path']} is not what config_db.json has")
         keys = sum(len(entries) for entries in tables.values())
         if patch and all(step["op"] == "add" and len(parts_of(step["path"])) == 2 for step in patch) and count < keys:
-            raise self.fail("patch.json", f"adds {count} keys, config_db.json has {keys}")
+            raise self.fail("patch.json", f"adds {count_of(count, 'key')}, config_db.json has {keys}")
 
     def steps(self, files: Mapping[str, str]) -> Procedure:
         """By patch, by script, or by merging only; without an undo if the previous content is unknown."""

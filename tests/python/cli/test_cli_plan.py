@@ -169,7 +169,7 @@ def test_base_install__aggregates_and_explains_without_extras() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "3 aggregators take in 4 workers" in done.stdout
+    assert "3 aggregators for 4 workers" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["plan", "route"], ["plan", "topology"], ["plan", "auto"], ["plan", "show"]])

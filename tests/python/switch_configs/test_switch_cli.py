@@ -29,9 +29,26 @@ def test_policy__derives_a_file_that_check_accepts(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     sizes = ("--buffer-bytes", "4194304", "--link-rate", "100000000000", "--ports", "1,2")
     done = mlt("policy", "--from-model", LAYERS, *sizes, "-o", file)
-    assert done.exit_code == 0, done.output
-    assert "layers-6" in done.stderr
+    assert (done.exit_code, done.output) == (0, "")  # a file was asked for, and no more
     assert mlt("check", file, "-t", "sonic@mlnx-sn2100", "-t", "onyx").exit_code == 0
+
+
+def test_policy__prints_the_predicted_losses_where_it_prints_the_policy_or_if_asked(tmp_path: Path) -> None:
+    sizes = ("--buffer-bytes", "4194304", "--link-rate", "100000000000", "--ports", "1,2")
+    whole = mlt("policy", "--from-model", LAYERS, *sizes)
+    asked = mlt("policy", "--from-model", LAYERS, *sizes, "--losses", "-o", tmp_path / "p.yaml")
+    assert whole.stderr == asked.stderr
+    assert (tmp_path / "p.yaml").read_text(encoding="utf-8") == whole.stdout
+    table = [line for line in asked.stderr.splitlines() if line.startswith(("┃", "│"))]
+    assert max(map(len, table)) <= 100
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table[1:]]
+    small, large = next((row, rows[at + 1]) for at, row in enumerate(rows) if row[0] == "layers-6")
+    assert (small[2], large[2]) == ("small", "large")
+    assert_names(small[3], "S = ", "KiB")
+    assert_names(large[3], "L = ", "KiB")
+    assert all(float(cell) >= 0 for row in (small, large) for cell in row[4:7])
+    assert_names(asked.stderr, "1 worker in step", "1 path", "if 1 worker sent")
+    assert mlt("policy", "--from-model", LAYERS, *sizes, "--no-losses").stderr == ""
 
 
 def test_check__a_fresh_policy_accepts_nothing_and_the_text_states_it(tmp_path: Path) -> None:

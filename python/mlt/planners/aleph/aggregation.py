@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from mlt._shared.counts import count_of
 from mlt.planners.aleph.aggregation_model import (
     Bottleneck,
     Resources,
@@ -109,7 +110,8 @@ def plan_aggregation(
         Estimate(
             name=run.method,
             iteration_time=hierarchical_time(run, resources),
-            reason=f"{run.streams} streams to the servers; bound by {_explain(bottleneck(run, resources), job)}",
+            reason=f"{count_of(run.streams, 'stream')} to the servers; bound by "
+            + _explain(bottleneck(run, resources), job),
         )
         for run in ranked
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlt._shared.counts import count_of
 from mlt.planners.aleph.clustering import Clustering
 from mlt.planners.aleph.clustering_greedy import greedy_clustering
 from mlt.planners.aleph.worker_graph import Floats, Ints, WorkerGraph
@@ -85,7 +86,9 @@ def bottleneck(clustering: Clustering, resources: Resources) -> Bottleneck:
     servers = resources.server_total / clustering.streams
     worker = int(np.argmin(np.minimum(network, compute)))
     options = [
-        Bottleneck(rate=servers, constraint=f"the servers' bandwidth, shared by {clustering.streams} streams"),
+        Bottleneck(
+            rate=servers, constraint=f"the servers' bandwidth, shared by {count_of(clustering.streams, 'stream')}"
+        ),
         Bottleneck(
             rate=float(network[worker]),
             constraint=f"the bandwidth of aggregator {{}}, shared by {1 + members[worker]} streams"

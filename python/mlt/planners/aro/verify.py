@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from mlt._shared.counts import count_of
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.routes import TaskPlan
 
@@ -93,7 +94,7 @@ def _path(instance: Instance, worker: str, path: Sequence[str], plan: TaskPlan) 
         return [f"worker {worker}: path {'-'.join(path)} is not up-down"]
     shortest = 2 * _meeting_tier(instance, worker, plan.ps) + 3
     if len(path) != shortest:
-        return [f"worker {worker}: path of {len(path)} nodes, the shortest up-down path has {shortest}"]
+        return [f"worker {worker}: path of {count_of(len(path), 'node')}, the shortest up-down path has {shortest}"]
     return []
 
 

@@ -122,7 +122,7 @@ def byteps(cluster: Cluster, job: Job) -> Alternative:
     held = sum(1 for service in section.services if service.load_bytes > 0)
     slowest = min(job.workers, key=lambda name: cluster.host_by_name[name].bandwidth)
     once = job.model_size * 8 / cluster.host_by_name[slowest].bandwidth
-    why = f"all {held} services finish together"
+    why = "one service sums everything" if held == 1 else f"all {held} services finish together"
     if len(job.workers) > 1 and section.time <= once * (1 + 1e-9):
         why = f"the slowest worker, {slowest}, sends the whole model once, which no assignment avoids"
     time, reason = _combined(section.time, why, links)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mlt._shared.counts import count_of
 from mlt.planners.byteps.partition_hash import DEFAULT_PARTITION_BYTES, closed_form_hash_space, hash_ranges
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import Assignment, ServiceLoad
@@ -75,7 +76,7 @@ def closed_form_loads(*, workers: int, servers: int, model_bytes: float) -> tupl
     """
     n, k = workers, servers
     if n < 1 or k < 0:
-        raise ValueError(f"{n} workers and {k} servers; expected at least 1 and 0")
+        raise ValueError(f"{count_of(n, 'worker')} and {count_of(k, 'server')}; expected at least 1 and 0")
     if n == 1:
         return model_bytes, 0.0
     if k > n:

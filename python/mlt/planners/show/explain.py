@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlt._shared.counts import count_of
 from mlt._shared.units import format_rate, format_size, format_time
 from mlt.planners.aleph.aggregation import job_resources
 from mlt.planners.aleph.aggregation_model import direct_clustering, hierarchical_time
@@ -102,8 +103,9 @@ def _aggregation_lines(section: Aggregation) -> list[str]:
     sizes = [len(cluster.members) for cluster in section.clusters]
     streams = len(section.clusters) + len(section.direct)
     lines = [
-        f"Aggregation ({section.method}): {len(section.clusters)} aggregators take in {sum(sizes)} workers, "
-        f"{len(section.direct)} send straight; the servers see {streams} streams instead of {streams + sum(sizes)}"
+        f"Aggregation ({section.method}): {count_of(len(section.clusters), 'aggregator')} for "
+        f"{count_of(sum(sizes), 'worker')}, {_straight(len(section.direct))}; the servers see "
+        f"{count_of(streams, 'stream')} instead of {streams + sum(sizes)}"
     ]
     for cluster in section.clusters[:8]:
         lines.append(f"  {cluster.aggregator} <- {', '.join(cluster.members)}")
@@ -113,24 +115,28 @@ def _aggregation_lines(section: Aggregation) -> list[str]:
     return lines
 
 
+def _straight(workers: int) -> str:
+    return "1 sends straight" if workers == 1 else f"{workers} send straight"
+
+
 def _routing_lines(section: Routing) -> list[str]:
-    lines = [f"Routes ({section.method}): {sum(len(task.routes) for task in section.tasks)} routes"]
+    lines = [f"Routes ({section.method}): {count_of(sum(len(task.routes) for task in section.tasks), 'route')}"]
     for task in section.tasks:
         places = {(use.switch, use.pipeline) for route in task.routes for use in route.aggregated_at}
         bound = ""
         if task.rate_bound is not None:
             proven = task.rate_bound <= task.rate * (1 + 1e-6)
             bound = ", proven optimal" if proven else f", at most {format_rate(task.rate_bound)} is possible"
-        lines.append(
-            f"  to {task.server}: {format_rate(task.rate)} per worker{bound}; aggregated in {len(places)} pipelines"
-        )
+        merged = f"aggregated in {count_of(len(places), 'pipeline')}"
+        lines.append(f"  to {task.server}: {format_rate(task.rate)} per worker{bound}; {merged}")
     return lines
 
 
 def _placement_lines(section: Placement) -> list[str]:
     tors = sorted(set(section.tor_of.values()))
     modules = f" in modules {', '.join(map(str, section.modules))}" if section.modules else ""
-    return [f"Placement ({section.method}): {len(section.tor_of)} hosts over {len(tors)} ToRs{modules}"]
+    hosts = f"{count_of(len(section.tor_of), 'host')} over {count_of(len(tors), 'ToR')}"
+    return [f"Placement ({section.method}): {hosts}{modules}"]
 
 
 def tree_feeds_routes(entry: JobPlan) -> bool:
@@ -165,7 +171,8 @@ def planned_time(entry: JobPlan, job: Job) -> float | None:
 
 def _job_lines(cluster: Cluster, network: Cluster | None, entry: JobPlan) -> list[str]:
     job = cluster.job_by_name[entry.job]
-    lines = [f"Job {job.name}: {len(job.workers)} workers, {len(job.servers)} servers, {format_size(job.model_size)}"]
+    hosts = f"{count_of(len(job.workers), 'worker')}, {count_of(len(job.servers), 'server')}"
+    lines = [f"Job {job.name}: {hosts}, {format_size(job.model_size)}"]
     body: list[str] = [f"Strategy: {entry.strategy}"] if entry.strategy is not None else []
     if entry.placement is not None:
         body += _placement_lines(entry.placement)
@@ -197,9 +204,9 @@ def explain_plan(cluster: Cluster, plan: Plan) -> str:
     for entry in plan.jobs:
         lines += [*_job_lines(cluster, network, entry), ""]
     if plan.circuits:
-        lines.append(f"{len(plan.circuits)} circuits")
+        lines.append(count_of(len(plan.circuits), "circuit"))
     if plan.thresholds:
-        lines.append(f"{len(plan.thresholds)} queue thresholds")
+        lines.append(count_of(len(plan.thresholds), "queue threshold"))
     if plan.switch_policy:
         lines.append(f"switch policy: {plan.switch_policy}")
     lines += [f"Note: {note}" for note in plan.notes]

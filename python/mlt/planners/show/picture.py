@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mlt._shared.counts import count_of
 from mlt._shared.output_files import write_figure
 from mlt._shared.units import format_time
 from mlt.planners.cluster import Cluster
@@ -137,7 +138,7 @@ def bars_of(used: dict[tuple[str, str], float]) -> list[tuple[str, float, int]]:
 def _draw_bars(axes: Any, used: dict[tuple[str, str], float]) -> None:
     bars = bars_of(used)[::-1]
     drawn = axes.barh([text for text, _, _ in bars], [100 * value for _, value, _ in bars], color="#4c78a8", height=0.6)
-    counts = [f"{count} link{'s'[: count - 1]}, {100 * value:.0f} %" for _, value, count in bars]
+    counts = [f"{count_of(count, 'link')}, {100 * value:.0f} %" for _, value, count in bars]
     # Over the line of 100 %.
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     axes.bar_label(drawn, counts, fontsize=7, padding=3, bbox=box, zorder=3)

@@ -53,10 +53,10 @@ def test_explain__every_section(cluster: Cluster) -> None:
     for words in (
         "Load assignment (linear-programme)",
         "5 Gbit/s per worker, proven optimal",
-        "Placement (psnet): 1 hosts over 1 ToRs in modules 1, 2",
+        "Placement (psnet): 1 host over 1 ToR in modules 1, 2",
         "Note: watch the uplink",
-        "1 circuits",
-        "1 queue thresholds",
+        "1 circuit\n",
+        "1 queue threshold\n",
         "switch policy: strict",
     ):
         assert words in text
