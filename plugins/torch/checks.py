@@ -61,7 +61,8 @@ def parts_by_splits(tensor: torch.Tensor, splits: Sequence[int], size: int, whic
     rows = tensor.shape[0] if tensor.dim() else tensor.numel()
     if not splits:
         if rows % size:
-            raise ValueError(f"mlt alltoall: {count_of(rows, 'row')} of the {which} for {size} ranks; give split sizes")
+            given = f"{count_of(rows, 'row')} of the {which}"
+            raise ValueError(f"mlt alltoall: {given} cannot be divided among {size} ranks; give split sizes")
         splits = [rows // size] * size
     if len(splits) != size or sum(splits) != rows:
         raise ValueError(

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mlt._shared.counts import count_of
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import Link, StrangerError
 from mlt.diagnosis.allowance import Allowance, Allowances, host_of
@@ -158,9 +157,7 @@ class Responder:
             last = [one for one in self._waiting if host_of(one.address) == host][-1]
             self._waiting.remove(last)
             self._handshakes.count("refusals")
-            last.say(
-                {"error": f"{count_of(crowd[host] - 1, 'examination')} of this host waiting already; try again later"}
-            )
+            last.say({"error": f"{crowd[host] - 1} examinations of this host wait already; try again later"})
             last.connection.close()
 
     def _next(self) -> Caller:

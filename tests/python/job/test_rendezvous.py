@@ -186,7 +186,7 @@ def test_meet__an_address_of_another_host_cannot_be_listened_at() -> None:
     [
         ({"job": "other"}, "rank 1 belongs to job 'other'"),
         ({"world_size": 3}, "3 workers and 0 services"),
-        ({"services": 1}, "2 workers and 1 services"),
+        ({"services": 1}, "2 workers and 1 service"),
     ],
 )
 def test_meet__a_rank_of_another_job_is_rejected_and_the_right_one_served(stranger: dict[str, Any], cause: str) -> None:
@@ -216,7 +216,7 @@ def test_meet__other_code_points_are_rejected_with_both_maps() -> None:
     ("different", "facts"),
     [
         ({"world_size": 4}, ("rank 1 expects 4 workers and 0 services", "3 and 0", "WORLD_SIZE")),
-        ({"services": 1}, ("rank 1 expects 3 workers and 1 services", "3 and 0", "MLT_SERVICES")),
+        ({"services": 1}, ("rank 1 expects 3 workers and 1 service", "3 and 0", "MLT_SERVICES")),
         ({"job": "other", "secret": SECRET}, ("rank 1 belongs to job 'other'", "job 'test'", "MLT_JOB")),
         ({"paths": 2}, ("rank 1 has 2 paths, rank 0 has 1", "MLT_PATHS")),
     ],
