@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlt.torch.reductions import Landing
 from mlt.torch.staged_calls import StagedCalls
-from mlt.torch.staging import Device, leaves
+from mlt.torch.staging import Device
 from mlt.torch.transfers import InProgress, TransferWork
 from mlt.torch.work import CallQueue, MltWork, failure_of
 
@@ -97,7 +97,7 @@ class GroupCalls:
             work = TransferWork(operations, description, result, self._publisher, landed, observe, also_uses, error)
             return self._native.add(work)
 
-        if self._queue.is_idle and not self._native.uses([*leaves(result), *also_uses]):
+        if self._queue.is_idle and not self._native.uses([result, also_uses]):
             return start()
 
         def follow() -> None:
@@ -107,6 +107,11 @@ class GroupCalls:
         queued = MltWork(description)
         self._queue.submit(queued, follow, result)
         return queued
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a call on tensors in host memory may be made at once: no earlier call waits for its turn."""
+        return self._staged.is_free()
 
     def stage(
         self,
@@ -121,11 +126,9 @@ class GroupCalls:
     ) -> Any:
         """Make calls with ``start``, each with arguments, the tensors that it reads, and those that it writes.
 
-        One call, and at once, if the tensors are in host memory and no earlier call waits for its turn. ``check``
-        rejects tensors on a device; ``is_awaited``: as of ``StagedCalls.make``.
+        One call if the tensors are in host memory; it may be made without this if ``is_free``. ``check`` rejects
+        tensors on a device; ``is_awaited``: as of ``StagedCalls.make``.
         """
-        if device is None and self._staged.is_free():
-            return start(calls[0][0])
         self.refuse_closed(name)
         description = f"mlt {name} (group {self._name!r}, rank {self._rank})"
         if device is None:

@@ -219,6 +219,8 @@ class ProcessGroupBase(dist.ProcessGroup):
     ) -> Any:
         """Make calls of ``method``, each with arguments, the tensors that it reads, and those that it writes."""
         name = method.__name__.strip("_")
+        if device is None and self._calls.is_free:
+            return recorded(name, lambda: method(self, *calls[0][0], *rest, **named))
 
         def start(arguments: Sequence[Any]) -> Any:
             return method(self, *arguments, *rest, **named)

@@ -91,7 +91,8 @@ def _is_integer(tensor: torch.Tensor) -> bool:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A flat uint8 view of a contiguous CPU tensor of any element type; shares its memory."""
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    flat = tensor if tensor.dim() == 1 else tensor.view(-1)
+    return (flat.detach() if flat.requires_grad else flat).view(torch.uint8)
 
 
 def in_lists(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -117,7 +118,11 @@ class Landing:
     """A tensor as the transport takes it: real and contiguous. ``data`` shares its memory where it can, else a copy."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor.detach()
+        # Every operation on a tensor takes about as long as the transport needs for a short message.
+        self._tensor = tensor.detach() if tensor.requires_grad else tensor
+        if tensor.is_contiguous() and not tensor.is_complex():
+            self.data, self._is_copy = self._tensor, False
+            return
         real = torch.view_as_real(self._tensor.resolve_conj()) if tensor.is_complex() else self._tensor
         self.data = real.contiguous()
         self._is_copy = self.data.data_ptr() != self._tensor.data_ptr() or self._tensor.is_conj()

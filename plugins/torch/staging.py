@@ -9,7 +9,7 @@ one runs all of it with the stand-in of tests/plugins/torch/stand_in.py, whose c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -146,10 +146,10 @@ def device_of(tensors: Sequence[torch.Tensor], call: str) -> Device | None:
 
     Raises TypeError if they are in both, on two devices, or in memory that nothing here can stage; then it names them.
     """
-    found = {str(tensor.device) for tensor in tensors}
-    owners = {id(device): device for tensor in tensors for device in _devices if device.owns(tensor)}
+    owners = {id(device): device for device in _devices for tensor in tensors if device.owns(tensor)}
     if not owners:
         return None
+    found = {str(tensor.device) for tensor in tensors}
     (device, *others) = owners.values()
     if others or len(found) > 1 or not all(map(device.owns, tensors)):
         raise TypeError(f"mlt {call}: tensors on {', '.join(sorted(found))} in one call; move them to one device")
@@ -159,13 +159,17 @@ def device_of(tensors: Sequence[torch.Tensor], call: str) -> Device | None:
     return device
 
 
-def leaves(tree: Any) -> Iterator[torch.Tensor]:
+def leaves(tree: Any) -> list[torch.Tensor]:
     """The tensors of nested lists, in order."""
     if isinstance(tree, torch.Tensor):
-        yield tree
-    else:
-        for part in tree:
-            yield from leaves(part)
+        return [tree]
+    found = []
+    for part in tree:
+        if isinstance(part, torch.Tensor):
+            found.append(part)
+        else:
+            found += leaves(part)
+    return found
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@ class TransferWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
+        if self._is_settled:
+            return True
         if not all(operation.done() for operation in tuple(self._operations)):
             return False
         self.settle(None)  # at once; a caller that only polls reads the results next
@@ -76,6 +78,11 @@ class TransferWork(dist.Work):
 
     def is_success(self) -> bool:
         return not self._operations and self._error is None
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether nothing is left to wait for. Without the lock: ``settle`` takes these away in this order."""
+        return not self._operations and self._landed is None
 
     def exception(self) -> Any:
         return self._error
@@ -96,6 +103,8 @@ class TransferWork(dist.Work):
 
     def settle(self, seconds: float | None) -> None:
         """Wait for the operations once; whoever comes second finds their outcome. Raises RuntimeError when too late."""
+        if self._is_settled:
+            return
         until = None if seconds is None else time.monotonic() + seconds
         with self._lock:
             while self._operations:
@@ -173,16 +182,18 @@ class InProgress:
         """Keep a work until it ends."""
         with self._lock:
             while self._works and self._works[0].is_completed():
-                with suppress(RuntimeError):
-                    self._works.popleft().wait()
+                self._works.popleft()
             self._works.append(work)
         return work
 
-    def uses(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether a work that has not ended uses memory of one of these tensors."""
-        memory = _memory(tensors)
+    def uses(self, tensors: Any) -> bool:
+        """Whether a work that has not ended uses memory of one of these tensors, which may be nested lists."""
         with self._lock:
-            return any(not work.is_completed() and not memory.isdisjoint(work.memory) for work in self._works)
+            pending = [work for work in self._works if not work.is_completed()]
+            if not pending:
+                return False
+            memory = _memory(leaves(tensors))
+            return any(not memory.isdisjoint(work.memory) for work in pending)
 
     def finish(self) -> None:
         """Wait until all have ended; their waiters see their errors."""

@@ -12,6 +12,7 @@ from mlt.torch.reductions import (
     LIST_BYTES,
     LISTED_BYTES,
     Landing,
+    as_bytes,
     divisor_of,
     factor_of,
     in_lists,
@@ -126,3 +127,15 @@ def test_in_lists__begins_another_list_before_one_is_too_long() -> None:
     whole = LIST_BYTES // LISTED_BYTES
     tensors = [torch.zeros(LISTED_BYTES, dtype=torch.uint8) for _ in range(2 * whole + 1)]
     assert [len(one) for one in in_lists(tensors)] == [whole, whole, 1]
+
+
+def test_landing__of_a_parameter_is_no_part_of_the_graph() -> None:
+    for tensor in (torch.ones(2, 3, requires_grad=True), torch.ones((), requires_grad=True)):
+        landing = Landing(tensor)
+        assert not landing.data.requires_grad
+        landing.data.fill_(5)
+        landing.land()
+        assert tensor.detach().unique().tolist() == [5.0]
+        flat = as_bytes(tensor)
+        assert (flat.dim(), flat.dtype, flat.numel(), flat.requires_grad) == (1, torch.uint8, tensor.nbytes, False)
+        assert flat.data_ptr() == tensor.data_ptr()
