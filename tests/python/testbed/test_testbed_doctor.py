@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,14 +13,14 @@ from pathlib import Path
 import pytest
 from checks import assert_names
 from testbed_lab import command, needs_testbed
+from testbed_ranks import tampering
 
-from mlt.testbed import Testbed, libbpf, links, namespaces, programs
+from mlt.testbed import Testbed, namespaces
 
 pytestmark = needs_testbed
 pytest.importorskip("mlt._core")
 
 DOCTOR = [sys.executable, "-m", "mlt.cli.main", "doctor"]
-TAMPER = programs.Source(Path(__file__).parent / "tamper.bpf.c", "tamper")
 # Whatever this machine's scheduler did to round trips is not the network's: only these words are judged.
 OK, PROBLEM = "ok", "problem"
 
@@ -48,24 +47,6 @@ def examine(bed: Testbed, *words: str, target: str | None = None) -> tuple[int, 
         assert finding["fix"] or finding["level"] == OK
         found[finding["level"]].append(f"{finding['what']} -> {finding['fix']}")
     return done.returncode, found
-
-
-@contextlib.contextmanager
-def tampering(
-    bed: Testbed, host: str, folder: Path, *, keep: int = 0xFF, put: int = 0, drop: int = 0
-) -> Iterator[None]:
-    """Until the end of the block, rewrite the TOS byte of every UDP packet that leaves ``host``, and drop every packet
-    of IP protocol ``drop`` that carries data."""
-    program = libbpf.Program(programs.compile_into(TAMPER, folder), TAMPER.program)
-    table = program.table("tampering")
-    try:
-        table.update(struct.pack("=I", 0), struct.pack("=III", keep, put, drop))
-        links.attach(bed.layout.link(host).lower, bed.path, program.fd, "tamper", ingress=False)
-        yield
-        table.update(struct.pack("=I", 0), struct.pack("=III", 0xFF, 0, 0))  # the program stays with the link
-    finally:
-        table.close()
-        program.close()
 
 
 def test_clean_network__has_no_problem() -> None:

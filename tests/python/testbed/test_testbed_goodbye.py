@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from checks import assert_names
-from test_testbed_doctor import tampering
 from testbed_lab import needs_testbed
+from testbed_ranks import running, say, tampering
 
 from mlt.testbed import Testbed
 
@@ -23,12 +22,7 @@ pytest.importorskip("mlt._core")
 
 # Rank 1 waits for what rank 0 never sends. Rank 0 leaves when it is told to, and says how long that took.
 JOB = """
-import sys, time
-import numpy as np
-import mlt
-rank = int(sys.argv[1])
-context = mlt.Context(rank, 2, master_addr="10.77.0.1", rendezvous_port=29001, connect_timeout=40,
-                      peer_timeout=float(sys.argv[2]), secret="a secret of this test only")
+context = connect(connect_timeout=40, peer_timeout=float(sys.argv[3]))
 context.barrier(timeout=30)
 print("UP", flush=True)
 if rank == 0:
@@ -48,32 +42,16 @@ else:
 @contextmanager
 def couple(bed: Testbed, peer_timeout: float = 30) -> Iterator[list[subprocess.Popen[str]]]:
     """Two ranks that are up."""
-    started = [
-        bed.popen(
-            f"host{rank}", [sys.executable, "-c", JOB, str(rank), str(peer_timeout)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
+    with running(bed, JOB, 2, peer_timeout) as started:
         assert [one.stdout.readline() for one in started] == ["UP\n"] * 2
         yield started
-    finally:
-        for one in started:
-            one.kill()
-            one.communicate()
-
-
-def leave(rank: subprocess.Popen[str]) -> None:
-    assert rank.stdin is not None
-    print(file=rank.stdin, flush=True)
 
 
 def test_goodbye__that_is_lost_for_seconds_still_arrives(tmp_path: Path) -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, couple(bed) as (leaver, other):
         # TCP repeats it after about 0.2, 0.4, 0.9, 1.7, 3.4 and 6.8 s. The other rank's heartbeats arrive.
         with tampering(bed, "host0", tmp_path, drop=socket.IPPROTO_TCP):
-            leave(leaver)
+            say(leaver)
             time.sleep(2.0)  # that is the subject
         assert_names(other.stdout.readline(), "rank 0", "left the job")
 
@@ -84,14 +62,14 @@ def test_goodbye__to_a_host_that_is_gone_is_given_up(tmp_path: Path) -> None:
         couple(bed) as (leaver, _),
         tampering(bed, "host0", tmp_path, drop=socket.IPPROTO_TCP),
     ):
-        leave(leaver)
+        say(leaver)
         assert 6.5 < float(leaver.stdout.readline()) < 12.0  # 7 s on a quiet machine
 
 
 def test_goodbye__to_a_stopped_process_is_not_waited_for_once_its_host_has_it() -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, couple(bed) as (leaver, other):
         other.send_signal(signal.SIGSTOP)
-        leave(leaver)
+        say(leaver)
         assert float(leaver.stdout.readline()) < 4.0  # 1 s on a quiet machine
 
 
@@ -105,5 +83,5 @@ def test_silence__of_a_connection_whose_heartbeats_are_lost_for_2_s_is_no_death(
         ):
             time.sleep(2.35)  # that is the subject
         time.sleep(3.5)
-        leave(leaver)
+        say(leaver)
         assert_names(other.stdout.readline(), "rank 0", "left the job")

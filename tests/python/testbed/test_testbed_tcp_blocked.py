@@ -3,72 +3,36 @@ rank, and what to open."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-import socket
-import struct
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from checks import assert_names
 from testbed_lab import needs_testbed
+from testbed_ranks import RENDEZVOUS, dropping, texts_of
 
-from mlt.testbed import Testbed, libbpf, links, programs
+from mlt.testbed import Testbed
 
 pytestmark = needs_testbed
 pytest.importorskip("mlt._core")
 
-DROP_SYN = programs.Source(Path(__file__).parent / "drop_syn.bpf.c", "drop_syn")
-RENDEZVOUS = 29_001
 LISTENERS = (32_768, 65_535)  # ports that the system chooses
 
 # Prints the time of each line of the log and of the error.
 JOB = """
-import logging, sys, time
-import numpy as np
-import mlt
+import logging
 began = time.monotonic()
 class Handler(logging.Handler):
     def emit(self, record):
         print(f"{time.monotonic() - began:.2f} s: WAITS {record.getMessage()}", flush=True)
 logging.getLogger("mlt").addHandler(Handler())
-rank, size = int(sys.argv[1]), int(sys.argv[2])
 try:
-    with mlt.Context(rank, size, master_addr="10.77.0.1", rendezvous_port=29001, connect_timeout=8, datapath="udp",
-                     secret="a secret of this test only") as context:
+    with connect(connect_timeout=8, datapath="udp") as context:
         context.all_reduce(np.ones(1000, np.float32), timeout=30)
     print("DONE")
 except mlt.MltError as error:
     print(f"{time.monotonic() - began:.2f} s: FAILED {error}", flush=True)
 """
-
-
-@contextlib.contextmanager
-def dropping(bed: Testbed, host: str, target: str, ports: tuple[int, int], folder: Path) -> Iterator[None]:
-    """Drop new TCP connections of ``host`` to ports of ``target``, until the testbed is gone."""
-    program = libbpf.Program(programs.compile_into(DROP_SYN, folder), DROP_SYN.program)
-    table = program.table("dropping")
-    try:
-        table.update(struct.pack("=I", 0), socket.inet_aton(bed.address(target)) + struct.pack("=II", *ports))
-        links.attach(bed.layout.link(host).lower, bed.path, program.fd, "drop_syn", ingress=False)
-        yield
-    finally:
-        table.close()
-        program.close()
-
-
-def texts_of(bed: Testbed, ranks: int) -> list[str]:
-    started = [
-        bed.popen(
-            f"host{rank}", [sys.executable, "-c", JOB, str(rank), str(ranks)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
-    return [one.communicate(timeout=60)[0] for one in started]
 
 
 def judged(text: str) -> tuple[str, str]:
@@ -82,7 +46,7 @@ def judged(text: str) -> tuple[str, str]:
 
 def test_start__names_the_control_port_that_is_blocked_at_both_ranks(tmp_path: Path) -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, dropping(bed, "host1", "host0", LISTENERS, tmp_path):
-        (waits_0, failed_0), (waits_1, failed_1) = map(judged, texts_of(bed, 2))
+        (waits_0, failed_0), (waits_1, failed_1) = map(judged, texts_of(bed, JOB, 2))
     port = re.search(r"rank 0 at 10\.77\.0\.1:(\d+)", failed_1)
     assert port, failed_1
     where = f"10.77.0.1:{port[1]}"
@@ -97,7 +61,7 @@ def test_start__names_the_control_port_that_is_blocked_at_both_ranks(tmp_path: P
 
 def test_start__names_the_rendezvous_port_that_is_blocked_at_both_ranks(tmp_path: Path) -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, dropping(bed, "host1", "host0", (RENDEZVOUS, RENDEZVOUS), tmp_path):
-        zero, one = map(judged, texts_of(bed, 2))
+        zero, one = map(judged, texts_of(bed, JOB, 2))
     for text in zero:
         assert_names(text, "rank 1", "no firewall blocks TCP to port 29001 of this host")
     for text in one:
@@ -106,7 +70,7 @@ def test_start__names_the_rendezvous_port_that_is_blocked_at_both_ranks(tmp_path
 
 def test_start__between_two_others_is_known_to_every_rank(tmp_path: Path) -> None:
     with Testbed(hosts=3, rate="200mbit") as bed, dropping(bed, "host2", "host1", LISTENERS, tmp_path):
-        zero, one, two = texts_of(bed, 3)
+        zero, one, two = texts_of(bed, JOB, 3)
     waits_1, failed_1 = judged(one)
     waits_2, failed_2 = judged(two)
     assert_names(waits_1, "the TCP connection of rank 2 (10.77.0.3) to 10.77.0.2:", "let TCP pass to this port")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,22 +14,17 @@ from socket import IPPROTO_UDP as UDP
 
 import pytest
 from checks import assert_names
-from test_testbed_doctor import tampering
 from testbed_lab import needs_testbed
+from testbed_ranks import running, say, tampering, texts_of
 
 from mlt.testbed import Testbed
 
 pytestmark = needs_testbed
 pytest.importorskip("mlt._core")
 
+# Calls a collective so many seconds after the ranks connected.
 JOB = """
-import sys
-import time
-import numpy as np
-import mlt
-rank, size = int(sys.argv[1]), int(sys.argv[2])
-context = mlt.Context(rank, size, master_addr="10.77.0.1", rendezvous_port=29001, connect_timeout=40,
-                      datapath="udp", secret="a secret of this test only")
+context = connect(connect_timeout=40, datapath="udp")
 up = time.monotonic()
 time.sleep(float(sys.argv[3]))
 began = time.monotonic()
@@ -47,13 +41,7 @@ except mlt.MltError as error:
 
 # Each line of standard input is a number of calls to make, with default times except that of the operation.
 STEPS = """
-import sys
-import time
-import numpy as np
-import mlt
-rank, size = int(sys.argv[1]), int(sys.argv[2])
-context = mlt.Context(rank, size, master_addr="10.77.0.1", rendezvous_port=29001, connect_timeout=40,
-                      datapath="udp", secret="a secret of this test only")
+context = connect(connect_timeout=40, datapath="udp")
 try:
     with context:
         tensor = np.ones(100_000, np.float32)
@@ -70,40 +58,15 @@ except mlt.MltError as error:
 @contextmanager
 def stepping(bed: Testbed, ranks: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Ranks that have made a first call."""
-    started = [
-        bed.popen(
-            f"host{rank}", [sys.executable, "-c", STEPS, str(rank), str(ranks)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
-    try:
+    with running(bed, STEPS, ranks) as started:
         call(started, 1)
         assert [one.stdout.readline() for one in started] == ["DONE\n"] * ranks
         yield started
-    finally:
-        for one in started:
-            one.kill()
-            one.communicate()
 
 
 def call(ranks: list[subprocess.Popen[str]], count: int) -> None:
     for one in ranks:
-        assert one.stdin is not None
-        print(count, file=one.stdin, flush=True)
-
-
-def texts_of(bed: Testbed, ranks: int, pause: float = 0.0) -> list[str]:
-    """What the ranks print. They call a collective ``pause`` seconds after they connected."""
-    started = [
-        bed.popen(
-            f"host{rank}",
-            [sys.executable, "-c", JOB, str(rank), str(ranks), str(pause)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
-    return [one.communicate(timeout=60)[0] for one in started]
+        say(one, count)
 
 
 def seconds(text: str) -> tuple[float, float]:
@@ -114,7 +77,7 @@ def seconds(text: str) -> tuple[float, float]:
 def test_operation__names_the_direction_that_is_blocked_at_both_ranks(tmp_path: Path) -> None:
     # What leaves host1 over UDP is dropped.
     with Testbed(hosts=2, rate="200mbit") as bed, tampering(bed, "host1", tmp_path, drop=UDP):
-        texts = texts_of(bed, 2)
+        texts = texts_of(bed, JOB, 2, 0)
     for rank, text in enumerate(texts):
         assert_names(text, f"rank {rank}: ", "no datagram of rank 1 (10.77.0.2) arrived at rank 0 (UDP 10.77.0.1:")
         assert_names(text, "although TCP connects", "Let UDP pass to this port", "MLT_PATHS")
@@ -124,7 +87,7 @@ def test_operation__names_the_direction_that_is_blocked_at_both_ranks(tmp_path: 
 
 def test_operation__that_comes_later_fails_at_once(tmp_path: Path) -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, tampering(bed, "host1", tmp_path, drop=UDP):
-        texts = texts_of(bed, 2, pause=4.0)
+        texts = texts_of(bed, JOB, 2, 4.0)
     for text in texts:
         assert_names(text, "no datagram of rank 1 (10.77.0.2) arrived at rank 0")
         assert seconds(text)[1] < 1.0
@@ -133,7 +96,7 @@ def test_operation__that_comes_later_fails_at_once(tmp_path: Path) -> None:
 def test_operation__with_loss_of_a_tenth_both_ways_is_not_blocked() -> None:
     lossy = {f"host{host}": {"loss": "10%"} for host in range(4)}
     with Testbed(hosts=4, rate="200mbit", links=lossy) as bed:
-        texts = texts_of(bed, 4, pause=2.5)
+        texts = texts_of(bed, JOB, 4, 2.5)
     assert [text.split()[:1] for text in texts] == [["DONE"]] * 4, texts
 
 
