@@ -14,6 +14,8 @@ import sys
 from importlib import import_module, metadata
 from pathlib import Path
 
+# Extras whose packages do not go with newer ones that other extras need.
+_ALONE = frozenset({"mxnet"})
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 
 
@@ -37,7 +39,9 @@ def package_of(requirement: str) -> str:
 
 
 def how_to_install(extra: str, *packages: str) -> str:
-    """The command that installs the packages of ``extra``, or of these only ``packages``; a comment names the extra.
+    """The command that installs the packages of ``extra``, or of these only ``packages``.
+
+    A comment names the extra, and says so where it needs an environment of its own.
 
     >>> how_to_install("perf")
     "pip install 'matplotlib>=3.7' 'mpi4py>=4' # extra perf"
@@ -48,7 +52,8 @@ def how_to_install(extra: str, *packages: str) -> str:
         return f"{pip()} install '{checkout()}[{extra}]'"
     chosen = [f"'{one}'" for one in wanted if not packages or package_of(one) in packages]
     assert chosen, f"extra {extra} has none of {packages}"
-    return f"{pip()} install {' '.join(chosen)} # extra {extra}"
+    where = ", in an environment of its own" if extra in _ALONE else ""
+    return f"{pip()} install {' '.join(chosen)} # extra {extra}{where}"
 
 
 def require(module: str, what: str, product: str, extra: str, *packages: str) -> None:

@@ -188,4 +188,5 @@ def _check_interface() -> None:
 def _require(modules: tuple[str, ...]) -> None:
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        raise DemoError(f"{' and '.join(missing)} not installed: {how_to_install('demo')}")
+        are = "is" if len(missing) == 1 else "are"
+        raise DemoError(f"{' and '.join(missing)} {are} not installed: {how_to_install('demo')}")

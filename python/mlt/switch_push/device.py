@@ -73,6 +73,9 @@ def need(module: str, what: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
+        package = module.split(".")[0]
+        missing = error.name or package  # what the package itself needs, too
+        but = "" if missing.split(".")[0] == package else f" whole: it lacks {missing}"
         raise PushError(
-            f"{what} needs {module.split('.')[0]}, which is not installed: {how_to_install('switch-push')} ({error})"
+            f"{what} needs {package}, which is not installed{but}: {how_to_install('switch-push')}"
         ) from None

@@ -41,7 +41,7 @@ def push(
     if confirm is None:
         device.confirm()
         return True
-    say(f"{device.title}: applied; {_undone_by(device)} after {format_time(confirm)} unless it is confirmed")
+    say(f"{device.title}: applied; unless confirmed within {format_time(confirm)}, {_undone_by(device)}")
     try:
         kept = keep(confirm)
         if kept:
@@ -57,8 +57,8 @@ def push(
 def _undone_by(device: Device) -> str:
     """Who undoes it, and what a killed command leaves."""
     if device.reverts_itself:
-        return "this command undoes it, or the device itself if the command was killed,"
-    return "this command undoes it (killed before, it leaves the configuration in force)"
+        return "this command takes it back, or the device itself if it is killed"
+    return "this command takes it back; if it is killed, the configuration stays in force"
 
 
 def _take_back(device: Device, why: str) -> None:

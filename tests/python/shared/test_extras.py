@@ -13,6 +13,7 @@ import pytest
 from checks import assert_names
 
 from mlt._shared import extras
+from mlt.diagnosis.doctor import Finding
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -30,6 +31,14 @@ def test_how_to_install__names_the_packages_and_the_extra() -> None:
     assert extras.how_to_install("perf") == "pip install 'mpi4py' # extra perf"
     assert extras.how_to_install("plan") == "pip install 'networkx>=3' 'scipy(>=1.10)' # extra plan"
     assert extras.how_to_install("plan", "scipy") == "pip install 'scipy(>=1.10)' # extra plan"
+
+
+def test_how_to_install__says_which_extra_goes_with_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda _: ["mxnet>=1.9.1; extra == 'mxnet'"])
+    monkeypatch.setattr(extras, "pip", lambda: "pip")
+    command = "pip install 'mxnet>=1.9.1' # extra mxnet, in an environment of its own"
+    assert extras.how_to_install("mxnet") == command
+    assert not Finding("optional", "", command).fix_is_command  # here it would replace packages of other extras
 
 
 @pytest.mark.usefixtures("plan_and_perf")

@@ -56,7 +56,7 @@ def test_nxos__dry_run_confirm_and_undo(policy: Path, tmp_path: Path, state: Pat
         assert device.text() == before
         gone = mlt("apply", *words, "--confirm", "2s")
         assert "not confirmed: taken back" in gone.stderr, gone.stderr
-        assert "killed before, it leaves the configuration in force" in gone.stderr
+        assert "if it is killed, the configuration stays in force" in gone.stderr
         assert device.text() == device.startup == before
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
         assert kept.returncode == 0, kept.stderr

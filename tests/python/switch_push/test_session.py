@@ -65,7 +65,7 @@ def test_push__says_once_when_it_is_undone_and_by_whom(reverts_itself: bool) -> 
     device.reverts_itself = reverts_itself
     session.push(device, generate(small(), "linux"), confirm=300, keep=lambda _: True, say=said.append)
     (line,) = said
-    assert_names(line, "recorder", "applied", "300 s", "unless it is confirmed", "killed")
+    assert_names(line, "recorder", "applied", "300 s", "unless confirmed", "this command takes it back", "killed")
     assert ("the device itself" in line, "in force" in line) == (reverts_itself, not reverts_itself)
 
 
