@@ -1,11 +1,11 @@
-"""Calls of a process group as events of ``torch.profiler``, named as those of other backends: "mlt:all_reduce"."""
+"""Calls of a process group as events of ``torch.profiler``: each call "mlt:all_reduce", as those of other backends are
+named, and each wait for an end "mlt:wait"."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch.distributed as dist
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
@@ -21,14 +21,20 @@ _NAMES: Final = {
 
 
 def recorded(method: str, start: Callable[[], Any]) -> Any:
-    """The Work that ``start`` returns. While this thread is profiled, it is an event from now to the end of the work.
+    """What ``start`` returns, a Work. While this thread is profiled, the call is an event. ``method``: the group's.
 
-    ``method``: the group's. The event of a receive from any source, whose work has no future, ends with its posting.
+    An event that lasted to the end of the work would be ended by another thread. If the profiler was stopped meanwhile,
+    torch's processes crashed now and then (2.13).
     """
     if not _profiler_enabled():
         return start()
-    with record_function(f"mlt:{_NAMES.get(method, method)}") as event:
-        work = start()
-        if type(work).get_future is not dist.Work.get_future:
-            event._call_end_callbacks_on_future(work.get_future())
-    return work
+    with record_function(f"mlt:{_NAMES.get(method, method)}"):
+        return start()
+
+
+def recorded_wait(wait: Callable[[], bool]) -> bool:
+    """What ``wait`` returns, for the end of a Work. While this thread is profiled, it is an event "mlt:wait"."""
+    if not _profiler_enabled():
+        return wait()
+    with record_function("mlt:wait"):
+        return wait()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from mlt.torch.profiling import recorded_wait
 from mlt.torch.reductions import as_bytes
 from mlt.torch.staging import leaves
 from mlt.torch.work import CallQueue, failure_of, future_pair, publish
@@ -63,6 +64,9 @@ class TransferWork(dist.Work):
         return _memory(leaves([self._result, self._also_uses]))
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return recorded_wait(lambda: self._wait(timeout))
+
+    def _wait(self, timeout: timedelta) -> bool:
         self.settle(timeout.total_seconds() if timeout > timedelta(0) else None)
         if self._error is not None:
             raise self._error from self._error.__cause__

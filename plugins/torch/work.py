@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
+from mlt.torch.profiling import recorded_wait
+
 import torch
 import torch.distributed as dist
 from mlt.errors import MltError, OperationTimeoutError
@@ -72,6 +74,9 @@ class MltWork(dist.Work):
         publish(self._source, result, self._error)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return recorded_wait(lambda: self._wait(timeout))
+
+    def _wait(self, timeout: timedelta) -> bool:
         # The call has a timeout of its own, so it always ends; torch passes 0 for "no other limit".
         limit = timeout.total_seconds() if timeout > timedelta(0) else None
         if not self._ended.wait(limit):

@@ -49,7 +49,8 @@ std::optional<UniqueFd> open_tcp(const SocketAddress& address, std::uint8_t dscp
     return std::nullopt;
   }
   mark(fd.get(), address, dscp);  // before listen(): accepted sockets inherit both
-  // PROTOCOL 3.1.9: Both sides SHOULD have TCP repeat what was lost after the same time again and again, at first.
+  // PROTOCOL 3.1.9: Both sides SHOULD have TCP repeat what was lost after the same time again and again, at first
+  //     (TCP_THIN_LINEAR_TIMEOUTS).
   repeat_steadily(fd.get());
   return fd;
 }

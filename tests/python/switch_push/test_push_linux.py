@@ -55,7 +55,7 @@ def test_testbed__apply_verify_and_rollback(bed: Testbed, policy: Path, tmp_path
     assert not any(before)
     shown = mlt("apply", policy, host, "-t", "linux", "--dry-run")
     assert shown.returncode == 0, shown.stderr
-    assert_names(shown.stdout, "queue 6: front (DSCP 46)", "36864 B", "147456 B")
+    assert_names(shown.stdout, "queue 6: front (DSCP 46)", "36 KiB", "144 KiB")
     assert thresholds(bed) == before
 
     unconfirmed = mlt("apply", policy, host, "-t", "linux", "--confirm", "2s")
