@@ -42,12 +42,8 @@ struct Rank final : io::ControlSink {
   std::optional<io::PeerDownCause> cause;
 };
 
-}  // namespace
-
-TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_up_and_goodbye_ends_it") {
-  Rank low(0), high(1);
-  base::TimeNs now = io::monotonic_now();
-  const base::TimeNs until = now + 10 * base::kSecond;
+// Connects the two, and returns how many of their turns served something. Advances `now`.
+std::size_t bring_up(Rank& low, Rank& high, base::TimeNs& now, base::TimeNs until) {
   io::OsError error;
   REQUIRE(low.channel->expect(now, 1, until, error));
   REQUIRE(high.channel->connect_to(now, 0, low.channel->listen_address(), until, error));
@@ -60,7 +56,16 @@ TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_
   }
   REQUIRE(low.is_up);
   REQUIRE(high.is_up);
-  CHECK(served > 0);
+  return served;
+}
+
+}  // namespace
+
+TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_up_and_goodbye_ends_it") {
+  Rank low(0), high(1);
+  base::TimeNs now = io::monotonic_now();
+  const base::TimeNs until = now + 10 * base::kSecond;
+  CHECK(bring_up(low, high, now, until) > 0);
 
   // Goodbye waits until the peer ends the connection too, which it does in its own turns.
   std::thread other([&] {
@@ -81,15 +86,7 @@ TEST_CASE("say_goodbye__does_not_wait_long_for_a_process_that_does_not_read_once
   Rank low(0), high(1);
   base::TimeNs now = io::monotonic_now();
   const base::TimeNs until = now + 10 * base::kSecond;
-  io::OsError error;
-  REQUIRE(low.channel->expect(now, 1, until, error));
-  REQUIRE(high.channel->connect_to(now, 0, low.channel->listen_address(), until, error));
-  for (; !(low.is_up && high.is_up) && now < until; now = io::monotonic_now()) {
-    low.service->service(now, low);
-    high.service->service(now, high);
-  }
-  REQUIRE(low.is_up);
-  REQUIRE(high.is_up);
+  bring_up(low, high, now, until);
   const base::TimeNs before = now;
   low.service->say_goodbye(now, low);
   CHECK_FALSE(low.channel->finished());
