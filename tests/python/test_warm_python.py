@@ -54,8 +54,9 @@ def test_start__runs_a_text_and_keeps_its_errors_apart() -> None:
 
 
 def test_kill__ends_one_and_what_it_printed_is_kept(tmp_path: Path) -> None:
-    # In one write: a program that is killed between two has printed only the first.
-    program = "import signal\nprint('ready\\nmore', flush=True)\nsignal.pause()"
+    # In one write: a program that is killed between two has printed only the first. print would write the newline by
+    # itself where the interpreter does not buffer (PYTHONUNBUFFERED).
+    program = "import os, signal\nos.write(1, b'ready\\nmore\\n')\nsignal.pause()"
     killed, other = start(tmp_path, program), start(tmp_path, program)
     assert killed.stdout.readline() == other.stdout.readline() == "ready\n"
     with pytest.raises(subprocess.TimeoutExpired):
