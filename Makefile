@@ -35,12 +35,16 @@ MXNET ?= mxnet==1.9.1 numpy==1.23.5
 FUZZ_SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
+WHEEL_AND_TOOLS := $(VENV)/.tools $(VENV)/.wheel
 TENSORFLOW_VENV := .venv-tensorflow
 MXNET_VENV := .venv-mxnet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
+
+# One pip at a time in an environment, also with -j; the compilers use all cores by themselves.
+.NOTPARALLEL:
 
 .PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed nccl-speed build-van test-van van-speed lint format wheel wheels docs system clean help
 help:
@@ -71,14 +75,22 @@ $(VENV)/.torch: $(VENV)/.created
 	$(PYTHON) tools/pulse.py "installs $(TORCH)" $(BIN)/python -m pip install "$(TORCH)" numpy
 	@touch $@
 
-$(VENV)/.tools: pyproject.toml tools/extra_requirements.py $(VENV)/.torch
-	@echo "mlt: installs the packages of the demo, the tests and the linters, which takes minutes the first time"
-	$(BIN)/python tools/extra_requirements.py dev demo plan recipes switch switch-push testbed > build/requirements.txt
-	$(PYTHON) tools/pulse.py "installs packages" $(BIN)/python -m pip install -q -r build/requirements.txt "scikit-build-core>=0.10" "pybind11>=2.12"
+# What builds the wheel, runs the demo and every command of the README.
+$(VENV)/.packages: pyproject.toml tools/extra_requirements.py $(VENV)/.torch
+	@echo "mlt: installs the packages of the demo and of mlt's commands"
+	$(BIN)/python tools/extra_requirements.py demo plan switch switch-push testbed > build/requirements.txt
+	$(PYTHON) tools/pulse.py "installs packages" $(BIN)/python -m pip install -q -r build/requirements.txt \
+	  "scikit-build-core>=0.10" "pybind11>=2.12" "cmake>=3.24" ninja
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.packages
+	@echo "mlt: installs the packages of the tests and the linters, which takes minutes the first time"
+	$(BIN)/python tools/extra_requirements.py dev demo plan recipes switch switch-push testbed > build/tools-requirements.txt
+	$(PYTHON) tools/pulse.py "installs packages" $(BIN)/python -m pip install -q -r build/tools-requirements.txt
 	@touch $@
 
 wheel: $(VENV)/.wheel
-$(VENV)/.wheel: $(VENV)/.tools $(CPP_SOURCES) $(PY_SOURCES)
+$(VENV)/.wheel: $(VENV)/.packages $(CPP_SOURCES) $(PY_SOURCES)
 	@$(BIN)/python tools/install_wheel.py
 	@touch $@
 
@@ -107,7 +119,7 @@ test-cpp: $(VENV)/.tools
 # networks run alone.
 PARALLEL_TESTS := tests/plugins $(addprefix tests/python/,cli demo job options planners studies protocol simulation \
   switch_configs switch_push) $(wildcard tests/python/test_*.py)
-test-python: $(VENV)/.wheel
+test-python: $(WHEEL_AND_TOOLS)
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
@@ -158,48 +170,48 @@ night:
 	  "chaos CHAOS_ARGS=--seconds=600" "fuzz FUZZ_SECONDS=3600"; do \
 	  echo "==== $$long"; $(MAKE) --no-print-directory $$long || failed=1; done; exit $$failed
 
-test-live: $(VENV)/.wheel
+test-live: $(WHEEL_AND_TOOLS)
 	$(BIN)/python -m pytest -m live tests/python
 
-bench: $(VENV)/.wheel
+bench: $(WHEEL_AND_TOOLS)
 	$(BIN)/cmake --preset perf
 	$(BIN)/cmake --build --preset perf
 	$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-disable-gc -p no:timeout -s
 
-targets: $(VENV)/.wheel
+targets: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/targets $(TARGETS_ARGS)
 
 # SCALE_ARGS=--short: 64 ranks and 600 keys, held to limits; half a minute.
-scale: $(VENV)/.wheel
+scale: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/scale $(SCALE_ARGS)
 
 # What the tests of all collectives record: docs/results/collectives.md; as root.
-collective-table: $(VENV)/.wheel
+collective-table: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/collective_table.py
 
 # Each algorithm of an all-reduce by world and size, on this host: the crossovers of docs/collectives.md; ten minutes.
-crossover: $(VENV)/.wheel
+crossover: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/crossover.py $(CROSSOVER_ARGS)
 
 # Every collective beside gloo and, where it is installed, Open MPI, on loopback and testbeds; six minutes.
-collective-speed: $(VENV)/.wheel
+collective-speed: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/collective_speed
 
-attacks: $(VENV)/.wheel
+attacks: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/attacks $(ATTACKS_ARGS)
 
 # Half a minute, as root; CHAOS_ARGS="--seconds 600" is the long form.
-chaos: $(VENV)/.wheel
+chaos: $(WHEEL_AND_TOOLS)
 	$(BIN)/cmake --preset default
 	$(BIN)/cmake --build --preset default --target mlt_chaos_judge mlt_chaos_wire mlt_chaos_clock
 	$(BIN)/python tools/chaos $(CHAOS_ARGS)
 
 # Three minutes; SUITE_ARGS="all_reduce -v": the tests with that in their names.
-torch-suite: $(VENV)/.wheel
+torch-suite: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tests/plugins/torch/torch_suite.py $(SUITE_ARGS)
 
 # What make test runs of them, and those whose library is too large for it.
-recipes: $(VENV)/.wheel
+recipes: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/extra_requirements.py recipes-ray > build/recipes-requirements.txt
 	$(BIN)/python -m pip install -q -r build/recipes-requirements.txt "$(TORCH)"
 	$(BIN)/python -m pytest tests/plugins/torch/test_recipes.py
@@ -248,11 +260,11 @@ mxnet-speed: $(MXNET_VENV)/.wheel
 	$(BIN)/python tools/mxnet_speed $(SPEED_ARGS)
 
 # As root; SPEED_ARGS="--rates 200mbit --losses 1% --turns 1": a part of it.
-torch-speed: $(VENV)/.wheel
+torch-speed: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/torch_speed $(SPEED_ARGS)
 
 # As root; NCCL_SPEED_ARGS="--turns 1 --places loopback": a part of it.
-nccl-speed: $(VENV)/.wheel
+nccl-speed: $(WHEEL_AND_TOOLS)
 	$(BIN)/cmake --preset default
 	$(BIN)/cmake --build --preset default --target mlt_nccl nccl_tcp nccl_speed
 	$(BIN)/python tools/nccl_speed.py $(NCCL_SPEED_ARGS)
@@ -274,7 +286,7 @@ test-van: build-van
 van-speed: build-van
 	$(BIN)/python tools/van_speed.py $(VAN_SPEED_ARGS)
 
-lint: $(VENV)/.wheel
+lint: $(WHEEL_AND_TOOLS)
 	$(BIN)/ruff check python plugins switch_configs tests tools examples studies
 	$(BIN)/ruff format --check python plugins switch_configs tests tools examples studies
 	$(BIN)/python tools/run_mypy.py
