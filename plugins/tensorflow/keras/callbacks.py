@@ -214,7 +214,8 @@ class GradientLossCallback(keras.callbacks.Callback):
     ``log_dir``: folder of TensorBoard's files; None: none is written. ``state``: whose steps; None: those of the
     model's ``DistributedOptimizer``. In an epoch's ``logs``: ``gradient_loss``, the fraction of the gradients' bytes
     that are missing on this rank, and ``gradient_exchange_ms`` per step. Per step, by the number of the exchange:
-    ``mlt/gradient_loss``, ``mlt/exchange_ms``, ``mlt/bytes`` and ``mlt/repairs``.
+    ``mlt/gradient_loss``, ``mlt/exchange_ms``, ``mlt/exposed_ms``, ``mlt/bytes`` and ``mlt/repairs``
+    (``StepStatistics.scalars``).
     """
 
     def __init__(self, log_dir: str | None = None, state: BoundedLossState | None = None) -> None:
@@ -244,10 +245,8 @@ class GradientLossCallback(keras.callbacks.Callback):
             return
         for one in self._since(self._next):  # several with steps_per_execution
             with self._writer.as_default(step=one.step):
-                _write("mlt/gradient_loss", one.loss_fraction)
-                _write("mlt/exchange_ms", one.sync_seconds * 1e3)
-                _write("mlt/bytes", one.bytes)
-                _write("mlt/repairs", one.repairs)
+                for tag, value in one.scalars().items():
+                    _write(tag, value)
         self._next = self._end()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

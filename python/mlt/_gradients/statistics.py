@@ -8,6 +8,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from mlt._shared.counts import count_of
+from mlt._shared.units import format_loss, format_size, format_time
+
 DEFAULT_HISTORY: Final = 100_000
 
 
@@ -33,6 +36,34 @@ class StepStatistics:
     def loss_fraction(self) -> float:
         """Share of this worker's gradient bytes that did not arrive, in [0, 1)."""
         return self.missing_bytes / self.bytes if self.bytes else 0.0
+
+    def scalars(self) -> dict[str, float]:
+        """The step's figures by the names under which loggers (TensorBoard, MLflow and others) keep them.
+
+        >>> StepStatistics(7, 2, 4_000, 40, 3, 0.012, 0.002).scalars()  # doctest: +NORMALIZE_WHITESPACE
+        {'mlt/gradient_loss': 0.01, 'mlt/exchange_ms': 12.0, 'mlt/exposed_ms': 2.0, 'mlt/bytes': 4000.0,
+         'mlt/repairs': 3.0}
+        """
+        return {
+            "mlt/gradient_loss": self.loss_fraction,
+            "mlt/exchange_ms": self.sync_seconds * 1e3,
+            "mlt/exposed_ms": self.exposed_seconds * 1e3,
+            "mlt/bytes": float(self.bytes),
+            "mlt/repairs": float(self.repairs),
+        }
+
+    def __str__(self) -> str:
+        """One line for a log.
+
+        >>> print(StepStatistics(7, 2, 4_000_000, 40_000, 3, 0.012, 0.002))
+        step 7: 4 MB in 2 buckets, 12 ms, 2 ms of them exposed; 1% lost, 3 segments repaired
+        """
+        repaired = count_of(self.repairs, "segment")
+        return (
+            f"step {self.step}: {format_size(self.bytes)} in {count_of(self.buckets, 'bucket')}, "
+            f"{format_time(self.sync_seconds)}, {format_time(self.exposed_seconds)} of them exposed; "
+            f"{format_loss(self.loss_fraction)} lost, {repaired} repaired"
+        )
 
 
 class OpenStep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from checks import assert_names, names, until
 from job import answers, run_job
 from mlt.torch import BoundedLossState
 from mlt.torch.rotation import BLOCK
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 from transport_jobs import ETHERNET_SEGMENT, local_job
 
 import mlt
@@ -160,6 +163,20 @@ def averages(contexts: list[mlt.Context], tensors: list[torch.Tensor], **options
     for future, tensor in zip(futures, tensors, strict=True):
         assert future.wait().data_ptr() == tensor.data_ptr()
     return states
+
+
+def test_hook__the_figures_of_a_step_are_scalars_of_tensorboard(tmp_path: Path) -> None:
+    with local_job(2) as contexts:
+        (state, _) = averages(contexts, [torch.ones(1_000), torch.ones(1_000)], loss_bound=0.0)
+    latest = state.latest
+    assert latest is not None
+    with SummaryWriter(str(tmp_path)) as writer:
+        for name, value in latest.scalars().items():
+            writer.add_scalar(name, value, latest.step)
+    written = EventAccumulator(str(tmp_path))
+    written.Reload()
+    assert written.Tags()["scalars"] == list(latest.scalars())
+    assert [(event.step, event.value) for event in written.Scalars("mlt/bytes")] == [(0, 4_000.0)]
 
 
 def test_hook__rotation_leaves_a_part_of_what_a_lost_segment_would_take_whole() -> None:

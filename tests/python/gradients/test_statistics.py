@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mlt._gradients.statistics import StepLog
+import doctest
+
+from mlt._gradients import statistics
+from mlt._gradients.statistics import StepLog, StepStatistics
 
 
 def test_step_log__step_ends_with_its_last_result_whatever_the_order() -> None:
@@ -26,3 +29,13 @@ def test_step_log__keeps_the_latest_steps() -> None:
         log.result(step, pushed_bytes=0, missing_bytes=0, repairs=0)
     assert [step.step for step in log.finished()] == [1, 2]
     assert log.finished()[0].loss_fraction == 0.0
+
+
+def test_scalars__and_the_log_line_are_as_documented() -> None:
+    assert doctest.testmod(statistics) == doctest.TestResults(failed=0, attempted=2)
+
+
+def test_str__of_a_step_without_loss() -> None:
+    assert str(StepStatistics(0, 1, 65536, 0, 1, 0.5, 0.0)) == (
+        "step 0: 64 KiB in 1 bucket, 500 ms, 0 s of them exposed; 0% lost, 1 segment repaired"
+    )

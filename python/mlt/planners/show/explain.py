@@ -87,7 +87,7 @@ def _assignment_lines(section: Assignment) -> list[str]:
     other = [service.load_bytes for service in section.services if not service.colocated]
 
     def spread(loads: list[float]) -> str:
-        low, high = format_size(min(loads)), format_size(max(loads))
+        low, high = (format_size(float(f"{load:.4g}")) for load in (min(loads), max(loads)))
         return low if low == high else f"{low} to {high}"
 
     lines = [f"Load assignment ({section.method}): each worker's service sums {spread(own)}"]
