@@ -351,7 +351,7 @@ class Testbed:
         """Undo the latest ``set_policy``; raises TestbedError if nothing is to be undone."""
         made = self._up()
         if not made.policies:
-            raise TestbedError(f"testbed {self.name!r} still has its initial policy; nothing to undo")
+            raise TestbedError(f"testbed {self.name!r} has the policy that it was created with; nothing to undo")
         self._change_policy(made.policies[-1], made.policies[:-1])
 
     def _change_policy(self, policy: str | None, before: list[str | None]) -> None:
