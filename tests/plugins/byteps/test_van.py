@@ -128,6 +128,17 @@ def test_exchange__delivers_everything_once_with_packet_loss(clusters: list[Clus
     exchange(clusters, tmp_path, 2, 2, MLT_VAN_FAULTS="drop=1%,reorder=1%,duplicate=1%", DMLC_ENABLE_RDMA="mlt")
 
 
+def test_registered__pushes_arrive_in_the_buffer_of_their_worker_and_key(
+    clusters: list[Cluster], tmp_path: Path
+) -> None:
+    cluster = Cluster(tmp_path, 2, 1)
+    clusters.append(cluster)
+    cluster.start_all(str(PROGRAM), "registered")
+    cluster.wait_all()
+    printed = cluster.log("server0").splitlines()
+    assert (printed.count("in its buffer"), printed.count("elsewhere")) == (8, 4)  # 2 workers, 2 rounds
+
+
 def test_end__the_last_message_of_a_node_arrives_though_it_leaves(clusters: list[Cluster], tmp_path: Path) -> None:
     for _ in range(4):
         cluster = Cluster(tmp_path, 4, 4)

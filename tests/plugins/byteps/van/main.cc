@@ -5,9 +5,11 @@
 //   recover FILE GO       pushes, creates FILE, and pushes again once GO is there; then creates GO.done
 // A server with MLT_TEST_RECOVERS takes the place of one that died, which is in the barrier at the end: it serves until
 // GO.done is there.
+//   registered            pushes keys whose buffers the server registered, and one whose buffer it did not
 //   speed BYTES KEYS S    pushes and pulls KEYS keys for S seconds each, and prints both rates
 #include <ps/ps.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -19,7 +21,10 @@
 #include <string_view>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
+
+#include "byteps/van/van.h"
 
 namespace {
 
@@ -29,22 +34,58 @@ constexpr std::uint64_t kKeysPerShape = 1'000;
 
 bool is_recovering() { return std::getenv("MLT_TEST_RECOVERS") != nullptr; }
 
-// Adds what is pushed; the command 1 replaces it instead.
+constexpr int kReplaces = 1, kChecksBuffer = 2;  // commands of a push
+constexpr std::size_t kRegisteredShapes = 2;
+constexpr std::size_t kRegisteredValues[kRegisteredShapes] = {10, 1'000'000};  // with its message's head, and after it
+
+// Adds what is pushed; the command kReplaces replaces it instead, and kChecksBuffer looks where it arrived.
 class Server {
  public:
   void operator()(const ps::KVMeta& meta, const ps::KVPairs<float>& data, ps::KVServer<float>* server) {
     const std::lock_guard lock(mutex_);
     ps::KVPairs<float> result;
-    if (meta.push)
+    if (meta.push && meta.cmd == kChecksBuffer)
+      check_buffer(meta, data);
+    else if (meta.push)
       push(meta, data);
     else
       result = pull(data);
     server->Response(meta, result);
   }
 
+  // A buffer for each worker and key, as a server of bytedance's ps-lite registers them.
+  void register_buffers(ps::Van* van, const std::vector<ps::Key>& keys) {
+    auto* const mlt_van = dynamic_cast<mlt::van::MltVan*>(van);
+    CHECK(mlt_van != nullptr);
+    for (int worker = 0; worker < ps::NumWorkers(); ++worker) {
+      for (std::size_t shape = 0; shape < kRegisteredShapes; ++shape) {
+        Values& buffer = buffers_[{ps::Postoffice::WorkerRankToID(worker), keys[shape]}];
+        buffer.resize(kRegisteredValues[shape], 0);
+        const ps::SArray<ps::Key> key(1, keys[shape]);
+        ps::Message message;
+        message.meta.sender = ps::Postoffice::WorkerRankToID(worker);
+        message.data = {ps::SArray<char>(key), ps::SArray<char>(buffer)};
+        mlt_van->RegisterRecvBuffer(message);
+      }
+    }
+  }
+
  private:
+  void check_buffer(const ps::KVMeta& meta, const ps::KVPairs<float>& data) {
+    const auto found = buffers_.find({meta.sender, data.keys[0]});
+    for (std::size_t i = 0; i < data.vals.size(); ++i) CHECK_EQ(data.vals.data()[i], static_cast<float>(meta.sender));
+    if (found == buffers_.end()) {
+      for (const auto& [owner, buffer] : buffers_) CHECK_NE(data.vals.data(), buffer.data());
+      std::cout << "elsewhere" << std::endl;
+      return;
+    }
+    CHECK_EQ(data.vals.data(), found->second.data());
+    std::cout << "in its buffer" << std::endl;
+    std::fill(found->second.begin(), found->second.end(), 0.0F);
+  }
+
   void push(const ps::KVMeta& meta, const ps::KVPairs<float>& data) {
-    if (meta.cmd == 1) {
+    if (meta.cmd == kReplaces) {
       store_[data.keys[0]] = data.vals;  // keeps what arrived: no copy
       return;
     }
@@ -77,6 +118,7 @@ class Server {
 
   std::mutex mutex_;
   std::map<ps::Key, Values> store_;
+  std::map<std::pair<int, ps::Key>, Values> buffers_;  // by sender and key
 };
 
 #ifdef MLT_PS_LITE_HAS_START_PS
@@ -87,7 +129,10 @@ void start(const std::string& role) {
                                   : ps::Node::WORKER,
               -1, !is_recovering(), "van_program");
 }
-ps::Postoffice* office() { return ps::Postoffice::GetWorker(); }
+ps::Postoffice* office_of_server() { return ps::Postoffice::GetServer(); }
+ps::Postoffice* office() {
+  return std::getenv("DMLC_ROLE") == std::string("server") ? office_of_server() : ps::Postoffice::GetWorker();
+}
 void finish(const std::string& role) {
   ps::Finalize(0,
                role == "scheduler" ? ps::Node::SCHEDULER
@@ -104,6 +149,7 @@ void start(const std::string& role) {
     ps::Start(0, "van_program");
 }
 ps::Postoffice* office() { return ps::Postoffice::Get(); }
+ps::Postoffice* office_of_server() { return office(); }
 void finish(const std::string&) { ps::Finalize(0, !is_recovering()); }
 #endif
 
@@ -203,6 +249,25 @@ void recover(const char* file, const char* go) {
   touch((std::string(go) + ".done").c_str());
 }
 
+// The keys of a scenario with registered buffers, and one more.
+std::vector<ps::Key> registered_keys() {
+  const ps::Key first = office()->GetServerKeyRanges()[0].begin();
+  return {first, first + 1, first + 2};
+}
+
+void push_registered() {
+  ps::KVWorker<float> kv(0, 0);
+  const auto id = static_cast<float>(ps::Postoffice::WorkerRankToID(office()->my_rank()));
+  const std::vector<ps::Key> keys = registered_keys();
+  for (int round = 0; round < 2; ++round) {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const std::size_t count = kRegisteredValues[i % kRegisteredShapes];
+      const ps::SArray<int> lens(1, static_cast<int>(count));
+      kv.Wait(kv.ZPush(ps::SArray<ps::Key>(1, keys[i]), Values(count, id), lens, kChecksBuffer));
+    }
+  }
+}
+
 void speed(std::size_t bytes, std::size_t key_count, double seconds) {
   ps::KVWorker<float> kv(0, 0);
   const std::size_t count = bytes / sizeof(float);
@@ -224,7 +289,8 @@ void speed(std::size_t bytes, std::size_t key_count, double seconds) {
     do {
       std::vector<int> pending;
       for (std::size_t i = 0; i < key_count; ++i) {
-        pending.push_back(push ? kv.ZPush(keys[i], values[i], lens, 1) : kv.ZPull(keys[i], &values[i], &lens, 1));
+        pending.push_back(push ? kv.ZPush(keys[i], values[i], lens, kReplaces)
+                               : kv.ZPull(keys[i], &values[i], &lens, 1));
       }
       for (const int one : pending) kv.Wait(one);
       ++rounds;
@@ -248,6 +314,8 @@ void run_worker(int count, char** arguments) {
     loop(arguments[2]);
   else if (scenario == "recover" && count == 4)
     recover(arguments[2], arguments[3]);
+  else if (scenario == "registered")
+    push_registered();
   else if (scenario == "speed" && count == 5)
     speed(std::stoul(arguments[2]), std::stoul(arguments[3]), std::stod(arguments[4]));
   else
@@ -261,8 +329,11 @@ int main(int count, char** arguments) {
   ps::KVServer<float>* server = nullptr;
   start(role);
   if (role == "server") {
-    server = new ps::KVServer<float>(0);
     auto* handler = new Server();
+    if (count > 1 && std::string_view(arguments[1]) == "registered") {
+      handler->register_buffers(office_of_server()->van(), registered_keys());
+    }
+    server = new ps::KVServer<float>(0);
     server->set_request_handle([handler](const ps::KVMeta& meta, const ps::KVPairs<float>& data,
                                          ps::KVServer<float>* one) { (*handler)(meta, data, one); });
   }
