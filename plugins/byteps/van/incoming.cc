@@ -113,7 +113,7 @@ void Incoming::receive() {
       else if (target.is_head)
         head_bytes_[target.number] = done.total_bytes;
       else
-        --waiting_[target.number - next_message_].missing;
+        on_part(target.number, done);
     }
     // What arrived is delivered even if the sender is gone: the last message comes with its goodbye.
     take_heads(failure.empty());
@@ -162,11 +162,18 @@ void Incoming::on_head(std::size_t slot, std::size_t bytes) {
     options.tag = kPartTag;
     options.data = {part.data, part.bytes};
     options.lent = part.owner;
+    options.element = element_of(head->loss_bound, i, head->sizes[i]);
+    if (options.element != Element::kUint8) options.loss_bound = head->loss_bound;
     message.parts[i] = std::move(part);
     operations_[engine_->post_recv(options)] = {false, number};
     ++waiting.missing;
   }
   waiting_.push_back(std::move(waiting));
+}
+
+void Incoming::on_part(std::uint64_t number, const Completion& done) {
+  --waiting_[number - next_message_].missing;
+  if (done.allowed_missing_bytes != 0) calls_.count(done.total_bytes, done.missing_bytes);
 }
 
 void Incoming::deliver_complete() {

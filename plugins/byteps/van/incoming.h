@@ -31,6 +31,8 @@ class Incoming {
     // unless they have no data yet.
     std::function<Part(const Message& message, std::size_t index, std::uint64_t bytes)> place;
     std::function<void(Message message)> deliver;
+    // What arrived within a loss bound.
+    std::function<void(std::uint64_t bytes, std::uint64_t missing)> count;
     // The connection, which was up, failed. `sender`: id in the last message.
     std::function<void(std::int32_t sender, const std::string& text)> fail;
   };
@@ -62,6 +64,7 @@ class Incoming {
   void receive();
   void post_head(std::size_t slot);
   void on_head(std::size_t slot, std::size_t bytes);
+  void on_part(std::uint64_t number, const Completion& done);
   void take_heads(bool is_connected);
   void deliver_complete();
 

@@ -6,7 +6,7 @@
 
 namespace mlt::van {
 
-inline constexpr std::uint32_t kMark = 0x766d'6c74;
+inline constexpr std::uint32_t kMark = 0x766d'6c75;  // another where the heads of messages differ
 
 struct Greeting {
   std::uint32_t mark = kMark;

@@ -92,11 +92,12 @@ Outgoing::~Outgoing() {
   thread_.join();
 }
 
-void Outgoing::post(std::uint64_t tag, std::span<const std::byte> data, std::shared_ptr<void> owner) {
+void Outgoing::post(std::uint64_t tag, std::span<const std::byte> data, std::shared_ptr<void> owner, Element element) {
   SendOptions options;
   options.to = kReceiver;
   options.tag = tag;
   options.data = data;
+  options.element = element;
   options.lent = std::move(owner);
   {
     std::unique_lock lock(mutex_);
@@ -121,7 +122,8 @@ bool Outgoing::send(const Message& message) {
     post(kHeadTag, *head, head);
     for (std::size_t i = 0; i < message.parts.size(); ++i) {
       const Part& part = message.parts[i];
-      if (!decoded->is_inline[i]) post(kPartTag, {part.data, part.bytes}, part.owner);
+      if (decoded->is_inline[i]) continue;
+      post(kPartTag, {part.data, part.bytes}, part.owner, element_of(message.loss_bound, i, part.bytes));
     }
     return true;
   } catch (const Error& error) {

@@ -44,7 +44,8 @@ class Outgoing {
   void take_completions();
   bool is_over() const { return has_failed_.load() || has_left_.load(); }
   void fail(const std::string& text);
-  void post(std::uint64_t tag, std::span<const std::byte> data, std::shared_ptr<void> owner);
+  void post(std::uint64_t tag, std::span<const std::byte> data, std::shared_ptr<void> owner,
+            Element element = Element::kUint8);
 
   const std::string name_;
   const OnFailure on_failure_;

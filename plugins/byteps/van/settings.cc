@@ -16,6 +16,7 @@ constexpr std::int64_t kConnectTimeoutNs = 300 * kSecondNs;
 constexpr std::int64_t kRecoveryTimeoutNs = 60 * kSecondNs;
 constexpr std::uint32_t kMaxOperations = 4'096;  // twice what a connection has in progress
 constexpr std::uint32_t kMaxTags = 64;
+constexpr const char* kLossBound = "MLT_VAN_LOSS_BOUND";
 
 }  // namespace
 
@@ -35,6 +36,11 @@ Settings read_settings() {
   options.max_operations = kMaxOperations;
   options.max_tags = kMaxTags;
   settings.connect_timeout_ns = nccl::time_variable("MLT_CONNECT_TIMEOUT").value_or(kConnectTimeoutNs);
+  if (const std::optional<std::string> bound = nccl::variable(kLossBound)) {
+    const std::optional<double> parsed = nccl::parse_loss(*bound);
+    if (!parsed || *parsed >= 1) nccl::reject(kLossBound, *bound, "write a share below 1 that may be lost, as 1%");
+    settings.push_loss_bound = *parsed;
+  }
   // ps-lite replaces a node only where its heartbeats are on.
   const std::optional<std::string> heartbeats = nccl::variable("PS_HEARTBEAT_TIMEOUT");
   if (heartbeats && nccl::parse_integer(*heartbeats).value_or(0) > 0) {

@@ -10,6 +10,7 @@ namespace mlt::van {
 struct Settings {
   Options options;  // without rank, job and host, which each connection has of its own
   std::int64_t connect_timeout_ns = 0;
+  double push_loss_bound = 0;            // of keys without one of their own
   std::int64_t recovery_timeout_ns = 0;  // how long a failed node may be replaced; 0: its failure ends this process
 };
 

@@ -50,6 +50,10 @@ void Transport::accept_all() {
     Incoming::Calls calls;
     calls.place = calls_.place;
     calls.deliver = [this](Message message) { deliver(std::move(message)); };
+    calls.count = [this](std::uint64_t bytes, std::uint64_t missing) {
+      lossy_bytes_ += bytes;
+      lost_bytes_ += missing;
+    };
     calls.fail = [this](std::int32_t sender, const std::string& text) { on_failure(sender, text); };
     incoming_.push_back(std::make_unique<Incoming>(settings_, std::move(socket), pool_, std::move(calls)));
   }

@@ -54,6 +54,10 @@ class Transport {
   void deliver(Message message);  // to this node itself
   // Blocks for up to `limit`; then there is neither a message nor a failure.
   Received receive(std::chrono::nanoseconds limit);
+  // Of what nodes sent with a loss bound: the bytes, and those of them that did not arrive.
+  std::uint64_t lossy_bytes() const { return lossy_bytes_.load(); }
+  std::uint64_t lost_bytes() const { return lost_bytes_.load(); }
+  double push_loss_bound() const { return settings_.push_loss_bound; }
   // Waits until what was sent has arrived, then says goodbye.
   void close();
 
@@ -66,6 +70,8 @@ class Transport {
   const Calls calls_;
   const std::shared_ptr<BufferPool> pool_ = BufferPool::make();
   std::atomic<bool> is_closing_{false};
+  std::atomic<std::uint64_t> lossy_bytes_{0};
+  std::atomic<std::uint64_t> lost_bytes_{0};
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable arrived_;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 namespace mlt::van {
 
@@ -19,7 +20,7 @@ int counted(std::size_t bytes) {
 
 bool is_data(const ps::Meta& meta) { return meta.control.empty() && !meta.simple_app; }
 
-[[maybe_unused]] std::size_t value_bytes(ps::DataType type) {
+std::size_t value_bytes(ps::DataType type) {
   switch (type) {
     case ps::INT16:
     case ps::UINT16:
@@ -35,6 +36,10 @@ bool is_data(const ps::Meta& meta) { return meta.control.empty() && !meta.simple
     default:
       return 1;
   }
+}
+
+bool is_integer(ps::DataType type) {
+  return type != ps::FLOAT && type != ps::DOUBLE && type != ps::OTHER && value_bytes(type) > 1;
 }
 
 // Where a pull wants its values, if it says so; not in dmlc's tree. `kept`: the values of its message, which are empty,
@@ -81,6 +86,7 @@ Transport& MltVan::transport() {
     };
     calls.warn = [](const std::string& text) { LOG(WARNING) << "mlt van: " << text; };
     transport_ = std::make_unique<Transport>(std::move(calls));
+    bounds_.set_default(transport_->push_loss_bound());
   }
   return *transport_;
 }
@@ -98,6 +104,7 @@ void MltVan::Connect(const ps::Node& node) {
   CHECK_NE(node.id, ps::Node::kEmpty);
   CHECK_NE(node.port, ps::Node::kEmpty);
   // Nodes of one role have nothing to say to each other, and a node delivers to itself.
+  bounds_.forget(node.id);
   if (node.id == my_node_.id || (node.role == my_node_.role && my_node_.role != ps::Node::SCHEDULER)) return;
   try {
     transport().connect(node.id, node.hostname, static_cast<std::uint16_t>(node.port), my_node_.id);
@@ -108,6 +115,10 @@ void MltVan::Connect(const ps::Node& node) {
 
 void MltVan::Stop() {
   ps::Van::Stop();
+  if (transport_ && transport_->lossy_bytes() != 0) {
+    LOG(INFO) << "mlt van: " << transport_->lost_bytes() << " of " << transport_->lossy_bytes()
+              << " bytes that were pushed within loss bounds did not arrive and count as 0";
+  }
   transport_.reset();
   const std::lock_guard lock(mutex_);
   pulls_.clear();
@@ -123,6 +134,16 @@ void MltVan::remember_pull(const ps::Message& message) {
   if (memory.size() == 0) return;
   const std::lock_guard lock(mutex_);
   pulls_[{meta.recver, meta.app_id, meta.customer_id, meta.timestamp}] = memory;
+}
+
+double MltVan::loss_bound_of(const ps::Message& message) {
+  const ps::Meta& meta = message.meta;
+  // Integers are exact, but for bytes, as which BytePS sends values of every type.
+  if (meta.data_type.size() > 1 && is_integer(meta.data_type[1])) return 0;
+  if (!is_data(meta) || !meta.request || !meta.push || message.data.size() <= kLossyPart - 1) return 0;
+  std::vector<std::uint64_t> keys(message.data[0].size() / sizeof(std::uint64_t));
+  if (!keys.empty()) std::memcpy(keys.data(), message.data[0].data(), keys.size() * sizeof(std::uint64_t));
+  return bounds_.of_push(meta.recver, keys);
 }
 
 int MltVan::SendMsg(ToSend message) {
@@ -148,6 +169,7 @@ int MltVan::SendMsg(ToSend message) {
     return -1;
   }
   remember_pull(message);
+  sent.loss_bound = loss_bound_of(message);
   switch (transport().send(to, sent)) {
     case Transport::Sent::kDone:
       return counted(bytes);

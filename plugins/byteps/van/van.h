@@ -21,6 +21,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "push_bounds.h"
 #include "transport.h"
 
 namespace mlt::van {
@@ -49,6 +50,9 @@ class MltVan : public ps::Van {
   std::string GetType() const { return "mlt"; }
   // What workers push of the message's key goes to its data.
   void RegisterRecvBuffer(ps::Message& message);
+  // In [0, 1): how much of the values of this key's pushes may be lost, after the first push to each server. The least
+  // bound of a push's keys counts. Without one, keys have that of MLT_VAN_LOSS_BOUND. Throws mlt::Error.
+  void set_loss_bound(std::uint64_t key, double bound) { bounds_.set(key, bound); }
   // Any memory will do.
   void PinMemory(void* address, std::size_t length, bool gpu);
 
@@ -62,6 +66,7 @@ class MltVan : public ps::Van {
   ps::SArray<char> destination(const ps::Meta& meta, int sender, const char* keys, std::size_t keys_bytes);
   Part place(const Message& message, std::size_t index, std::uint64_t bytes);
   void remember_pull(const ps::Message& message);
+  double loss_bound_of(const ps::Message& message);
   void unpack(const Message& message, ps::Meta* meta);
   // Whether the application that the message is for can take it.
   bool is_awaited(const ps::Meta& meta);
@@ -70,6 +75,7 @@ class MltVan : public ps::Van {
   int hand_over(const Message& arrived, ps::Message* message);
 
   const bool pulls_in_place_ = pulls_in_place();
+  PushBounds bounds_;
   std::mutex mutex_;
   std::map<Pull, ps::SArray<char>> pulls_;
   std::map<std::pair<int, std::uint64_t>, ps::SArray<char>> registered_;  // by sender and key

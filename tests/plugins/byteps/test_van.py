@@ -139,6 +139,39 @@ def test_registered__pushes_arrive_in_the_buffer_of_their_worker_and_key(
     assert (printed.count("in its buffer"), printed.count("elsewhere")) == (8, 4)  # 2 workers, 2 rounds
 
 
+@pytest.mark.parametrize("faults", ["drop=2%", ""])
+def test_loss_bound__pushes_lose_up_to_it_and_pulls_nothing(
+    clusters: list[Cluster], tmp_path: Path, faults: str
+) -> None:
+    cluster = Cluster(
+        tmp_path, 2, 1, MLT_VAN_FAULTS=faults, MLT_VAN_LOSS_BOUND="5%", MLT_DATAPATH="udp", DMLC_ENABLE_RDMA="mlt"
+    )
+    clusters.append(cluster)
+    cluster.start_all(str(PROGRAM), "bounded")
+    cluster.wait_all()
+    # 20 pushes of each of 2 workers. Both see the same sums: a pull loses nothing. A first push is exact.
+    first, second = (
+        re.findall(r"key (\d): ([\d.]+) arrived, at least (\d+) pushes", cluster.log(f"worker{i}")) for i in range(2)
+    )
+    assert first == second
+    (lossy, exact) = first
+    assert exact == ("1", "1", "40")
+    assert float(lossy[1]) >= 0.95
+    assert int(lossy[2]) >= 2
+    assert (float(lossy[1]) < 1) == bool(faults)
+    lost, pushed = re.findall(r"mlt van: (\d+) of (\d+) bytes", cluster.log("server0"))[0]
+    assert int(pushed) == 2 * 19 * 500_000 * 4
+    assert int(lost) == pytest.approx((1 - float(lossy[1])) * 40 * 500_000 * 4, rel=0.01)
+
+
+def test_loss_bound__of_everything_is_refused(clusters: list[Cluster], tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1, 1, MLT_VAN_LOSS_BOUND="100%")
+    clusters.append(cluster)
+    cluster.start("scheduler", "scheduler", str(PROGRAM))
+    assert cluster.wait("scheduler", SOON_S) != 0
+    assert "MLT_VAN_LOSS_BOUND is '100%'" in cluster.log("scheduler")
+
+
 def test_end__the_last_message_of_a_node_arrives_though_it_leaves(clusters: list[Cluster], tmp_path: Path) -> None:
     for _ in range(4):
         cluster = Cluster(tmp_path, 4, 4)

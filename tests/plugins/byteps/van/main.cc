@@ -6,6 +6,7 @@
 // A server with MLT_TEST_RECOVERS takes the place of one that died, which is in the barrier at the end: it serves until
 // GO.done is there.
 //   registered            pushes keys whose buffers the server registered, and one whose buffer it did not
+//   bounded               pushes a key whose values may be lost, and one whose values may not
 //   speed BYTES KEYS S    pushes and pulls KEYS keys for S seconds each, and prints both rates
 #include <ps/ps.h>
 
@@ -268,6 +269,34 @@ void push_registered() {
   }
 }
 
+// Each push of a key is of ones, so that the sum says how many of them arrived.
+void push_bounded() {
+  constexpr std::size_t kValues = 500'000, kPushes = 20;
+  ps::KVWorker<float> kv(0, 0);
+  const std::vector<ps::Key> keys = registered_keys();
+  for (const ps::Key key : {keys[0], keys[1]}) {
+    if (key == keys[1]) dynamic_cast<mlt::van::MltVan*>(office()->van())->set_loss_bound(key, 0);
+    const ps::SArray<ps::Key> one(1, key);
+    const ps::SArray<int> lens(1, static_cast<int>(kValues));
+    for (std::size_t i = 0; i < kPushes; ++i) {
+      kv.Wait(kv.ZPush(one, Values(kValues, 1.0F), lens));
+      if (i == 0) barrier();
+    }
+    barrier();
+    Values sums(kValues);
+    ps::SArray<int> sum_lens(1);
+    kv.Wait(kv.ZPull(one, &sums, &sum_lens));
+    double total = 0, least = 1e9;
+    for (const float sum : sums) {
+      CHECK_EQ(sum, static_cast<float>(static_cast<int>(sum))) << "a value that is lost in part";
+      total += static_cast<double>(sum);
+      least = std::min(least, static_cast<double>(sum));
+    }
+    std::cout << "key " << key - keys[0] << ": " << total / (kValues * kPushes * static_cast<double>(ps::NumWorkers()))
+              << " arrived, at least " << least << " pushes of each" << std::endl;
+  }
+}
+
 void speed(std::size_t bytes, std::size_t key_count, double seconds) {
   ps::KVWorker<float> kv(0, 0);
   const std::size_t count = bytes / sizeof(float);
@@ -316,6 +345,8 @@ void run_worker(int count, char** arguments) {
     recover(arguments[2], arguments[3]);
   else if (scenario == "registered")
     push_registered();
+  else if (scenario == "bounded")
+    push_bounded();
   else if (scenario == "speed" && count == 5)
     speed(std::stoul(arguments[2]), std::stoul(arguments[3]), std::stod(arguments[4]));
   else
