@@ -1,4 +1,4 @@
-"""Writes docs/horovod-names.md: which of Horovod's names each plugin has, read from the plugins' ``__all__``.
+"""Writes docs/horovod-names.md: which of Horovod's and BytePS's names each plugin has, read from its ``__all__``.
 
     python tools/horovod_names.py            # writes the page
     python tools/horovod_names.py --check    # fails if it is not that of the code
@@ -22,7 +22,8 @@ BASICS = """
 """
 SETS = "ProcessSet add_process_set global_process_set remove_process_set"
 OPS = "Adasum Average Max Min Product Sum"
-# Horovod's module (0.28) -> mlt's module, its file, and Horovod's public names.
+BYTEPS = "init local_rank local_size rank resume shutdown size suspend"
+# Module of Horovod (0.28) or BytePS (its main branch) -> mlt's module, its file, and the other's public names.
 MODULES = {
     "horovod.torch": (
         "mlt.torch.horovod",
@@ -83,14 +84,47 @@ MODULES = {
         "plugins/torch/horovod/elastic.py",
         "ElasticSampler TorchState run",
     ),
+    "byteps.torch": (
+        "mlt.torch.byteps",
+        "plugins/torch/byteps/__init__.py",
+        f"""
+    {BYTEPS} Compression DistributedOptimizer broadcast_object broadcast_optimizer_state broadcast_parameters
+    byteps_push_pull byteps_torch_set_num_grads cross_barrier declare get_pushpull_speed parallel poll push_pull
+    push_pull_async push_pull_async_inplace push_pull_group_sync_inplace push_pull_inplace synchronize
+""",
+    ),
+    "byteps.tensorflow": (
+        "mlt.tensorflow.byteps",
+        "plugins/tensorflow/byteps/__init__.py",
+        f"""
+    {BYTEPS} Adasum Average BroadcastGlobalVariablesHook Compression DistributedGradientTape DistributedOptimizer Sum
+    broadcast broadcast_global_variables broadcast_variables distribute get_pushpull_speed push_pull
+""",
+    ),
+    "byteps.tensorflow.keras": (
+        "mlt.tensorflow.byteps.keras",
+        "plugins/tensorflow/byteps/keras/__init__.py",
+        """
+    init local_rank local_size rank shutdown size Compression DistributedOptimizer broadcast
+    broadcast_global_variables callbacks load_model push_pull
+""",
+    ),
+    "byteps.tensorflow.keras.callbacks": (
+        "mlt.tensorflow.byteps.keras.callbacks",
+        "plugins/tensorflow/byteps/keras/callbacks.py",
+        """
+    BroadcastGlobalVariablesCallback LearningRateScheduleCallback LearningRateWarmupCallback MetricAverageCallback
+""",
+    ),
 }
-HEAD = """# Horovod's names
+HEAD = """# Horovod's and BytePS's names
 
-Which public names of Horovod 0.28 each module has, and what it has beside them. `tools/horovod_names.py` writes this
-page from the code. [horovod.md](horovod.md), [tensorflow.md](tensorflow.md) and [mxnet.md](mxnet.md) say what
-differs in meaning.
+Which public names of Horovod 0.28 and of BytePS each module has, and what it has beside them. The names of
+`byteps.torch.ops` count as those of `byteps.torch`; `byteps.keras` has the names of `byteps.tensorflow.keras`.
+`tools/horovod_names.py` writes this page from the code. [horovod.md](horovod.md), [tensorflow.md](tensorflow.md) and
+[mxnet.md](mxnet.md) say what differs in meaning.
 
-| Horovod's module | mlt's module | names there | missing | mlt's own |
+| their module | mlt's module | names there | missing | mlt's own |
 |---|---|---|---|---|
 """
 

@@ -1,7 +1,8 @@
 """Calls of Python functions over arrays: at once, or as one stateful operation of a graph.
 
-The operations of one graph run in the order in which they were made, on every rank: each waits for other ranks, and if
-two waited in different orders on two ranks, TensorFlow could run out of threads.
+The operations of one function's graph run in the order in which they were made, on every rank: each waits for other
+ranks, and if two waited in different orders on two ranks, TensorFlow could run out of threads. Those of a graph of
+TensorFlow 1 are not ordered: its sessions run a part of it, and an order would drag in the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def call(function: Function, tensors: Sequence[tf.Tensor], shapes: Sequence[Any]
         return [tensor_of(array) for array in function(*map(array_of, tensors))]
     refuse_xla(what)
     graph = tf.compat.v1.get_default_graph()
-    order: list[Any] = graph.get_collection_ref(_ORDER)
+    is_of_function = hasattr(graph, "outer_graph")
+    order: list[Any] = graph.get_collection_ref(_ORDER) if is_of_function else []
     with graph.control_dependencies(order):
         results = tf.numpy_function(_noted(function), list(tensors), [one.dtype for one in tensors], stateful=True)
     order[:] = [results[0].op]

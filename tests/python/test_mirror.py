@@ -100,6 +100,7 @@ TESTED_BY = {
     "mlt.switch_push.statements": "python/switch_push/test_by_napalm.py",
     "mlt.switch_push.testbed": "python/switch_push/test_push_linux.py",
     "mlt.tensorflow.": "plugins/tensorflow/test_tensorflow.py",
+    "mlt.tensorflow.byteps.": "plugins/tensorflow/test_tensorflow_byteps.py",
     "mlt.testbed.": "python/testbed/test_testbed_lifecycle.py",
     "mlt.testbed.counters": "python/testbed/test_testbed_proofs.py",
     "mlt.testbed.impairments": "python/testbed/test_testbed_links.py",

@@ -7,17 +7,6 @@ The workers sum among themselves, by the controller of ``mlt.torch.horovod``: te
 from __future__ import annotations
 
 from mlt.torch.byteps import cross_barrier, parallel
-from mlt.torch.byteps.basics import (
-    get_pushpull_speed,
-    init,
-    local_rank,
-    local_size,
-    rank,
-    resume,
-    shutdown,
-    size,
-    suspend,
-)
 from mlt.torch.byteps.push_pull import (
     byteps_torch_set_num_grads,
     declare,
@@ -29,6 +18,7 @@ from mlt.torch.byteps.push_pull import (
     push_pull_inplace,
     synchronize,
 )
+from mlt.torch.byteps.push_pull import push_pull_async_inplace as byteps_push_pull
 from mlt.torch.byteps.training import (
     DistributedOptimizer,
     broadcast_object,
@@ -37,12 +27,25 @@ from mlt.torch.byteps.training import (
 )
 from mlt.torch.horovod.compression import Compression
 
+from mlt._named.byteps import (
+    get_pushpull_speed,
+    init,
+    local_rank,
+    local_size,
+    rank,
+    resume,
+    shutdown,
+    size,
+    suspend,
+)
+
 __all__ = [
     "Compression",
     "DistributedOptimizer",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "byteps_push_pull",
     "byteps_torch_set_num_grads",
     "cross_barrier",
     "declare",

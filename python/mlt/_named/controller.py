@@ -124,6 +124,8 @@ class Controller:
         self._pending: dict[tuple[int, str], Handle] = {}
         self._counters: dict[str, int] = {}
         self._submitted = 0
+        self.pushed_bytes = 0
+        """Size of the tensors that this rank has submitted for reductions and broadcasts."""
         self._numbers: dict[tuple[int, str], tuple[int, Request]] = {}  # cache number and request, by name
         self._answers: dict[int, Answer] = {}
         self._ended: str | None = None
@@ -182,6 +184,8 @@ class Controller:
                 )
             self._pending[request.key] = handle
             self._submitted += 1
+            if request.kind in ("allreduce", "broadcast"):
+                self.pushed_bytes += request.bytes
             number, known = self._numbers.get(request.key, (-1, None))
         self._requests.add(number if known == request else request)
         return handle

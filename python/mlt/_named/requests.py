@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from mlt._named import elements
+
 Kind = Literal[
     "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "add_set", "remove_set",
     "missing", "waits",
@@ -51,6 +53,11 @@ class Request:
     def key(self) -> tuple[int, str]:
         """What the requests of different ranks are matched by."""
         return self.set_id, self.name
+
+    @property
+    def bytes(self) -> int:
+        """Size of its tensors."""
+        return sum(elements.elements(shape) * elements.item_bytes(dtype) for dtype, shape in self.tensors)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that differ from their defaults."""

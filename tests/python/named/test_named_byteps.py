@@ -1,0 +1,113 @@
+"""What the plugins' modules for BytePS share: variables that are refused, order of sending, reductions, speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mlt._named import byteps
+from mlt._named.reduce_ops import Adasum, Average, Max, Sum
+from mlt.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Outside of a job at first, and of one worker if it is joined; without declared tensors."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(byteps, "_declared", {})
+    yield
+    byteps.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("environ", "facts"),
+    [
+        ({"DMLC_ROLE": "scheduler"}, "DMLC_ROLE is 'scheduler'.*DMLC_ROLE=worker"),
+        ({"DMLC_ROLE": "server"}, "DMLC_ROLE is 'server'.*start the workers only"),
+        ({"BYTEPS_ENABLE_ASYNC": "1"}, "BYTEPS_ENABLE_ASYNC is 1.*unset the variable"),
+    ],
+)
+def test_environment__of_what_mlt_does_not_do_is_refused(environ: dict[str, str], facts: str) -> None:
+    with pytest.raises(ConfigError, match=facts):
+        byteps.check_environment(environ)
+
+
+@pytest.mark.parametrize("role", ["", "worker", "joint"])
+def test_environment__of_a_synchronous_worker_is_accepted(role: str) -> None:
+    byteps.check_environment({"DMLC_ROLE": role, "BYTEPS_ENABLE_ASYNC": "0"})
+
+
+def test_init__refuses_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DMLC_ROLE", "server")
+    with pytest.raises(ConfigError, match="DMLC_ROLE"):
+        byteps.init()
+    with pytest.raises(ValueError, match="not been initialized"):
+        byteps.rank()
+
+
+def test_init__takes_the_variables_of_a_worker_of_byteps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "1", "DMLC_WORKER_ID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    byteps.init(lazy=False)
+    assert (byteps.rank(), byteps.size(), byteps.local_rank(), byteps.local_size()) == (0, 1, 0, 1)
+
+
+def test_resume__keeps_the_place_where_the_workers_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "DMLC_NUM_WORKER": "2",
+        "DMLC_WORKER_ID": "1",
+        "DMLC_PS_ROOT_URI": "192.0.2.7",
+        "DMLC_PS_ROOT_PORT": "9000",
+        "BYTEPS_LOCAL_RANK": "0",
+        "BYTEPS_LOCAL_SIZE": "1",
+    }
+    for name, value in {**given, "RANK": "", "WORLD_SIZE": "", "MASTER_ADDR": "", "MLT_RENDEZVOUS_PORT": ""}.items():
+        monkeypatch.setenv(name, value)
+    byteps.resume(num_workers=1, num_servers=0, global_rank=0)
+    assert (byteps.rank(), byteps.size()) == (0, 1)
+    place = byteps.launchers.place(byteps.os.environ)
+    assert (place.rank, place.world_size) == (0, 1)
+    found = {name: byteps.os.environ[name] for name in ("MASTER_ADDR", "MLT_RENDEZVOUS_PORT")}
+    assert found == {"MASTER_ADDR": "192.0.2.7", "MLT_RENDEZVOUS_PORT": "10000"}
+
+
+def test_send_order__is_by_priority_then_by_declaration() -> None:
+    front, back = byteps.declare("front"), byteps.declare("back")
+    assert (front, back, byteps.declare("front"), byteps.declared()) == (0, 1, 0, 2)
+    wanted = [("back", 1), ("front", 0), ("back", 0), ("new", 0), (None, 0), ("front", -1)]
+    orders = [byteps.send_order(name, priority) for name, priority in wanted]
+    assert orders == sorted(orders, reverse=True)
+    assert len(set(orders)) == len(orders)
+    assert byteps.declare("new") == 2
+
+
+def test_send_order__needs_a_text_as_name() -> None:
+    with pytest.raises(TypeError, match="name is 3, of int: give a text"):
+        byteps.send_order(3, 0)  # type: ignore[arg-type]
+
+
+def test_reduction__has_texts_and_the_old_argument() -> None:
+    assert [byteps.reduction(op) for op in (None, "Average", Average)] == [Average] * 3
+    assert [byteps.reduction(op) for op in ("Sum", Sum)] == [Sum] * 2
+    with pytest.warns(DeprecationWarning, match="`average`"):
+        assert [byteps.reduction(None, average) for average in (True, False)] == [Average, Sum]
+
+
+@pytest.mark.parametrize("op", [Adasum, Max, "Adasum", "sum"])
+def test_reduction__of_another_kind_is_refused(op: object) -> None:
+    with pytest.raises(ValueError, match="push-pull has Average and Sum"):
+        byteps.reduction(op)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("op", [Sum, "Sum"])
+def test_reduction__from_both_arguments_is_refused(op: object) -> None:
+    with pytest.raises(ValueError, match="op"):
+        byteps.reduction(op, average=True)  # type: ignore[arg-type]
+
+
+def test_speed__is_zero_outside_a_job() -> None:
+    now, rate = byteps.get_pushpull_speed()
+    assert rate == 0.0
+    assert now > 1_500_000_000_000
