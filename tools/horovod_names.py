@@ -116,6 +116,14 @@ MODULES = {
     BroadcastGlobalVariablesCallback LearningRateScheduleCallback LearningRateWarmupCallback MetricAverageCallback
 """,
     ),
+    "byteps.mxnet": (
+        "mlt.mxnet.byteps",
+        "plugins/mxnet/byteps/__init__.py",
+        f"""
+    {BYTEPS} Compression DistributedOptimizer DistributedTrainer broadcast_parameters byteps_declare_tensor
+    byteps_push_pull
+""",
+    ),
 }
 HEAD = """# Horovod's and BytePS's names
 

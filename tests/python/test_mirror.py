@@ -58,6 +58,7 @@ TESTED_BY = {
     "mlt.nccl.__main__": "plugins/nccl/test_nccl.py",
     "mlt.operation": "python/transport/test_context_waits.py",
     "mlt.mxnet.": "plugins/mxnet/test_mxnet.py",
+    "mlt.mxnet.byteps.": "plugins/mxnet/test_mxnet_byteps.py",
     "mlt.options._plan_paths": "python/options/test_paths.py",
     "mlt.options.arguments": "python/transport/test_bad_input.py",
     "mlt.perf.": "python/perf/test_perf_session.py",
