@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mlt.torch.reductions import Landing
+from mlt.torch.reductions import Landing, Terms
 from mlt.torch.staged_calls import StagedCalls
 from mlt.torch.staging import Device
 from mlt.torch.transfers import InProgress, TransferWork
 from mlt.torch.work import CallQueue, MltWork, failure_of
 
 import torch
-from mlt._gradients.loss import current_allowance
 from mlt.errors import PeerFailedError
 
 if TYPE_CHECKING:
@@ -68,17 +67,19 @@ class GroupCalls:
         tensors: Sequence[torch.Tensor],
         *,
         also_uses: Sequence[torch.Tensor] = (),
+        terms: Terms | None = None,
         divisor: int = 1,
         result: Any = None,
         calls: int | None = None,
     ) -> TransferWork | MltWork:
-        """Post collectives of the transport on these tensors, and divide the results by ``divisor``.
+        """Post collectives of the transport on these tensors, and divide the results by ``divisor``. ``terms``: of a
+        reduction.
 
         Now, unless calls in the queue, or others in progress, may use the same memory: then after them. ``result``: the
         call's, if it is not ``tensors``; ``calls``: how many calls of the program these are, if not one for each.
         """
         description = self._describe(name, len(tensors) if calls is None else calls)
-        tensors, observe = list(tensors), current_allowance().observe
+        tensors, observe = list(tensors), None if terms is None else terms.observe
         if result is None:
             result = tensors
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from mlt.torch.process_group_base import BACKEND
 
-from mlt._gradients.loss import check_bound
+from mlt._gradients.loss import Allowance, check_bound
+from mlt._gradients.statistics import LossCount, Losses
 from mlt._shared.units import LOSS
 from torch._C._distributed_c10d import Backend
 
@@ -24,9 +25,12 @@ class Options(Backend.Options):
     Raises ValueError for a bound that is none.
 
     >>> dist.init_process_group("mlt")  # doctest: +SKIP
-    >>> gradients = dist.new_group(backend="mlt", pg_options=Options(loss_bound="1%"))  # doctest: +SKIP
+    >>> options = Options(loss_bound="1%")
+    >>> gradients = dist.new_group(backend="mlt", pg_options=options)  # doctest: +SKIP
     >>> dist.all_reduce(gradient, group=gradients)  # doctest: +SKIP
-    >>> Options(loss_bound="1%").loss_bound
+    >>> options.losses.loss_fraction  # of what this rank was sent so far
+    0.0
+    >>> options.loss_bound
     0.01
     """
 
@@ -36,17 +40,28 @@ class Options(Backend.Options):
         bound = check_bound(LOSS.named("loss_bound", loss_bound))
         super().__init__(BACKEND)
         self._loss_bound = bound
+        self._count = LossCount()
 
     @property
     def loss_bound(self) -> float:
         """The fraction."""
         return self._loss_bound
 
+    @property
+    def losses(self) -> Losses:
+        """What the reductions that may lose have lost so far on this rank, in all groups with these options."""
+        return self._count.total()
+
     def __repr__(self) -> str:
         return f"Options(loss_bound={self._loss_bound:g})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _options, (self._loss_bound,)  # torch copies a group's options for another group
+
+
+def allowance_of(options: Options) -> Allowance:
+    """What the reductions of a group with these options may lose; their losses are counted in the options."""
+    return Allowance(options.loss_bound, observe=options._count.add if options.loss_bound else None)
 
 
 def options_of(given: object) -> Options:

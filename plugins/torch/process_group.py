@@ -13,16 +13,16 @@ has the order in which calls start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from mlt.torch.checks import check_count, check_dense, check_transfer
 from mlt.torch.data_movement import DataMovement
-from mlt.torch.group_options import Options
+from mlt.torch.group_options import Options, allowance_of
 from mlt.torch.process_group_base import from_inputs, in_order, root_of
 from mlt.torch.profiling import recorded
-from mlt.torch.reductions import LOSSY, Landing, divisor_of, factor_of, in_lists, multiplied, reduction_of
+from mlt.torch.reductions import LOSSY, Landing, Terms, divisor_of, factor_of, in_lists, multiplied, reduction_of
 from mlt.torch.sparse import sparse_all_reduce
 from mlt.torch.staged_calls import in_host_memory, receive_staged
 from mlt.torch.staging import leaves
@@ -48,7 +48,7 @@ class MltProcessGroup(DataMovement):
     def __init__(self, *arguments: Any, options: Options | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._own_options = Options() if options is None else options
-        self._allowed = Allowance(self._own_options.loss_bound)
+        self._allowed = allowance_of(self._own_options)
 
     @property
     def options(self) -> Options:
@@ -61,7 +61,7 @@ class MltProcessGroup(DataMovement):
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
             return self._sparse_all_reduce(tensors, opts)
         check_dense(tensors, "allreduce")
-        options = self._options(opts, reduction_of(opts, tensors, "allreduce"), self._allowed)
+        terms = self._terms(opts, tensors, "allreduce", self._allowed)
         factor = factor_of(opts, "allreduce")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
@@ -69,11 +69,13 @@ class MltProcessGroup(DataMovement):
                 for landing in landings:
                     landing.data.mul_(factor)
             return [
-                self._context.post_all_reduce(tensors, **options(tensors[0]))
+                self._context.post_all_reduce(tensors, **terms.of(tensors[0]))
                 for tensors in in_lists([landing.data for landing in landings])
             ]
 
-        return self._calls.start("allreduce", post, tensors, divisor=divisor_of(opts, tensors, self.size()))
+        return self._calls.start(
+            "allreduce", post, tensors, terms=terms, divisor=divisor_of(opts, tensors, self.size())
+        )
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
@@ -83,7 +85,7 @@ class MltProcessGroup(DataMovement):
         """Combine each tensor over the group, into that of ``opts.rootRank``; the others' are unchanged."""
         check_dense(tensors, "reduce")
         root = root_of(opts)
-        options = self._options(opts, reduction_of(opts, tensors, "reduce"))
+        terms = self._terms(opts, tensors, "reduce")
         factor = factor_of(opts, "reduce")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
@@ -92,14 +94,14 @@ class MltProcessGroup(DataMovement):
                     multiplied(landing.data, factor),
                     landing.data if root == self._rank else None,
                     root=self._ranks[root],
-                    **options(landing.data),
+                    **terms.of(landing.data),
                 )
                 for landing in landings
                 if landing.data.numel()
             ]
 
         divisor = divisor_of(opts, tensors, self.size()) if root == self._rank else 1
-        return self._calls.start("reduce", post, tensors, divisor=divisor)
+        return self._calls.start("reduce", post, tensors, terms=terms, divisor=divisor)
 
     @from_inputs
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
@@ -115,7 +117,7 @@ class MltProcessGroup(DataMovement):
 
     def _reduce_to_each(self, outputs: Any, input_lists: Any, opts: Any) -> Any:
         """The reduce-scatter of parts that differ in size: one reduction for each rank."""
-        options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"), self._allowed)
+        terms = self._terms(opts, outputs, "reduce_scatter", self._allowed)
         factor = factor_of(opts, "reduce_scatter")
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
@@ -124,14 +126,15 @@ class MltProcessGroup(DataMovement):
                     multiplied(Landing(part).data, factor),
                     landing.data if owner == self._rank else None,
                     root=self._ranks[owner],
-                    **options(landing.data),
+                    **terms.of(landing.data),
                 )
                 for landing, inputs in zip(landings, input_lists, strict=True)
                 for owner, part in enumerate(inputs)
                 if part.numel()
             ]
 
-        return self._calls.start("reduce_scatter", post, outputs, divisor=divisor_of(opts, outputs, self.size()))
+        divisor = divisor_of(opts, outputs, self.size())
+        return self._calls.start("reduce_scatter", post, outputs, terms=terms, divisor=divisor)
 
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Set ``output`` to the combination of every rank's own share of ``tensor``."""
@@ -150,7 +153,7 @@ class MltProcessGroup(DataMovement):
 
     def _reduce_scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Any], opts: Any) -> Any:
         """Of inputs that are tensors, or lists of one tensor for each rank."""
-        options = self._options(opts, reduction_of(opts, outputs, "reduce_scatter"), self._allowed)
+        terms = self._terms(opts, outputs, "reduce_scatter", self._allowed)
         factor = factor_of(opts, "reduce_scatter")
 
         def given(tensor: Any) -> Any:
@@ -160,14 +163,14 @@ class MltProcessGroup(DataMovement):
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
-                self._context.post_reduce_scatter(landing.data, given(tensor), **options(landing.data))
+                self._context.post_reduce_scatter(landing.data, given(tensor), **terms.of(landing.data))
                 for landing, tensor in zip(landings, inputs, strict=True)
                 if landing.data.numel()
             ]
 
         divisor = divisor_of(opts, outputs, self.size())
         uses = list(leaves(inputs))
-        return self._calls.start("reduce_scatter", post, outputs, also_uses=uses, divisor=divisor)
+        return self._calls.start("reduce_scatter", post, outputs, also_uses=uses, terms=terms, divisor=divisor)
 
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
@@ -223,22 +226,12 @@ class MltProcessGroup(DataMovement):
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _options(
-        self, opts: Any, reduction: str, allowed: Allowance = EXACT
-    ) -> Callable[[torch.Tensor], dict[str, Any]]:
-        """Arguments of the transport's reduction of a tensor, made when it is posted; it may lose what the caller of
-        this allows now, else ``allowed``."""
-        seconds, allowed = self._seconds(opts), current_allowance(allowed) if reduction in LOSSY else EXACT
-
-        def options(tensor: torch.Tensor) -> dict[str, Any]:
-            from mlt import Reduction  # loads the native library, which importing torch must not
-
-            found = {"op": Reduction[reduction], "ranks": self._ranks, "stream": self.stream, "timeout": seconds}
-            if tensor.is_floating_point():
-                found |= {"loss_bound": allowed.bound, "layer": allowed.layer, "layers": allowed.layers}
-            return found
-
-        return options
+    def _terms(self, opts: Any, tensors: Sequence[Any], name: str, allowed: Allowance = EXACT) -> Terms:
+        """Of the reduction that ``opts`` asks for; it may lose what the caller of this allows now, else ``allowed``."""
+        reduction = reduction_of(opts, tensors, name)
+        may_lose = reduction in LOSSY and any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+        allowed = current_allowance(allowed) if may_lose else EXACT
+        return Terms(reduction, self._ranks, self.stream, self._seconds(opts), allowed)
 
     def _sparse_all_reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
         if any(tensor.layout != torch.sparse_coo or tensor.device.type != "cpu" for tensor in tensors):

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from mlt._gradients.loss import Allowance
 
 # Names of mlt.Reduction, whose import would load the native library: importing torch must not.
 _NAMES: Final[dict[Any, str]] = {
@@ -52,6 +53,35 @@ def reduction_of(opts: Any, tensors: Sequence[torch.Tensor], call: str) -> str:
             raise TypeError(f"mlt {call}: AVG of integers and other tensors in one call; make it two")
         return "SUM"  # divided here, by divisor_of
     return name
+
+
+class Terms:
+    """How the transport reduces the tensors of one call, and what they may lose. ``observe``: gets each completion."""
+
+    def __init__(
+        self, reduction: str, ranks: Sequence[int], stream: int, seconds: float | None, allowed: Allowance
+    ) -> None:
+        self._reduction = reduction
+        self._ranks = ranks
+        self._stream = stream
+        self._seconds = seconds
+        self._allowed = allowed
+        self.observe = allowed.observe
+
+    def of(self, tensor: torch.Tensor) -> dict[str, Any]:
+        """Arguments of the reduction of ``tensor``, as it is posted."""
+        from mlt import Reduction  # loads the native library, which importing torch must not
+
+        found = {
+            "op": Reduction[self._reduction],
+            "ranks": self._ranks,
+            "stream": self._stream,
+            "timeout": self._seconds,
+        }
+        if tensor.is_floating_point():
+            allowed = self._allowed
+            found |= {"loss_bound": allowed.bound, "layer": allowed.layer, "layers": allowed.layers}
+        return found
 
 
 def divisor_of(opts: Any, tensors: Sequence[torch.Tensor], size: int) -> int:

@@ -6,10 +6,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mlt._shared.counts import count_of
 from mlt._shared.units import format_loss, format_size, format_time
+
+if TYPE_CHECKING:
+    from mlt import Completion
 
 DEFAULT_HISTORY: Final = 100_000
 
@@ -64,6 +67,49 @@ class StepStatistics:
             f"{format_time(self.sync_seconds)}, {format_time(self.exposed_seconds)} of them exposed; "
             f"{format_loss(self.loss_fraction)} lost, {repaired} repaired"
         )
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What reductions that may lose have cost this rank so far.
+
+    ``reductions`` ended, of tensors of ``bytes`` in all; ``missing_bytes`` of what other ranks sent for them did not
+    arrive, within the loss bound; ``repairs`` segments were sent again.
+    """
+
+    reductions: int = 0
+    bytes: int = 0
+    missing_bytes: int = 0
+    repairs: int = 0
+
+    @property
+    def loss_fraction(self) -> float:
+        """``missing_bytes`` over ``bytes``. Of many ranks it may exceed the bound, which holds for each hop."""
+        return self.missing_bytes / self.bytes if self.bytes else 0.0
+
+
+class LossCount:
+    """Counts the losses of reductions. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._total = Losses()
+
+    def add(self, done: Completion) -> None:
+        """Count a reduction that ended."""
+        with self._lock:
+            total = self._total
+            self._total = Losses(
+                total.reductions + 1,
+                total.bytes + done.bytes,
+                total.missing_bytes + done.missing_bytes,
+                total.repairs + done.repairs,
+            )
+
+    def total(self) -> Losses:
+        """All so far."""
+        with self._lock:
+            return self._total
 
 
 class OpenStep:

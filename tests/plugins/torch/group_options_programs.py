@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -77,9 +78,11 @@ def calls(group: dist.ProcessGroup) -> dict[str, float]:
 
 
 def lossy_default_group(bound: str) -> Any:
-    dist.init_process_group("mlt", pg_options=mlt.torch.Options(loss_bound=bound))
+    options = mlt.torch.Options(loss_bound=bound)
+    dist.init_process_group("mlt", pg_options=options)
     plain = dist.new_group()
-    told = {"with": calls(dist.group.WORLD), "without": calls(plain)}
+    told: dict[str, Any] = {"with": calls(dist.group.WORLD), "without": calls(plain)}
+    told["losses"] = asdict(options.losses)
     with mlt.torch.lossy(0.2):  # without options of its own, as ever
         dist.all_reduce(inside := ones(), group=plain)
     return told | {"lossy": short(inside, SIZE)}
@@ -87,9 +90,11 @@ def lossy_default_group(bound: str) -> Any:
 
 def lossy_new_group(bound: float) -> Any:
     dist.init_process_group("mlt")
-    group = dist.new_group(backend="mlt", pg_options=mlt.torch.Options(loss_bound=bound))
+    options = mlt.torch.Options(loss_bound=bound)
+    group = dist.new_group(backend="mlt", pg_options=options)
     assert group.options.loss_bound == bound
-    return {"with": calls(group), "without": calls(dist.group.WORLD)}
+    told = {"with": calls(group), "without": calls(dist.group.WORLD)}
+    return told | {"losses": asdict(options.losses)}
 
 
 def error_of(call: Callable[[], object]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlt.torch
@@ -13,8 +15,10 @@ import torch.distributed as dist
 from checks import assert_names, names
 from job import answers, run_job
 from mlt.torch import group_options
-from mlt.torch.group_options import options_of
+from mlt.torch.group_options import allowance_of, options_of
 from torch._C._distributed_c10d import Backend
+
+from mlt._gradients.statistics import Losses
 
 PROGRAMS = Path(__file__).with_name("group_options_programs.py")
 WORKERS = 3
@@ -31,6 +35,14 @@ def check_calls(told: list[dict[str, Any]], bound: float) -> None:
     assert len({rank["digest"] for rank in told}) == 1
 
 
+def check_losses(told: list[dict[str, Any]]) -> None:
+    """Of the calls on floating point: five all-reduces, a mean, one element, and two reduce-scatters."""
+    assert {rank["reductions"] for rank in told} == {9}
+    all_reduces, inputs_of_reduce_scatters = 4 + 8 + 2 + 2 + 4 + 4, 2 * WORKERS * 4
+    assert {rank["bytes"] for rank in told} == {(1 << 20) * (all_reduces + inputs_of_reduce_scatters) + 4}
+    assert all(rank["missing_bytes"] > 0 and rank["repairs"] > 0 for rank in told)
+
+
 def short_shares(told: list[dict[str, Any]], name: str) -> float:
     return sum(share for rank in told for call, share in rank.items() if call.startswith(name))
 
@@ -44,6 +56,7 @@ def test_loss_bound__holds_for_this_groups_sums_and_for_nothing_else(program: st
     for name in ("all_reduce", "reduce_scatter"):
         assert short_shares([rank["with"] for rank in told], name) > 0.0, name
     check_calls([rank["without"] for rank in told], 0.0)
+    check_losses([rank["losses"] for rank in told])
     if program == "lossy_default_group":
         assert 0.0 < max(rank["lossy"] for rank in told) <= (WORKERS - 1) * 0.2
 
@@ -77,6 +90,23 @@ def test_options__are_torchs_and_may_be_copied() -> None:
         assert (one.loss_bound, one.backend, str(one)) == (0.01, "mlt", "Options(loss_bound=0.01)")
     with pytest.raises(AttributeError):
         options.loss_bound = 0.5  # type: ignore[misc]
+
+
+def test_losses__are_counted_from_every_thread_and_start_at_0() -> None:
+    options = mlt.torch.Options(loss_bound="1%")
+    assert options.losses == Losses()
+    assert options.losses.loss_fraction == 0.0
+    done: Any = SimpleNamespace(bytes=100, missing_bytes=3, repairs=2)
+    observe = allowance_of(options).observe
+    assert observe is not None
+    threads = [threading.Thread(target=lambda: [observe(done) for _ in range(100)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert options.losses == Losses(400, 40_000, 1_200, 800)
+    assert options.losses.loss_fraction == 0.03
+    assert allowance_of(mlt.torch.Options()).observe is None  # exact
 
 
 def test_options_of__are_exact_without_any_and_never_anothers() -> None:
