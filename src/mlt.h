@@ -261,9 +261,9 @@ struct CollectiveOptions {
 enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, kOr, kXor };
 inline constexpr std::uint8_t kReductionCount = 8;
 
-// How an all-reduce or a broadcast carries the tensors (docs/collectives.md). kAutomatic: by the group's size, the
-// tensor's and the loss bound. An all-reduce has all but kChain, and all but kRing lose nothing, whatever the bound. A
-// broadcast has kDirect and kChain.
+// How an all-reduce, broadcast or reduce carries the tensors (docs/collectives.md). kAutomatic: by the group's size,
+// the tensor's and the loss bound. An all-reduce has all but kChain, and all but kRing lose nothing, whatever the
+// bound. A broadcast or reduce has kDirect and kChain, which loses nothing either.
 enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving, kChain };
 inline constexpr std::uint8_t kAlgorithmCount = 6;
 
@@ -338,6 +338,7 @@ struct ReduceOptions : CollectiveOptions {
   std::span<std::byte> output;  // at the root only; may be the input
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;
+  Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
 // Part i of the root's input, at member i.

@@ -78,8 +78,9 @@ enum {
   MLT_XOR = 7
 };
 
-/* How an all-reduce or a broadcast carries the tensors. AUTOMATIC: by their size, the group's and the loss bound. An
- * all-reduce has all but CHAIN, and all but RING lose nothing, whatever the bound. A broadcast has DIRECT and CHAIN. */
+/* How an all-reduce, broadcast or reduce carries the tensors. AUTOMATIC: by their size, the group's and the loss bound.
+ * An all-reduce has all but CHAIN, and all but RING lose nothing, whatever the bound. A broadcast or reduce has DIRECT
+ * and CHAIN, which loses nothing either. */
 enum {
   MLT_ALGORITHM_AUTOMATIC = 0,
   MLT_ALGORITHM_DIRECT = 1,
@@ -212,7 +213,7 @@ typedef struct mlt_collective_options {
   uint32_t layer;
   uint32_t layers;    /* 0: 1 */
   uint16_t root;      /* gather, broadcast, reduce and scatter */
-  uint16_t algorithm; /* all-reduce and broadcast: the same on every rank */
+  uint16_t algorithm; /* all-reduce, broadcast, reduce: the same on every rank */
   /* All-reduce and broadcast, instead of output: tensors that are carried as one, in this order, through memory of the
    * library's, unless there is only one. They change then only if the collective succeeds. The ranks compare the sum of
    * their sizes, not each. */

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlt.job.configuration import JobConfig
 
 
-# Names of an all-reduce's algorithms, and of a broadcast's.
+# Names of an all-reduce's algorithms, and of a broadcast's and a reduce's.
 ALGORITHMS = ("direct", "central", "ring", "halving")
 ROOTED_ALGORITHMS = ("direct", "chain")
 
@@ -331,6 +331,7 @@ class GroupCollectives:
         *,
         op: Reduction = Reduction.MEAN,
         root: int = 0,
+        algorithm: str | None = None,
         loss_bound: float = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
@@ -343,9 +344,12 @@ class GroupCollectives:
         """Start reducing all ranks' inputs at rank ``root``, whose ``output`` receives the result.
 
         ``input`` has the same size on every rank. ``output``: on the root only, of that size; it may be the ``input``.
-        Terms are combined in group order, once all have arrived, in memory of ``n - 1`` times the tensor; float16 and
-        bfloat16 are rounded once. ``loss_bound`` applies to each input, for a SUM or MEAN of floating point only; a
-        missing term counts as zero, and a mean divides by those that arrived. Otherwise as ``post_all_reduce``.
+        ``algorithm``: "chain", each rank combines its tensor with what arrives and passes it on to the next, in up to
+        8 MiB of memory, and float16 and bfloat16 are rounded at each; or "direct", each sends it to the root, which
+        combines the terms in group order, in memory of ``n - 1`` times the tensor, and rounds once. None chooses by the
+        size and the bound, equal on every rank. ``loss_bound`` applies to each input, for a SUM or MEAN of floating
+        point only; a chain loses nothing, otherwise a missing term counts as zero, and a mean divides by those that
+        arrived. Otherwise as ``post_all_reduce``.
 
         >>> largest = np.zeros(2, int)
         >>> started = (rank_0.post_reduce(np.array([1, 5]), largest, op=Reduction.MAX),
@@ -360,6 +364,7 @@ class GroupCollectives:
             output,
             root,
             op,
+            _algorithm(algorithm, ROOTED_ALGORITHMS),
             *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "reduce")

@@ -152,15 +152,15 @@ void register_collectives(py::class_<EngineHandle>& engine) {
       .def(
           "post_reduce",
           [](EngineHandle& self, py::handle input, py::handle output, std::int64_t root, Reduction reduction,
-             Ranks ranks, std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
-             std::int64_t timeout_ns, std::string dtype, bool check_finite) {
-            return self.post_reduce(input, output, root, reduction,
+             Algorithm algorithm, Ranks ranks, std::uint32_t stream, double loss_bound, std::uint32_t layer,
+             std::uint32_t layers, std::int64_t timeout_ns, std::string dtype, bool check_finite) {
+            return self.post_reduce(input, output, root, reduction, algorithm,
                                     CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns,
                                                         std::move(dtype), check_finite});
           },
-          py::arg("input"), py::arg("output"), py::arg("root"), py::arg("reduction"), py::arg("ranks"),
-          py::arg("stream"), py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"),
-          py::arg("dtype"), py::arg("check_finite") = false)
+          py::arg("input"), py::arg("output"), py::arg("root"), py::arg("reduction"), py::arg("algorithm"),
+          py::arg("ranks"), py::arg("stream"), py::arg("loss_bound"), py::arg("layer"), py::arg("layers"),
+          py::arg("timeout_ns"), py::arg("dtype"), py::arg("check_finite") = false)
       .def(
           "post_scatter",
           [](EngineHandle& self, py::handle output, py::handle input, std::int64_t root, Ranks ranks,

@@ -109,7 +109,7 @@ class EngineHandle {
   OperationId post_broadcast(py::handle tensor, std::int64_t root, Algorithm algorithm,
                              const CollectiveArguments& arguments);
   OperationId post_reduce(py::handle input, py::handle output, std::int64_t root, Reduction reduction,
-                          const CollectiveArguments& arguments);
+                          Algorithm algorithm, const CollectiveArguments& arguments);
   // `input` must be None except at the root.
   OperationId post_scatter(py::handle output, py::handle input, std::int64_t root,
                            const CollectiveArguments& arguments);

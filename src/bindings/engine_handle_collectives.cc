@@ -193,7 +193,7 @@ OperationId EngineHandle::post_broadcast(py::handle tensor, std::int64_t root, A
 }
 
 OperationId EngineHandle::post_reduce(py::handle input, py::handle output, std::int64_t root, Reduction reduction,
-                                      const CollectiveArguments& arguments) {
+                                      Algorithm algorithm, const CollectiveArguments& arguments) {
   Engine& target = engine();
   const std::string what = "reduce to rank " + std::to_string(root);
   ReduceOptions options;
@@ -201,6 +201,7 @@ OperationId EngineHandle::post_reduce(py::handle input, py::handle output, std::
   fill(options, what, arguments);
   lend_buffers(options, what, input, output, arguments.dtype);
   options.reduction = reduction;
+  options.algorithm = algorithm;
   return without_gil([&] { return target.post_reduce(options); });
 }
 

@@ -379,13 +379,15 @@ int mlt_post_broadcast(mlt_context* context, const mlt_collective_options* optio
 
 int mlt_post_reduce(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
   return c::collective(context, options, operation, __func__,
-                       {.input = true, .output = true, .root = true, .reduction = true}, &Engine::post_reduce,
+                       {.input = true, .output = true, .root = true, .reduction = true, .algorithm = true},
+                       &Engine::post_reduce,
                        [name = __func__](ReduceOptions& wanted, const mlt_collective_options& given) {
                          c::set_input(wanted, given, name);
                          c::set_output(wanted, given, name);
                          wanted.element = c::element_of(given.element, name);
                          wanted.root = given.root;
                          wanted.reduction = c::reduction_of(given, name);
+                         wanted.algorithm = c::algorithm_of(given, name);
                        });
 }
 

@@ -46,11 +46,14 @@ std::string check_algorithm(CollectiveAlgorithm requested, std::uint64_t ranks, 
          " bytes in all: use the ring or halving";
 }
 
-// PROTOCOL 22.6.1: A caller of a broadcast MAY name the algorithm. If it names none, a member MUST take the chain when
-//     the tensor has 65,536 bytes or more, else direct. A group of one rank takes direct, whatever its caller names.
-CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes) {
+// PROTOCOL 22.6.1: A caller of a broadcast or reduce MAY name the algorithm. If it names none, a member MUST take the
+//     chain when the tensor has 65,536 bytes or more, and the loss bound times its bytes is below 1,024, in float64;
+//     else direct. A group of one rank takes direct, whatever its caller names.
+CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes,
+                                        double loss_bound) {
   if (ranks == 1) return CollectiveAlgorithm::kDirect;
   if (requested != CollectiveAlgorithm::kAutomatic) return requested;
+  if (saves_by_loss(bytes, loss_bound)) return CollectiveAlgorithm::kDirect;
   return bytes >= kChainBytes ? CollectiveAlgorithm::kChain : CollectiveAlgorithm::kDirect;
 }
 

@@ -1,4 +1,4 @@
-// The algorithms of all-reduce and broadcast, and which one carries a call that names none: the one place of
+// The algorithms of all-reduce, broadcast and reduce, and which one carries a call that names none: the one place of
 // that choice. The other collectives have one each.
 //
 // Every rank chooses by the group's size, the tensor's bytes and the loss bound alone, so that all choose the same.
@@ -12,11 +12,11 @@ namespace mlt::collective {
 
 enum class CollectiveAlgorithm : std::uint8_t {
   kAutomatic = 0,  // of a request only: chosen_algorithm()
-  kDirect = 1,     // of both: collective/direct_allreduce.h, exchange.h
+  kDirect = 1,     // of all three: collective/direct_allreduce.h, exchange.h
   kCentral = 2,    // of an all-reduce: collective/central_allreduce.h
   kRing = 3,       // of an all-reduce: collective/ring_allreduce.h
   kHalving = 4,    // of an all-reduce: collective/halving_allreduce.h
-  kChain = 5,      // of a broadcast: collective/chain.h
+  kChain = 5,      // of a broadcast or reduce: collective/chain.h
 };
 inline constexpr std::uint8_t kCollectiveAlgorithmCount = 6;
 
@@ -66,8 +66,9 @@ CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, std::uint64_t ra
 // Why an all-reduce must not name the algorithm; empty if it may.
 std::string check_algorithm(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes);
 
-// The same of a broadcast, which is direct or a chain; `what`: the collective's name.
-CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes);
+// The same of a broadcast or reduce, which is direct or a chain; `what`: the collective's name.
+CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes,
+                                        double loss_bound);
 std::string check_rooted_algorithm(CollectiveAlgorithm requested, const std::string& what);
 
 }  // namespace mlt::collective

@@ -251,7 +251,7 @@ const char* collective_name(CollectiveKind kind) {
 //     all-reduce, 2 all-to-all, 3 gather, 4 all-gather, 5 reduce-scatter, 6 broadcast, 7 reduce, 8 scatter, 9 barrier),
 //     reduction (8; as in 22.2; 0 where there is none), root (16; 0 where there is none), sequence (32), bytes (64; in
 //     an all-to-all of what follows, else of the tensor or of a member's part), loss bound (float64), element type (8),
-//     algorithm (8; of an all-reduce or broadcast, as in 22.2; else 0), 48 zero bits.
+//     algorithm (8; of an all-reduce, broadcast or reduce, as in 22.2; else 0), 48 zero bits.
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
@@ -296,8 +296,9 @@ void Collective::on_received(const Stream&, std::uint32_t, const core::Completio
 
 CollectiveAlgorithm algorithm_of(const CollectiveRequest& request) {
   if (!has_algorithm(request.kind)) return CollectiveAlgorithm::kAutomatic;
-  if (request.kind == CollectiveKind::kBroadcast) {
-    return rooted_algorithm_of(request.algorithm, request.ranks.size(), request.output.size());
+  if (has_root(request.kind)) {
+    const std::size_t bytes = request.kind == CollectiveKind::kReduce ? request.input.size() : request.output.size();
+    return rooted_algorithm_of(request.algorithm, request.ranks.size(), bytes, request.loss_bound);
   }
   return algorithm_of(request.algorithm, request.ranks.size(), request.output.size(), request.loss_bound);
 }

@@ -37,7 +37,7 @@ constexpr bool has_root(CollectiveKind kind) {
 }
 // Whether a call may name the algorithm.
 constexpr bool has_algorithm(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast;
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce;
 }
 constexpr bool has_reduction(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
@@ -156,7 +156,7 @@ class Collective {
   virtual void on_received(const Stream& stream, std::uint32_t step, const core::Completion& completion);
   // Whether this send's receive may lose data: then segments are tagged by magnitude.
   virtual bool is_lossy(std::uint32_t step) const = 0;
-  // The stream whose sends a receive of `stream` may unblock; `stream` itself if none.
+  // The stream whose transfers the end of one of `stream` may unblock; `stream` itself if none.
   virtual std::size_t unlocks(std::size_t stream) const { return stream; }
   // Whether the last receive of `stream` may have unblocked the sends of every stream.
   virtual bool unlocks_all(std::size_t) const { return false; }

@@ -279,8 +279,10 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
       active.collective->on_received(stream, step, completion);
     }
   }
-  advance(now, active, index);
-  if (!stream.is_send) advance(now, active, active.collective->unlocks(index));
+  // Receives are the first streams: a send may pass on what one receives that is posted now.
+  const auto [first, second] = std::minmax({index, active.collective->unlocks(index)});
+  advance(now, active, first);
+  if (second != first) advance(now, active, second);
   if (!stream.is_send && active.collective->unlocks_all(index)) advance_all(now, active);
   settle(now, *active.group);
 }

@@ -186,7 +186,8 @@ void Exchange::on_received(const Stream&, std::uint32_t step, const core::Comple
                            [](std::uint32_t terms, bool is_missing) { return is_missing ? terms - 1 : terms; });
 }
 
-// PROTOCOL 22.3.4: A reduction MUST combine the members' terms in the order of the indices, and round the result once.
+// PROTOCOL 22.3.4: A reduction MUST combine the members' terms in the order of the indices, and round the result once,
+//     except in a chain (22.6.4).
 void Exchange::finish() {
   if (terms_.empty() || result_.empty()) return;
   const std::uint32_t element_bytes = wire::element_bytes(element_);

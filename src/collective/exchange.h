@@ -1,5 +1,6 @@
 // Collectives in which each part goes straight from the rank that has it to the ranks that need it: all-to-all, gather,
-// all-gather, reduce-scatter, broadcast, reduce, scatter and barrier. Long broadcasts are chains (collective/chain.h).
+// all-gather, reduce-scatter, broadcast, reduce, scatter and barrier. Long broadcasts and
+// reduces are chains (collective/chain.h).
 //
 // Parts are stored one after another in group order, or each in memory of its own (CollectiveRequest::input_parts).
 // The order of peers is rotated: at index j, a rank sends to the j-th rank after it and receives from the j-th before

@@ -225,6 +225,7 @@ OperationId Engine::post_reduce(const ReduceOptions& options) {
   collective::CollectiveRequest request =
       request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kReduce, options);
   request.reduction = engine::inner_reduction(options.reduction);
+  request.algorithm = engine::inner_algorithm(options.algorithm);
   request.root = options.root;
   return post(impl_->submitter, impl_->loop, std::move(request), options);
 }

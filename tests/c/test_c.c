@@ -242,6 +242,10 @@ static void collectives__have_the_right_results(void) {
   }
   on_both(mlt_post_reduce, options);
   CHECK(out[1][0] == 11 && out[1][1] == 24);
+  for (r = 0; r < 2; ++r) options[r].algorithm = MLT_ALGORITHM_CHAIN;
+  memset(out, 0, sizeof out);
+  on_both(mlt_post_reduce, options);
+  CHECK(out[1][0] == 11 && out[1][1] == 24);
 
   options[0] = collective_of(NULL, 0, out[0], sizeof out[0][0]);
   options[1] = collective_of(in[1], sizeof in[1], out[1], sizeof out[1][0]);
@@ -520,6 +524,7 @@ static void bad_posts__are_rejected_before_anything_starts(void) {
   group.algorithm = 6;
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 6");
   FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 6");
+  FAILS(mlt_post_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 6");
   FAILS(mlt_post_reduce_scatter(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
   group.algorithm = MLT_ALGORITHM_AUTOMATIC;
   group.tensors = &tensor;

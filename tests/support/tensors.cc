@@ -66,6 +66,16 @@ std::vector<float> halving_sum(const std::vector<std::vector<float>>& tensors, b
   return result;
 }
 
+std::vector<float> chain_sum(const std::vector<std::vector<float>>& tensors, std::size_t root, bool average) {
+  const std::size_t n = tensors.size();
+  std::vector<float> result = tensors[(root + 1) % n];
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    for (std::size_t hop = 2; hop <= n; ++hop) result[i] = tensors[(root + hop) % n][i] + result[i];
+    if (average) result[i] = result[i] * (1.0F / static_cast<float>(n));
+  }
+  return result;
+}
+
 std::vector<float> sum_by(collective::CollectiveAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
                           bool average) {
   switch (algorithm) {

@@ -21,6 +21,8 @@ std::vector<float> direct_sum(const std::vector<std::vector<float>>& tensors, bo
 // What recursive halving gives: each element at the one rank whose halves it stays in, the sums of stage j made of two
 // of the stage before.
 std::vector<float> halving_sum(const std::vector<std::vector<float>>& tensors, bool average);
+// What a reduce along a chain gives: summed from the rank after the root on, in the order of the ranks, the root last.
+std::vector<float> chain_sum(const std::vector<std::vector<float>>& tensors, std::size_t root, bool average);
 std::vector<float> sum_by(collective::CollectiveAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
                           bool average);
 // What an all-reduce without a loss bound gives.

@@ -318,6 +318,7 @@ class Engine:
         output: Any | None,
         root: int,
         reduction: Reduction,
+        algorithm: Algorithm,
         ranks: Sequence[int],
         stream: int,
         loss_bound: float,

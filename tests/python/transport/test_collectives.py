@@ -620,6 +620,58 @@ def test_broadcast__by_algorithms_that_differ_fails_naming_both_and_an_all_reduc
             contexts[0].post_broadcast(tensors[0], algorithm="ring")
 
 
+@pytest.mark.parametrize("algorithm", [None, *ROOTED_ALGORITHMS])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_reduce__by_each_algorithm_is_the_sum_at_the_root(algorithm: str | None, in_place: bool) -> None:
+    with local_job(4, faults=mlt.Faults(drop=0.02, seed=3)) as contexts:
+        for elements in (0, 1, 1_000, 1_400_001):
+            tensors = [np.arange(elements, dtype=np.int64) * (rank + 1) for rank in range(4)]
+            output = tensors[2] if in_place else np.zeros(elements, np.int64)
+            operations = [
+                context.post_reduce(
+                    tensors[rank],
+                    output if rank == 2 else None,
+                    op=Reduction.SUM,
+                    root=2,
+                    algorithm=algorithm,
+                )
+                for rank, context in enumerate(contexts)
+            ]
+            for operation in operations:
+                operation.wait(30)
+            assert (output == np.arange(elements) * 10).all()
+            for rank in (0, 1, 3):
+                assert (tensors[rank] == np.arange(elements) * (rank + 1)).all()
+
+
+def test_reduce__with_a_bound_that_may_save_a_packet_goes_directly_to_the_root() -> None:
+    with local_job(3, faults=mlt.Faults(drop=0.05, seed=3)) as contexts:
+        tensors = [np.ones(200_000, np.float32) for _ in contexts]
+        total = np.zeros_like(tensors[0])
+        outputs = [total, None, None]
+        sum_with_bound = {"op": Reduction.SUM, "loss_bound": 0.2}
+        operations = [contexts[i].post_reduce(tensors[i], outputs[i], **sum_with_bound) for i in range(3)]
+        missing = [operation.wait(30).missing_bytes for operation in operations]
+        assert total.sum(dtype=np.float64) == 600_000 - missing[0] // 4
+        operations = [
+            contexts[i].post_reduce(tensors[i], outputs[i], algorithm="chain", **sum_with_bound) for i in range(3)
+        ]
+        assert [operation.wait(30).missing_bytes for operation in operations] == [0, 0, 0]
+        assert (total == 3).all()
+
+
+def test_reduce__by_algorithms_that_differ_fails_naming_both_and_an_all_reduce_s_is_rejected() -> None:
+    with local_job(2) as contexts:
+        tensors = [np.ones(1_000, np.float32) for _ in contexts]
+        outputs = [np.zeros_like(tensors[0]), None]
+        operations = [contexts[i].post_reduce(tensors[i], outputs[i], algorithm=ROOTED_ALGORITHMS[i]) for i in range(2)]
+        for operation in operations:
+            with pytest.raises(mlt.SizeMismatchError, match=names("algorithm direct", "algorithm chain")):
+                operation.wait(10)
+        with pytest.raises(mlt.ConfigError, match="'ring'; expected one of direct, chain"):
+            contexts[0].post_reduce(tensors[0], outputs[0], algorithm="ring")
+
+
 def test_all_reduce__an_algorithm_that_does_not_exist_or_fit_is_rejected_before_the_group_sees_it() -> None:
     with local_job(2) as contexts:
         with pytest.raises(mlt.ConfigError, match="'tree'; expected one of direct, central, ring, halving"):

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/prng.h"
+#include "collective/chain.h"
 #include "sim/collective_hosts.h"
 #include "sim/scenarios/stream.h"
 #include "support/tensors.h"
@@ -313,6 +314,27 @@ TEST_CASE("collectives__a_chain_passes_on_what_it_is_still_receiving") {
   CHECK(took_ns < wire_ns(4) + (kRanks / 2.0 + 2.5) * kRoundTripNs);
 }
 
+// More pieces than a member holds, so that receives wait for sends.
+TEST_CASE("collectives__a_reduce_along_a_chain_passes_on_what_it_is_still_receiving") {
+  constexpr std::uint16_t kRanks = 6, kRoot = 2;
+  constexpr std::size_t kPieces = 2 * collective::kChainSlots;
+  Prng prng(3);
+  const std::size_t elements = kPieces * collective::kChainPieceBytes / sizeof(float);
+  auto tensors = test::random_tensors(prng, kRanks, elements);
+  const std::vector<float> expected = test::chain_sum(tensors, kRoot, true);
+  const double took_ns = call_ns(kRanks, tensors, [&](std::vector<float>& tensor) {
+    CollectiveRequest request;
+    request.operation = 1;
+    request.kind = CollectiveKind::kReduce;
+    request.root = kRoot;
+    request.input = std::as_bytes(std::span(tensor));
+    if (&tensor == &tensors[kRoot]) request.output = std::as_writable_bytes(std::span(tensor));
+    return request;
+  });
+  CHECK(tensors[kRoot] == expected);
+  CHECK(took_ns < wire_ns(kPieces) + (kRanks / 2.0 + 2.5) * kRoundTripNs);
+}
+
 // Nothing of them may be lost under these bounds either.
 TEST_CASE("collectives__small_all_reduces_are_the_reference_bit_for_bit_many_at_once") {
   for (std::uint64_t seed = 4'001; seed <= 4'150; ++seed) {
@@ -481,7 +503,8 @@ class DrawnCall {
     outputs_.assign(n, Words(has_parts_out() ? n * part_ : part_, 9));
     if (is_in_place()) outputs_ = inputs_;
     if (kind_ == CollectiveKind::kAllReduce) algorithm_ = kAlgorithms[prng.below(std::size(kAlgorithms))];
-    if (kind_ == CollectiveKind::kBroadcast) algorithm_ = kRooted[prng.below(std::size(kRooted))];
+    const bool is_rooted = kind_ == CollectiveKind::kBroadcast || kind_ == CollectiveKind::kReduce;
+    if (is_rooted) algorithm_ = kRooted[prng.below(std::size(kRooted))];
   }
 
   CollectiveRequest request(std::size_t member, core::OperationId operation) {

@@ -81,13 +81,20 @@ TEST_CASE("check_algorithm__rejects_what_is_unknown_or_would_take_too_much_memor
 
 TEST_CASE("rooted_algorithm_of__is_a_chain_for_long_tensors_unless_the_request_names_another") {
   for (const std::uint64_t ranks : {2U, 3U, 64U}) {
-    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes - 1) == kDirect);
-    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes) == kChain);
-    CHECK(rooted_algorithm_of(kDirect, ranks, kTebibyte) == kDirect);
-    CHECK(rooted_algorithm_of(kChain, ranks, 0) == kChain);
+    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes - 1, 0) == kDirect);
+    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes, 0) == kChain);
+    CHECK(rooted_algorithm_of(kDirect, ranks, kTebibyte, 0) == kDirect);
+    CHECK(rooted_algorithm_of(kChain, ranks, 0, 0) == kChain);
   }
-  CHECK(rooted_algorithm_of(kAutomatic, 1, kTebibyte) == kDirect);
-  CHECK(rooted_algorithm_of(kChain, 1, kTebibyte) == kDirect);
+  CHECK(rooted_algorithm_of(kAutomatic, 1, kTebibyte, 0) == kDirect);
+  CHECK(rooted_algorithm_of(kChain, 1, kTebibyte, 0) == kDirect);
+}
+
+// A chain loses nothing: it would not use the bound.
+TEST_CASE("rooted_algorithm_of__is_direct_where_a_bound_allows_a_segment_or_more_to_be_missing") {
+  CHECK(rooted_algorithm_of(kAutomatic, 4, 65'536, 1'023.0 / 65'536) == kChain);
+  CHECK(rooted_algorithm_of(kAutomatic, 4, 65'536, 1'024.0 / 65'536) == kDirect);
+  CHECK(rooted_algorithm_of(kChain, 4, 65'536, 0.5) == kChain);
 }
 
 TEST_CASE("check_rooted_algorithm__rejects_what_only_an_all_reduce_has_and_check_algorithm_the_chain") {
