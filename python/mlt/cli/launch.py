@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Annotated, Any
 
+import click
 import typer
 
 from mlt._shared import processes as supervisor
@@ -19,6 +20,8 @@ from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.demo.problem import DemoError
 from mlt.demo.processes import free_port_pair
+from mlt.errors import ConfigError
+from mlt.job import bpslaunch
 from mlt.job.configuration import MAX_RANKS
 from mlt.job.secret import own_secret
 
@@ -29,8 +32,21 @@ app = App(context={"allow_interspersed_args": False})
 
 @app.command()
 def launch(
-    command: Annotated[list[str], typer.Argument(help="Program of the workers, with its arguments.")],
-    workers: Annotated[int, typer.Option("--workers", "-n", min=1, max=MAX_RANKS, help="Number of workers.")] = 2,
+    ctx: typer.Context,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="Program of the workers, with its arguments.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            "-n",
+            min=1,
+            max=MAX_RANKS,
+            help="Number of workers, with --byteps of this host.",
+            show_default="2; with --byteps 1 per device",
+        ),
+    ] = None,
     services: Annotated[
         int, typer.Option("--services", "-s", min=0, max=MAX_RANKS - 1, help="Number of summation services.")
     ] = 0,
@@ -41,6 +57,14 @@ def launch(
             help="Time in seconds for the other ranks to end after one failed, and for services after all workers.",
         ),
     ] = 5.0,
+    byteps: Annotated[
+        bool,
+        typer.Option(
+            "--byteps",
+            help="Start this host's workers of a BytePS job, as bpslaunch does: by DMLC_ROLE, DMLC_NUM_WORKER, "
+            "DMLC_WORKER_ID, DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT.",
+        ),
+    ] = False,
 ) -> None:
     """Run COMMAND once per worker, and the summation services, until all have ended.
 
@@ -48,27 +72,33 @@ def launch(
     and MLT_JOB_SECRET; an existing secret is kept. Every output line begins with the rank. When a rank fails, the
     others are ended, and the exit status is that of the rank that failed first. Services that still wait after all
     workers have ended are ended too, with exit status 1: no worker joined the job.
+
+    With --byteps each worker also has BYTEPS_LOCAL_RANK and BYTEPS_LOCAL_SIZE; the host of rank 0 is DMLC_PS_ROOT_URI,
+    and between hosts the secret must be set. With DMLC_ROLE scheduler or server, the command ends at once with status
+    0, because mlt needs none.
     """
-    ranks = workers + services
-    names = [f"rank {rank}" if rank < workers else f"service {rank - workers} (rank {rank})" for rank in range(ranks)]
-    try:
-        shared = {
-            "WORLD_SIZE": str(workers),
-            "LOCAL_WORLD_SIZE": str(workers),
-            "MASTER_ADDR": HOST,
-            "MASTER_PORT": str(free_port_pair(HOST)),
-            "MLT_SERVICES": str(services),
-            "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
-            **own_secret(os.environ),
-        }
-    except DemoError as error:
-        _say(str(error))
-        raise typer.Exit(1) from None
+    if byteps and services:
+        raise typer.BadParameter("BytePS's workers sum among themselves; leave it out", param_hint="--services")
+    if byteps:
+        _end_if_without_workers()
+    if not command:
+        raise _MissingCommandError(ctx)
+    if (problem := unrunnable(command[0])) is not None:
+        status, text = problem
+        _say(text)
+        raise typer.Exit(status)
+    own = _workers_of_byteps(workers) if byteps else _ranks_here(2 if workers is None else workers, services)
+    workers = len(own) - services
+    first = int(own[0]["RANK"])
+    names = [
+        f"rank {first + rank}" if rank < workers else f"service {rank - workers} (rank {rank})"
+        for rank in range(len(own))
+    ]
     guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
     def start(rank: int, **options: Any) -> subprocess.Popen[bytes]:
         inherited = {name: value for name, value in os.environ.items() if name != "MLT_RENDEZVOUS_PORT"}
-        environment = {**inherited, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        environment = {**inherited, **own[rank]}
         service = [sys.executable, "-m", "mlt.cli.main", "serve", "--quiet"]
         words = command if rank < workers else service
         try:
@@ -77,10 +107,6 @@ def launch(
             # Without the cause: its frames hold the job's secret.
             raise _CannotStartError(f"{names[rank]}: cannot start {words[0]!r}: {_why(error)}") from None
 
-    if (problem := unrunnable(command[0])) is not None:
-        status, text = problem
-        _say(text)
-        raise typer.Exit(status)
     told: list[str] = []
 
     def failed(ending: supervisor.Ending) -> None:
@@ -89,7 +115,14 @@ def launch(
 
     try:
         with supervisor.interruptible():
-            outcome = supervisor.run(names, start, grace=grace, services=services, failed=failed)
+            outcome = supervisor.run(
+                names,
+                start,
+                grace=grace,
+                write=lambda rank, line: supervisor.to_stdout(first + rank, line),
+                services=services,
+                failed=failed,
+            )
     except _CannotStartError as error:
         _say(str(error))
         raise typer.Exit(NOT_EXECUTABLE) from None
@@ -109,6 +142,61 @@ def launch(
         elif ending.code and ending.name not in told:
             _say(f"{ending.name} {ending}")
     raise typer.Exit(outcome.code)
+
+
+def _ranks_here(workers: int, services: int) -> list[dict[str, str]]:
+    """The variables of each rank of a job of this machine alone."""
+    try:
+        shared = {
+            "WORLD_SIZE": str(workers),
+            "LOCAL_WORLD_SIZE": str(workers),
+            "MASTER_ADDR": HOST,
+            "MASTER_PORT": str(free_port_pair(HOST)),
+            "MLT_SERVICES": str(services),
+            **_for_all(),
+            **own_secret(os.environ),
+        }
+    except DemoError as error:
+        _say(str(error))
+        raise typer.Exit(1) from None
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers + services)]
+
+
+def _end_if_without_workers() -> None:
+    """End the command where BytePS would start its scheduler or a server."""
+    try:
+        role = bpslaunch.role(os.environ)
+    except ConfigError as error:
+        _say(str(error))
+        raise typer.Exit(2) from None
+    if role in ("scheduler", "server"):
+        _say(f"DMLC_ROLE is {role}: mlt needs none, the workers sum among themselves; nothing was started")
+        raise typer.Exit(0)
+
+
+def _workers_of_byteps(workers: int | None) -> list[dict[str, str]]:
+    """The variables of each worker of this host."""
+    try:
+        found = bpslaunch.environments(os.environ, workers)
+        if len(found) == int(found[0]["WORLD_SIZE"]):  # of this host alone
+            here = {"MASTER_ADDR": HOST, "MASTER_PORT": str(free_port_pair(HOST)), **own_secret(os.environ)}
+            found = [{**here, **one} for one in found]
+    except (ConfigError, DemoError) as error:
+        _say(str(error))
+        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+    return [{**_for_all(), **one} for one in found]
+
+
+def _for_all() -> dict[str, str]:
+    return {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
+
+
+class _MissingCommandError(click.UsageError):
+    """As of an argument that is always required; a host without workers needs none."""
+
+    def __init__(self, ctx: Any) -> None:
+        super().__init__("Missing argument 'COMMAND'.", ctx)
+        self.param = next(one for one in ctx.command.params if one.name == "command")
 
 
 class _CannotStartError(Exception):

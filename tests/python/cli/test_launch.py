@@ -16,6 +16,7 @@ import typer
 from checks import assert_names, until
 
 import mlt.cli
+from mlt.demo.processes import free_port_pair
 
 pytest.importorskip("mlt._core")
 MLT = [sys.executable, "-m", "mlt.cli.main", "launch"]
@@ -213,3 +214,78 @@ def test_apps__show_no_locals_in_tracebacks() -> None:
     assert source.count("typer.Typer(") == 0
     assert source.count("(typer.Typer)") == source.count("pretty_exceptions_show_locals=False") == 1
     assert seen > 0
+
+
+def byteps_host(**changed: str) -> dict[str, str]:
+    """The variables of a host of a job of BytePS; those of other launchers are empty."""
+    others = dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NVIDIA_VISIBLE_DEVICES"), "")
+    return {**others, "DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "1", "DMLC_WORKER_ID": "0", **changed}
+
+
+def test_launch_byteps__the_workers_of_one_host_form_a_job() -> None:
+    done = launch("--byteps", sys.executable, "-c", SUM, **byteps_host(NVIDIA_VISIBLE_DEVICES="0,1,2"))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] sum 6.0 {rank} 3" for rank in range(3)]
+
+
+def test_launch_byteps__two_hosts_form_a_job() -> None:
+    program = (
+        "import os\nfrom mlt._named import byteps\nbyteps.init()\n"
+        "print(byteps.rank(), byteps.size(), os.environ['BYTEPS_LOCAL_RANK'], os.environ['BYTEPS_LOCAL_SIZE'], "
+        "os.environ['DMLC_WORKER_ID'], flush=True)\nbyteps.shutdown()"
+    )
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
+    hosts = byteps_host(
+        DMLC_NUM_WORKER="2",
+        DMLC_PS_ROOT_URI="127.0.0.1",
+        DMLC_PS_ROOT_PORT=str(free_port_pair()),
+        MLT_JOB_SECRET="0123456789abcdef" * 4,
+    )
+    words = [*MLT, "--byteps", "-n", "2", sys.executable, "-c", program]
+    processes = [
+        subprocess.Popen(
+            words,
+            env={**inherited, **hosts, "DMLC_WORKER_ID": str(host)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for host in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    for host, output in enumerate(outputs):
+        assert sorted(output.splitlines()) == [
+            f"[{2 * host + local}] {2 * host + local} 4 {local} 2 {host}" for local in range(2)
+        ]
+
+
+@pytest.mark.parametrize("role", ["scheduler", "server"])
+@pytest.mark.parametrize("command", [(), ("no-such-program-of-anybody",)])
+def test_launch_byteps__a_scheduler_or_server_is_not_needed(role: str, command: tuple[str, ...]) -> None:
+    done = launch("--byteps", *command, **byteps_host(DMLC_ROLE=role))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert_names(done.stderr, f"DMLC_ROLE is {role}", "mlt needs none", "nothing was started")
+
+
+@pytest.mark.parametrize(
+    ("words", "changed", "facts"),
+    [
+        (("--byteps", "true"), {"DMLC_ROLE": ""}, ("DMLC_ROLE is ''", "worker")),
+        (("--byteps", "true"), {"DMLC_WORKER_ID": ""}, ("DMLC_WORKER_ID", "is not set")),
+        (("--byteps", "true"), {"DMLC_NUM_WORKER": "2"}, ("DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT", "are not set")),
+        (("--byteps", "-s", "1", "true"), {}, ("--services", "leave it out")),
+        (("--byteps",), {}, ("Missing argument", "COMMAND")),
+    ],
+)
+def test_launch_byteps__what_is_missing_or_wrong_is_named(
+    words: tuple[str, ...], changed: dict[str, str], facts: tuple[str, ...]
+) -> None:
+    done = launch(*words, **byteps_host(**changed))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert_names(done.stderr, *facts)
