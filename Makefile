@@ -69,8 +69,13 @@ build/.clang: tools/install_system_packages.sh
 	bash tools/install_system_packages.sh clang
 	@touch $@
 
+# Changes when TORCH does: then that build replaces the one that is there.
+$(VENV)/.torch-choice: $(VENV)/.created FORCE
+	@echo "$(TORCH)" | cmp -s - $@ || echo "$(TORCH)" >$@
+FORCE:
+
 # torch first: later requirements then use this build instead of downloading another one.
-$(VENV)/.torch: $(VENV)/.created
+$(VENV)/.torch: $(VENV)/.torch-choice
 	@echo "mlt: installs $(TORCH), a large download (TORCH=... chooses another build)"
 	$(PYTHON) tools/pulse.py "installs $(TORCH)" $(BIN)/python -m pip install "$(TORCH)" numpy
 	@touch $@

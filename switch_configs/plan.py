@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -224,9 +225,10 @@ class _Resolver:
         moved = abs(result - value) * 100 / value
         # Even an exact percent of an odd buffer is rounded, by less than a byte.
         if moved > self.policy.rounding_tolerance_percent and abs(result - value) > 1:
+            enough = math.ceil(moved * 1e4) / 1e4  # what it names is enough
             self.problems.append(
-                f"{what} = {value} B would become {result} B ({moved:.1f}% off): this target takes {grain}. Way out: "
-                f"use a multiple of it, or set rounding_tolerance_percent to at least {moved:.1f}"
+                f"{what} = {value} B would become {result} B ({enough:g}% off): this target takes {grain}. Way out: "
+                f"use a multiple of it, or set rounding_tolerance_percent to at least {enough:g}"
             )
         elif detect and result != value:
             self.notes.append(f"{what}: {value} B is {result} B here ({grain})")

@@ -26,7 +26,7 @@ std::string failure_text(std::uint16_t rank, const std::string& what, const core
              ", or raise the timeout";
     case core::CompletionStatus::kCancelled:
       return text + "cancelled by this rank, or by " + other + ", whose " + (is_send ? "receive" : "send") +
-             " was cancelled or timed out";
+             " was cancelled, timed out or failed: the error there has the cause";
     case core::CompletionStatus::kComplete:
     case core::CompletionStatus::kWithinBound:
     case core::CompletionStatus::kDeadline:

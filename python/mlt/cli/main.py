@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 FIRST_STEPS = (
     ("mlt doctor", "Check this host, in two seconds"),
     ("mlt perf --local", "Measure mlt between two processes of this host"),
-    ("mlt launch -n 2 python train.py", "Run a program as a job of two ranks on this host"),
+    ("mlt launch -n 2 python train.py", "Run a program of yours as a job of two ranks on this host"),
     ("mlt testbed run --hosts 2 --loss 1% -- python train.py", "Run it over an emulated network with loss"),
     ("mlt demo", "Train a model with and without packet loss; needs the extra demo"),
 )

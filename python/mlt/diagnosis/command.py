@@ -144,9 +144,8 @@ def _connect(host: str, port: int, settings: Settings) -> socket.socket:
 
 def _unreachable(host: str, port: int, error: OSError) -> Finding:
     if isinstance(error, socket.gaierror):
-        return Finding(
-            "problem", f"{host} does not resolve ({error.strerror})", f"getent hosts {host}, or give its address"
-        )
+        return Finding("problem", f"{host} does not resolve ({error.strerror})",
+                       f"getent hosts {host}, or give its address (hosts of a testbed have no names)")  # fmt: skip
     if isinstance(error, ConnectionRefusedError):
         return Finding("problem", f"TCP to {host} port {port} is refused: there is no listener",
                        f"run mlt doctor --serve --port {port} on {host}")  # fmt: skip

@@ -252,5 +252,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def _interface(name: str) -> str:
     known = [one for _, one in socket.if_nameindex()]
     if name and name not in known:
-        raise ConfigError(f"{name!r} is not an address or interface of this host, which has {', '.join(known)}")
+        raise ConfigError(
+            f"{name!r} is not an address or interface of this host, which has {', '.join(known)}; a number of paths or "
+            "a file would do too"
+        )
     return name

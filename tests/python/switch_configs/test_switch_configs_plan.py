@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from checks import names
 from mlt.switch_configs.capabilities import Feature
@@ -66,6 +68,15 @@ def test_plan__a_threshold_between_units_is_rejected_without_tolerance() -> None
     assert detect is not None
     assert detect.min_bytes == 32768
     assert plan(policy, target("linux")).queues[1].random_detect is not None
+
+
+@pytest.mark.parametrize("threshold", ["33000", "36868"])
+def test_plan__the_tolerance_that_the_rejection_names_is_enough(threshold: str) -> None:
+    with pytest.raises(CannotExpressError) as rejection:
+        plan(small(s1=threshold), target("nxos"))
+    (needed,) = re.findall(r"rounding_tolerance_percent to at least ([\d.]+)", str(rejection.value))
+    assert float(needed) > 0
+    plan(small(s1=threshold, extra=f"rounding_tolerance_percent: {needed}"), target("nxos"))
 
 
 def test_plan__an_unknown_feature_in_accept_is_rejected() -> None:
