@@ -169,7 +169,7 @@ def test_expand_ports__a_name_may_hold_zero_and_a_dash() -> None:
 def test_rounding__red_is_rounded_up_to_64_cells_and_checked_after() -> None:
     policy = small(s1="40960")
     refusal = problems(policy, "sonic@mlnx-sn2100")
-    assert_names(refusal, "front = 40960 B", "43008 B", "5.0%")
+    assert_names(refusal, "front = 40960 B", "43008 B", "5% off")
     assert "6144 B (RED of NVIDIA (Mellanox) SN2100)" in refusal
     near = small(s1="40960", extra="rounding_tolerance_percent: 5")
     for spec, low in (("sonic@mlnx-sn2100", 43008), ("cumulus@sn2100", 43008), ("onyx@sn2100", 43008)):
