@@ -13,6 +13,7 @@ from checks import names
 from test_import_layers import MODULES
 
 import mlt
+from mlt._named import byteps
 from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.job import launchers, rendezvous
@@ -42,6 +43,11 @@ def job(environ: Environ) -> object:
 
 def place(others: Mapping[str, str]) -> Read:
     return lambda environ: launchers.place(full(environ, others))
+
+
+def byteps_job(environ: Environ) -> object:
+    byteps.check_environment(full(environ))
+    return None
 
 
 def context_options(environ: Environ) -> object:
@@ -127,6 +133,7 @@ FORMS: dict[str, Number | Time] = {
     "DMLC_PS_ROOT_PORT": Number(place(BYTEPS), **PORT),
     "BYTEPS_LOCAL_RANK": Number(place(BYTEPS), most=MAX_RANKS),
     "BYTEPS_LOCAL_SIZE": Number(place(BYTEPS), **SIZE),
+    "BYTEPS_ENABLE_ASYNC": Number(byteps_job, most=1),
     "HOROVOD_FUSION_THRESHOLD": Number(stall_settings),
     "HOROVOD_CACHE_CAPACITY": Number(stall_settings),
     "HOROVOD_STALL_CHECK_TIME_SECONDS": Time(stall_settings, is_zero_valid=True),
@@ -141,6 +148,7 @@ TEXTS = {
     "MLT_PATHS", "MLT_QOS_POLICY", "MLT_IO_THREADS", "MLT_IO_CPUS", "MLT_SWITCH_USER", "MLT_SWITCH_PASSWORD",
     "MLT_SWITCH_KEY", "MLT_SWITCH_VALIDATORS", "MLT_TESTBED", "MLT_TESTBED_HOST", "MLT_TESTBED_USER_NAMESPACE",
     "HOROVOD_TIMELINE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "DMLC_PS_ROOT_URI",
+    "DMLC_ROLE",
 }  # fmt: skip
 NAME = re.compile(
     r"(?:MLT|HOROVOD|OMPI|SLURM|DMLC|BYTEPS|SUDO)_[A-Z][A-Z_]*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_\w+"
