@@ -208,7 +208,7 @@ attacks: $(WHEEL_AND_TOOLS)
 # Half a minute, as root; CHAOS_ARGS="--seconds 600" is the long form.
 chaos: $(WHEEL_AND_TOOLS)
 	$(BIN)/cmake --preset default
-	$(BIN)/cmake --build --preset default --target mlt_chaos_judge mlt_chaos_wire mlt_chaos_clock
+	$(BIN)/cmake --build --preset default --target mlt_chaos_check mlt_chaos_wire mlt_chaos_clock
 	$(BIN)/python tools/chaos $(CHAOS_ARGS)
 
 # Three minutes; SUITE_ARGS="all_reduce -v": the tests with that in their names.

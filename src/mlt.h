@@ -95,7 +95,7 @@ struct Options {
   std::uint16_t ranks = 1;  // workers and services together
   std::uint64_t job = 0;    // hash of the job's name; ranks of another job are refused
   // Known to all ranks of the job and to nobody else, 16 bytes or more (docs/security.md); every connection proves it.
-  // Empty: loopback addresses only, unless `insecure`: then whoever reaches the port may join the job.
+  // Empty: loopback addresses only, unless `insecure`: then any process that reaches the port may join the job.
   std::string secret;
   bool insecure = false;
   std::string host = "127.0.0.1";          // address to bind, IPv4 or IPv6
@@ -146,7 +146,7 @@ inline constexpr SegmentTag kImportant = 0x08;
 inline constexpr SegmentTag kCritical = 0x10;
 
 // Options of operations have `lent`: whatever keeps their buffers alive. The operation keeps it, and its completion
-// gives it back to whoever takes that.
+// gives it back to the caller that takes the completion.
 struct SendOptions {
   std::uint16_t to = 0;
   std::uint64_t tag = 0;

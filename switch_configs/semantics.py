@@ -141,7 +141,7 @@ def findings(policy: Policy) -> list[Finding]:
     if policy.default.sharing == "weighted":
         found.append(
             Finding(
-                "warning", "no-strict-priority", "default", "weighted sharing gives up strict priority of front layers"
+                "warning", "no-strict-priority", "default", "weighted sharing has no strict priority of front layers"
             )
         )
     found += _accepted_targets(policy)

@@ -206,7 +206,7 @@ class Workshop:
     def _building(self, hunter: Hunter) -> list[str]:
         return ["cmake", "--build", str(self._folder / "build"), "--target", hunter.target, "-j", str(self._compilers)]
 
-    def judge(self, mutant: Mutant, hunters: list[Hunter]) -> Result:
+    def hunt(self, mutant: Mutant, hunters: list[Hunter]) -> Result:
         """Plant the fault, and run one hunter after another."""
         started = time.monotonic()
         result = Result(mutant, False, "", "nobody", 0)
@@ -289,10 +289,10 @@ def main() -> int:
     for number in range(jobs):
         workshops.put(Workshop(options.folder / str(number), max(1, (os.cpu_count() or 1) // jobs)))
 
-    def judge(mutant: Mutant) -> Result:
+    def hunt(mutant: Mutant) -> Result:
         workshop = workshops.get()
         try:
-            result = workshop.judge(mutant, hunters_of(options.hunter, mutant, options.seeds))
+            result = workshop.hunt(mutant, hunters_of(options.hunter, mutant, options.seeds))
         finally:
             workshops.put(workshop)
         verdict = f"caught at {result.shown_by} by {result.by}" if result.caught else f"SURVIVED: {result.by}"
@@ -300,7 +300,7 @@ def main() -> int:
         return result
 
     with ThreadPoolExecutor(jobs) as pool:
-        results = list(pool.map(judge, mutants))
+        results = list(pool.map(hunt, mutants))
     caught = sum(result.caught for result in results)
     print(f"{caught} of {len(results)} caught")
     if options.report:

@@ -157,7 +157,7 @@ def _meeting_point(store: Any, rank: int, size: int, seconds: float, own: str) -
             patience.ask(
                 lambda: (
                     f"rank {rank}: still waiting in torch's store for {_missing_text(store, rank, size, turn)} of "
-                    f"{size} (gives up {seconds:g} s after its start)"
+                    f"{size} (times out {seconds:g} s after its start)"
                 )
             )
             time.sleep(min(pause, left))

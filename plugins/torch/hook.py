@@ -216,7 +216,7 @@ class _Posting:
             _fail(self._future, self._name, error)
 
     def publish(self, result: Any) -> None:
-        """Whoever averages completes the future."""
+        """No result to publish: the caller that averages completes the future."""
 
 
 def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -6,7 +6,7 @@ torch's store serves only the rendezvous of ``init_process_group`` and the distr
 otherwise (``mlt.torch.group_options``). Gradients use the communication hook (``mlt.torch.hook``), which may allow
 loss.
 
-Every collective is one of the transport's. They, sends and receives need no thread: whoever waits for one drives the
+Every collective is one of the transport's. They, sends and receives need no thread: a waiting caller drives the
 transport. A sum of sparse tensors is three of them, one after another (``mlt.torch.sparse``). ``mlt.torch.group_calls``
 has the order in which calls start.
 """

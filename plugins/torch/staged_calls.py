@@ -55,7 +55,7 @@ class StagedWork(MltWork):
 
 
 class StagedReceive(dist.Work):
-    """A receive into a mirror; whoever waits first, or finds it complete, starts the copy to the device."""
+    """A receive into a mirror; the first thread that waits, or finds it complete, starts the copy to the device."""
 
     def __init__(self, work: Any, staged: Staged, tensor: torch.Tensor) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Tensors of an accelerator, staged through page-locked host memory, where the transport moves them.
 
 The copies run on streams of their own: those to the host wait for what the caller's stream holds when the call is made,
-those back for the transport, and whoever waits for the work makes its stream wait for them. The caller's thread blocks
-for neither. ``Device`` is what this needs of an accelerator; ``Cuda`` is the only one in the product. A machine without
+those back for the transport, and waiting for the work makes the stream wait for them. The caller's thread blocks for
+neither. ``Device`` is what this needs of an accelerator; ``Cuda`` is the only one in the product. A machine without
 one runs all of it with the stand-in of tests/plugins/torch/stand_in.py, whose copies come late on purpose.
 """
 

@@ -1,4 +1,4 @@
-"""``TransferWork``, torch.distributed's Work of operations that the transport carries out: whoever waits drives it.
+"""``TransferWork``, torch.distributed's Work of operations of the transport. The waiting thread drives it.
 
 ``Transfers``: the sends and receives of one process group."""
 
@@ -106,7 +106,7 @@ class TransferWork(dist.Work):
         return future
 
     def settle(self, seconds: float | None) -> None:
-        """Wait for the operations once; whoever comes second finds their outcome. Raises RuntimeError when too late."""
+        """Wait for the operations once; a second caller gets the same outcome. Raises RuntimeError when too late."""
         if self._is_settled:
             return
         until = None if seconds is None else time.monotonic() + seconds

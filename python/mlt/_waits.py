@@ -122,7 +122,7 @@ class ConnectWatch:
             texts.append(f"the TCP connection of {_shown(clients)} to {own.where}")
         if texts:
             logger.warning(
-                "rank %d: still waiting for %s (gives up %g s after the start). All ranks were there: let TCP pass to "
+                "rank %d: still waiting for %s (times out %g s after the start). All ranks were there: let TCP pass to "
                 "%s if a firewall blocks it; the system chooses such ports from net.ipv4.ip_local_port_range",
                 context.rank, ", and for ".join(texts), self._timeout,
                 "this port" if len(targets) + bool(clients) == 1 else "these ports",

@@ -323,7 +323,7 @@ void Collectives::set_timer(Active& active, TimeNs at) {
 bool Collectives::is_over(const Active& active) const {
   if (active.outstanding > 0) return false;
   if (active.failed) return true;
-  return active.collective != nullptr && active.streams_left == 0 && active.given_up_by < 0;
+  return active.collective != nullptr && active.streams_left == 0 && active.aborted_by < 0;
 }
 
 void Collectives::settle(TimeNs now) {

@@ -117,7 +117,7 @@ class Collectives {
     bool failed = false;    // cause in done.status and done.error
     // The peer that aborted a transfer. It reports the cause to every member over the control connection; wait for it
     // briefly.
-    int given_up_by = -1;
+    int aborted_by = -1;
     // The peer whose transfer had another size than this rank's. Wait equally long for its shape or its `called`.
     int differs_from = -1;
   };

@@ -38,9 +38,9 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
            late_text(completion.peer, "check that " + peer + " called the same collective, or raise the timeout")},
           true);
     case core::CompletionStatus::kCancelled:
-      // PROTOCOL 22.1.8: A member whose transfer the other side gave up MUST cancel its own transfers of that
+      // PROTOCOL 22.1.8: A member whose transfer the other side aborted MUST cancel its own transfers of that
       //     collective, and wait for failed 1 s at most: the cause is the one that failed names.
-      active.given_up_by = completion.peer;
+      active.aborted_by = completion.peer;
       stop(now, active);
       return set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
     default:
@@ -258,7 +258,7 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
     Active& active = *slots_[slot];
     const auto& ranks = active.group->ranks;
     const bool is_waiting =
-        (active.given_up_by >= 0 || active.differs_from >= 0) && std::ranges::find(ranks, peer) != ranks.end();
+        (active.aborted_by >= 0 || active.differs_from >= 0) && std::ranges::find(ranks, peer) != ranks.end();
     const bool is_needed = std::ranges::any_of(active.collective->streams, [&](const Stream& stream) {
       return stream.peer == peer && stream.posted < stream.steps;
     });
@@ -302,10 +302,10 @@ void Collectives::on_timeout(TimeNs now) {
     Active& active = *slots_[timers_.begin()->second];
     timers_.erase(timers_.begin());
     active.expires_ns = base::kNever;
-    if (active.given_up_by >= 0) {
+    if (active.aborted_by >= 0) {
       fail(now, active,
-           {core::CompletionStatus::kCancelled, active.given_up_by,
-            rank_text(active.given_up_by) + " aborted the collective without a cause: look at its output"},
+           {core::CompletionStatus::kCancelled, active.aborted_by,
+            rank_text(active.aborted_by) + " aborted the collective without a cause: look at its output"},
            true);
       continue;
     }

@@ -70,7 +70,7 @@ void AckReport::finish(std::uint32_t probe_timestamp_ns, MtuChecks& mtu_checks) 
       //     that everything sent before is resolved: nothing is in flight any more.
       // The window was full for a whole timeout, nothing was sent since, and the peer replied to a probe sent after
       // that: packets that it has not received by now are lost.
-      peer.spray.give_up_all();
+      peer.spray.declare_all_lost();
       progress_ = true;
     }
   }

@@ -42,10 +42,10 @@ namespace mlt::core {
   X(replies_dropped)  /* the queue of replies was full: the sender probes again */                          \
   X(retirements_sent) /* frames that list the forgotten tags */                                             \
   X(retirements_received)                                                                                   \
-  X(stale_control)          /* control-class packets for a transfer or round that has ended */              \
-  X(control_resent)         /* probes repeated because no reply came in time */                             \
-  X(backstop_messages_sent) /* control-class packets sent over the TCP fallback */                          \
-  X(backstop_messages_received)                                                                             \
+  X(stale_control)             /* control-class packets for a transfer or round that has ended */           \
+  X(control_resent)            /* probes repeated because no reply came in time */                          \
+  X(tcp_fallback_packets_sent) /* control-class packets sent over the TCP fallback */                       \
+  X(tcp_fallback_packets_received)                                                                          \
   X(window_stalls)              /* a peer's window stayed full for a whole retransmission timeout */        \
   X(rounds_lost)                /* more than half of a round was requested again; the rate may be halved */ \
   X(segments_lost_within_bound) /* missing at completion, allowed by the caller */                          \

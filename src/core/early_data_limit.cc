@@ -43,8 +43,8 @@ void EarlyDataLimit::count_sent(SendState& state, std::uint32_t segments) {
 bool EarlyDataLimit::release(SendState& state) {
   if (state.receiver_ready || state.early_segments == 0) return false;
   PerPeer& peer = peers_[state.request.peer];
-  // PROTOCOL 6.4.4: A sender MUST count what was sent blindly until the receive is known to be posted, STOP has come,
-  //     or ABORT was answered (8.1.6): until then it may stand in the peer's early buffer, whatever became of the send.
+  // PROTOCOL 6.4.4: A sender MUST count early data until the receive is known to be posted, STOP has come, or ABORT was
+  //     answered (8.1.6): until then it may stand in the peer's early buffer, whatever became of the send.
   peer.segments -= state.early_segments;
   --peer.transfers;
   state.early_segments = 0;
@@ -52,8 +52,8 @@ bool EarlyDataLimit::release(SendState& state) {
 }
 
 void EarlyDataLimit::abandon(const SendState& state) {
-  // PROTOCOL 8.1.7: After 2 s more the sender forgets the transfer, and what was sent blindly then counts as long as
-  //     the connection lasts.
+  // PROTOCOL 8.1.7: After 2 s more the sender forgets the transfer, and its early data then counts as long as the
+  //     connection lasts.
   if (state.receiver_ready || state.early_segments == 0) return;
   peers_[state.request.peer].abandoned += state.early_segments + 1;
 }

@@ -1,5 +1,5 @@
 // How much early data (of sends whose receive may not be posted) may stand in each peer's early buffer, and the sends
-// that wait until there is space again. PROTOCOL.md names it the blind limit.
+// that wait until there is space again. PROTOCOL.md names it the early data limit.
 //
 // Invariants, per peer: the segments counted are those of its sends that have early data there, and of abandoned ones;
 // a send waits here or is in SendOrder, never both; a send with early data counts as one transfer until release() or,

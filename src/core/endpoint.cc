@@ -145,7 +145,7 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
       break;
     }
     case wire::PacketType::kAbort: {
-      // PROTOCOL 4.10.1: ABORT MUST be sent over the control connection only, as a backstop frame, because it is rare,
+      // PROTOCOL 4.10.1: ABORT MUST be sent over the control connection only, as a fallback frame, because it is rare,
       //     final, and must arrive.
       if (!by_control) break;  // never in a datagram
       wire::Abort abort;
@@ -233,8 +233,7 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
     // PROTOCOL 4.11.6: A receiver MUST drop a message over TCP whose cookie is another rank's than the connection's
     //     (drop_bad_cookie).
     if (from != message->peer) return shared_.counters.add(Counter::k_drop_bad_cookie);
-    // PROTOCOL 9.1.4: A receiver MUST apply the checks of 4.11 to a backstop message, and then take it like the
-    //     datagram.
+    // PROTOCOL 9.1.4: A receiver MUST apply the checks of 4.11 to a fallback frame, and then take it like the datagram.
     on_control_datagram(now, now, from, message->bytes, prefix, base::Ecn::kNotEct, true);
   } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
     cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
@@ -276,7 +275,7 @@ bool Endpoint::poll_transmit(TimeNs now, const TransmitCapabilities& capabilitie
 
 bool Endpoint::poll_control(TimeNs now, ControlOutput& output) {
   release_polled();
-  return receiver_.fill_backstop(now, output) || sender_.fill_backstop(now, output);
+  return receiver_.fill_fallback(now, output) || sender_.fill_fallback(now, output);
 }
 
 bool Endpoint::poll_completion(Completion& completion) {

@@ -23,12 +23,12 @@ bool LossDetection::names_older_packets(std::span<const std::uint32_t> newest_se
   return false;
 }
 
-void LossDetection::take_newest_sent(std::span<const std::uint32_t> newest_sent, std::uint16_t given_up_paths) {
+void LossDetection::take_newest_sent(std::span<const std::uint32_t> newest_sent, std::uint16_t suspended_paths) {
   // PROTOCOL 7.4.5: The end of a round MUST name, for each path, the newest packet of the transfer: a PROBE in its
   //     list, a marker by being that packet.
   path_count_ = static_cast<std::uint8_t>(newest_sent.size());
   std::ranges::copy(newest_sent, last_sequence_.begin());
-  given_up_paths_ = given_up_paths;
+  suspended_paths_ = suspended_paths;
 }
 
 std::uint32_t LossDetection::unproven_paths() const {
@@ -56,8 +56,8 @@ base::TimeNs LossDetection::request_ns(base::DurationNs reorder_ns, std::uint32_
   const base::TimeNs known_ns = known_lost_ns(reorder_ns);
   if (known_ns != base::kNever) return known_ns;
   const base::TimeNs since = std::max(last_data_ns_, round_over_ns_);
-  // PROTOCOL 7.4.7: Where only paths given up are without evidence, it asks once the reorder window has passed.
-  if (path_count_ > 0 && (unproven_paths() & ~std::uint32_t{given_up_paths_}) == 0) {
+  // PROTOCOL 7.4.7: Where only suspended paths are without evidence, it asks once the reorder window has passed.
+  if (path_count_ > 0 && (unproven_paths() & ~std::uint32_t{suspended_paths_}) == 0) {
     return base::after(since, reorder_ns);
   }
   // PROTOCOL 7.4.7: Else it asks after a silence of the transfer of 20 ms, and of twice as long in every further round

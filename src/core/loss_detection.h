@@ -85,7 +85,7 @@ class LossDetection {
   }
   // The end of the round names the newest packet of the transfer on each path, and the paths (bit mask) on which the
   // sender no longer waits for packets.
-  void take_newest_sent(std::span<const std::uint32_t> newest_sent, std::uint16_t given_up_paths);
+  void take_newest_sent(std::span<const std::uint32_t> newest_sent, std::uint16_t suspended_paths);
 
   // ---- decisions ----
 
@@ -105,7 +105,7 @@ class LossDetection {
   std::uint8_t round_ = 0;
   std::uint8_t path_count_ = 0;        // 0: no end of a round was received yet
   bool requested_in_silence_ = false;  // in this round, without evidence of loss
-  std::uint16_t given_up_paths_ = 0;   // bit per path on which the sender no longer waits for packets
+  std::uint16_t suspended_paths_ = 0;  // bit per path on which the sender no longer waits for packets
   std::uint32_t silent_rounds_ = 0;    // rounds with such a request since the last segment arrived
   SequencePerPath last_sequence_{};    // newest per path, from the probe or the packet with END_OF_ROUND
   // Newest packet of this transfer on each path, trailing probes included, and its arrival. Excludes packets that may

@@ -9,7 +9,7 @@ namespace mlt::core {
 
 bool PathSpray::any_active() const {
   return std::any_of(paths_out_.begin(), paths_out_.begin() + paths_,
-                     [](const PathOut& out) { return !out.silent && !out.narrow; });
+                     [](const PathOut& out) { return !out.suspended && !out.narrow; });
 }
 
 bool PathSpray::any_wide() const {
@@ -26,7 +26,7 @@ void PathSpray::set_narrow(std::uint8_t path, bool narrow) {
 
 std::uint8_t PathSpray::choose(base::TimeNs now, std::uint32_t& limit) {
   if (paths_ == 1) return 0;
-  // RECOVERY R2.3.4: If all paths are silent, a sender MUST use all.
+  // RECOVERY R2.3.4: If all paths are suspended, a sender MUST use all.
   const bool active = any_active();  // if none is active, all count alike
   const bool wide = any_wide();
   std::uint8_t best = paths_;
@@ -34,12 +34,12 @@ std::uint8_t PathSpray::choose(base::TimeNs now, std::uint32_t& limit) {
     PathOut& out = paths_out_[path];
     // RECOVERY R2.6.6: A path with a limit MUST NOT carry data as long as another path to the peer has none.
     if (wide && out.narrow) continue;
-    if (active && out.silent) {
-      if (now < out.silent_probe_ns) continue;
-      // RECOVERY R2.3.3: A silent path MUST carry nothing but one packet after 20 ms, and after twice as long each
+    if (active && out.suspended) {
+      if (now < out.retry_ns) continue;
+      // RECOVERY R2.3.3: A suspended path MUST carry nothing but one packet after 20 ms, and after twice as long each
       //     time, up to 640 ms.
-      out.silent_probe_ns = base::after(now, out.silent_wait_ns);
-      out.silent_wait_ns = std::min(2 * out.silent_wait_ns, kMaxSilentProbeNs);
+      out.retry_ns = base::after(now, out.retry_interval_ns);
+      out.retry_interval_ns = std::min(2 * out.retry_interval_ns, kMaxSuspendedProbeNs);
       limit = 1;
       return path;
     }
@@ -59,10 +59,10 @@ void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets)
   if (paths_ == 1) return;
   const bool active = any_active();
   const bool wide = any_wide();
-  if ((active && out.silent) || (wide && out.narrow)) return;  // a probe: outside the round robin
+  if ((active && out.suspended) || (wide && out.narrow)) return;  // a probe: outside the round robin
   std::int64_t total = 0;
   for (std::uint8_t other = 0; other < paths_; ++other) {
-    if (active && paths_out_[other].silent) continue;
+    if (active && paths_out_[other].suspended) continue;
     if (wide && paths_out_[other].narrow) continue;
     const std::int64_t weight = paths_out_[other].weight;
     // RECOVERY R2.2.1: A sender SHOULD spread runs by a smooth weighted round robin that counts packets: with every
@@ -77,7 +77,7 @@ std::uint64_t PathSpray::packets_in_flight() const {
   std::uint64_t packets = 0;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     // PROTOCOL 6.3.1: A sender MUST count as in flight to a peer, over its paths, the packets sent after the highest
-    //     one acknowledged or given up (R2.3), each counted as a full one.
+    //     one acknowledged or declared lost (R2.3), each counted as a full one.
     packets += packets_between(paths_out_[path].resolved, paths_out_[path].last_sequence);
   }
   return packets;
@@ -91,7 +91,7 @@ void PathSpray::try_another_control_path(base::TimeNs now) {
   const bool active = any_active();
   for (std::uint8_t step = 1; step <= paths_; ++step) {
     const auto path = static_cast<std::uint8_t>((control_path_ + step) % paths_);
-    if (active && paths_out_[path].silent) continue;
+    if (active && paths_out_[path].suspended) continue;
     control_path_ = path;
     return;
   }
@@ -147,46 +147,46 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
     // Negative if packets arrived after all that counted as lost: reordered, or declared lost too early.
     count_loss(out, packets, std::int64_t{packets} - std::int64_t{arrived});
     if (packets > arrived) lossy_paths_ |= 1U << path;
-    // RECOVERY R2.3.3: What is acknowledged of packets sent before the silence does not end it: the report may be late.
-    if (!out.silent || is_after(block.highest_sequence, out.silenced_sequence)) resume(out);
+    // RECOVERY R2.3.3: An acknowledgement of packets sent before the suspension does not: the report may be late.
+    if (!out.suspended || is_after(block.highest_sequence, out.suspended_sequence)) resume(out);
   }
   if (sent_ns != base::kNever) newest_arrived_ns_ = std::max(newest_arrived_ns_, sent_ns);
   return packets > 0;
 }
 
 void PathSpray::resume(PathOut& out) {
-  out.silent_packets = out.silent_times = 0;
-  if (!out.silent) return;
-  out.silent = false;
+  out.lost_packets = out.lost_times = 0;
+  if (!out.suspended) return;
+  out.suspended = false;
   out.loss = std::min(out.loss, kRevivedLoss);
   out.credit = 0;
   ++changes_.resumed;
 }
 
-void PathSpray::give_up(PathOut& out, std::uint32_t until) {
+void PathSpray::declare_lost(PathOut& out, std::uint32_t until) {
   const std::uint32_t packets = packets_between(out.resolved, until);
   if (packets == 0) return;
-  // A path counts as silent only if its siblings delivered meanwhile.
+  // The losses count towards a suspension only if its siblings delivered meanwhile.
   if (newest_arrived_ns_ > out.checkpoint_ns) {
-    out.silent_packets += packets;
-    ++out.silent_times;
+    out.lost_packets += packets;
+    ++out.lost_times;
   }
   count_loss(out, packets, packets);
   lossy_paths_ |= 1U << (&out - paths_out_.data());
   out.resolved = until;
   set_checkpoint(out);
-  // RECOVERY R2.3.2: A sender MUST treat a path as silent when four packets at least, on two occasions at least, were
-  //     given up on it while its siblings delivered, and nothing arrived on it between (paths_suspended).
-  if (out.silent || paths_ == 1 || out.silent_packets < kSilentPackets || out.silent_times < 2) return;
-  out.silent = true;
-  out.silenced_sequence = out.last_sequence;
-  out.silent_wait_ns = kSilentProbeNs;
-  out.silent_probe_ns = base::after(out.last_sent_ns, kSilentProbeNs);
+  // RECOVERY R2.3.2: A sender MUST suspend a path when four packets at least, on two occasions at least, were declared
+  //     lost on it while its siblings delivered, and nothing arrived on it between (paths_suspended).
+  if (out.suspended || paths_ == 1 || out.lost_packets < kSuspendPackets || out.lost_times < 2) return;
+  out.suspended = true;
+  out.suspended_sequence = out.last_sequence;
+  out.retry_interval_ns = kSuspendedProbeNs;
+  out.retry_ns = base::after(out.last_sent_ns, kSuspendedProbeNs);
   ++changes_.suspended;
 }
 
-void PathSpray::give_up_all() {
-  for (std::uint8_t path = 0; path < paths_; ++path) give_up(paths_out_[path], paths_out_[path].last_sequence);
+void PathSpray::declare_all_lost() {
+  for (std::uint8_t path = 0; path < paths_; ++path) declare_lost(paths_out_[path], paths_out_[path].last_sequence);
 }
 
 base::DurationNs PathSpray::best_rtt_ns() const {
@@ -194,7 +194,7 @@ base::DurationNs PathSpray::best_rtt_ns() const {
   for (std::uint8_t path = 0; path < paths_; ++path) {
     const PathOut& out = paths_out_[path];
     const base::DurationNs rtt = out.rtt.smoothed_ns();
-    if (rtt > 0 && !out.silent) best = best == 0 ? rtt : std::min(best, rtt);
+    if (rtt > 0 && !out.suspended) best = best == 0 ? rtt : std::min(best, rtt);
   }
   return best;
 }
@@ -202,28 +202,28 @@ base::DurationNs PathSpray::best_rtt_ns() const {
 bool PathSpray::after_report(base::TimeNs now) {
   if (paths_ == 1) return false;
   const base::DurationNs best = best_rtt_ns();
-  bool gave_up = false;
+  bool found_lost = false;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     PathOut& out = paths_out_[path];
     if (!is_after(out.checkpoint, out.resolved)) continue;
     const bool known = out.rtt.smoothed_ns() > 0;
     const base::DurationNs slower = std::max<base::DurationNs>(0, out.rtt.smoothed_ns() - best);
-    // RECOVERY R2.3.1: A sender MUST give up packets in flight on a path once a packet is known to have arrived that
-    //     left more than the path's lateness after them: they leave the window and count as lost.
+    // RECOVERY R2.3.1: A sender MUST declare lost the packets in flight on a path once a packet is known to have
+    //     arrived that left more than the path's lateness after them: they leave the window.
     const base::DurationNs lateness = known ? slower + 4 * out.rtt.variation_ns() + kLatenessNs : kUnknownLatenessNs;
     if (newest_arrived_ns_ <= base::after(out.checkpoint_ns, lateness)) continue;
-    give_up(out, out.checkpoint);
-    gave_up = true;
+    declare_lost(out, out.checkpoint);
+    found_lost = true;
   }
   renew_weights(best);
   renew_control_path(now);
-  return gave_up;
+  return found_lost;
 }
 
 void PathSpray::renew_weights(base::DurationNs best_rtt_ns) {
   double best_loss = 1.0;
   for (std::uint8_t path = 0; path < paths_; ++path) {
-    if (!paths_out_[path].silent) best_loss = std::min(best_loss, paths_out_[path].loss);
+    if (!paths_out_[path].suspended) best_loss = std::min(best_loss, paths_out_[path].loss);
   }
   // RECOVERY R2.2.4: A sender SHOULD tolerate the loss of the best path plus the larger of half of it and 0.5 %, and
   //     twice the delay of the best path plus 50 us. What all paths have in common is congestion, and changes no
@@ -243,11 +243,11 @@ void PathSpray::renew_weights(base::DurationNs best_rtt_ns) {
       out.weight = weight;
       out.loss_gain = 1 / (kLossHorizon * std::sqrt(static_cast<double>(weight) / kFullWeight));
     }
-    if (!out.silent) max_weight_ = std::max(max_weight_, weight);
+    if (!out.suspended) max_weight_ = std::max(max_weight_, weight);
   }
 }
 
-bool PathSpray::is_typical(const PathOut& out) const { return !out.silent && 2 * out.weight >= max_weight_; }
+bool PathSpray::is_typical(const PathOut& out) const { return !out.suspended && 2 * out.weight >= max_weight_; }
 
 // Keeps the control path while it is good enough. Otherwise takes the path with the lowest data delay, but not one on
 // which replies to probes are known to be slow.
@@ -294,8 +294,8 @@ base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t reply_pat
     const PathOut& sibling = paths_out_[other];
     if (sibling.rtt.smoothed_ns() > 0 && is_typical(sibling)) shortest = std::min(shortest, queue_ns(sibling));
   }
-  // RECOVERY R2.5.2: A path that is silent, has less than half of the largest weight, or a queue of more than twice the
-  //     shortest and 50 us, MUST NOT give the rate controller samples: one slow path must not slow the others.
+  // RECOVERY R2.5.2: A path that is suspended, has less than half of the largest weight, or a queue of more than twice
+  //     the shortest and 50 us, MUST NOT give the rate controller samples: one slow path must not slow the others.
   if (queue_ns(out) > 2 * shortest + kDelayMarginNs) return 0;
   // RECOVERY R2.5.1: A sender MUST subtract a path's constant extra delay from its samples before the rate controller
   //     gets them.
@@ -315,8 +315,8 @@ PathView PathSpray::view(std::uint8_t path) const {
   view.packets_reported = out.packets_reported;
   view.loss = out.loss;
   view.rtt_ns = out.rtt.smoothed_ns();
-  view.weight = out.silent || out.narrow ? 0 : out.weight;
-  view.silent = out.silent;
+  view.weight = out.suspended || out.narrow ? 0 : out.weight;
+  view.suspended = out.suspended;
   view.narrow = out.narrow;
   view.in_flight = packets_between(out.resolved, out.last_sequence);
   return view;

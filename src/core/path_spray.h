@@ -54,7 +54,7 @@ struct PathView {
   double loss = 0;                     // estimate, [0, 1]
   base::DurationNs rtt_ns = 0;         // smoothed; 0: no sample yet
   std::uint32_t weight = 0;            // of 1,024; the path's share is its part of the sum over all paths
-  bool silent = false;                 // suspended: carries retries only
+  bool suspended = false;              // suspended: carries retries only
   bool narrow = false;                 // carries only shorter packets; probed only
   std::uint64_t in_flight = 0;         // packets
 };
@@ -70,9 +70,9 @@ class PathSpray {
   static constexpr double kHalvingLoss = 0.01;   // excess loss that halves the weight
   // Differences below it, and below half the best sibling's loss, are noise.
   static constexpr double kLossMargin = 0.005;
-  static constexpr std::uint32_t kSilentPackets = 4;  // declared lost in a row, on at least two occasions
-  static constexpr base::DurationNs kSilentProbeNs = 20 * base::kMillisecond;  // doubles up to
-  static constexpr base::DurationNs kMaxSilentProbeNs = 640 * base::kMillisecond;
+  static constexpr std::uint32_t kSuspendPackets = 4;  // declared lost in a row, on at least two occasions
+  static constexpr base::DurationNs kSuspendedProbeNs = 20 * base::kMillisecond;  // doubles up to
+  static constexpr base::DurationNs kMaxSuspendedProbeNs = 640 * base::kMillisecond;
   // How much later than its siblings' packets those of a path may arrive before they are declared lost.
   static constexpr base::DurationNs kLatenessNs = base::kMillisecond;  // beyond its measured delay and jitter
   static constexpr base::DurationNs kUnknownLatenessNs = 5 * base::kMillisecond;  // without a measurement
@@ -119,7 +119,7 @@ class PathSpray {
 
   std::uint64_t packets_in_flight() const;
   // The path is suspended, and another one is active.
-  bool is_given_up(std::uint8_t path) const { return paths_out_[path].silent && any_active(); }
+  bool is_excluded(std::uint8_t path) const { return paths_out_[path].suspended && any_active(); }
 
   // The path of probes and of their replies: not suspended, with short delay in both directions. Changes after each
   // unanswered probe.
@@ -131,7 +131,7 @@ class PathSpray {
     const double loss = paths_out_[path].loss;
     return loss > 0 && loss < kCongestedLoss;
   }
-  bool is_silent(std::uint8_t path) const { return paths_out_[path].silent; }
+  bool is_suspended(std::uint8_t path) const { return paths_out_[path].suspended; }
   // A narrow path carries no data while another path is usable.
   void set_narrow(std::uint8_t path, bool narrow);
 
@@ -148,7 +148,7 @@ class PathSpray {
   // Declares overdue packets lost; true if any was. Updates weights and control path.
   bool after_report(base::TimeNs now);
   // Resolves all packets in flight: none of them will arrive any more.
-  void give_up_all();
+  void declare_all_lost();
 
   PathView view(std::uint8_t path) const;
   // Paths that were suspended or resumed since the last call.
@@ -181,18 +181,18 @@ class PathSpray {
     base::DurationNs probe_backoff_ns = 0;
     double loss_gain = 1 / kLossHorizon;  // of one packet in the estimate
     std::uint32_t weight = kFullWeight;
-    std::int64_t credit = 0;           // deficit in packets times weights
-    std::uint32_t silent_packets = 0;  // declared lost since the last arrival
-    std::uint32_t silent_times = 0;    // occasions of these losses
-    bool silent = false;
+    std::int64_t credit = 0;         // deficit in packets times weights
+    std::uint32_t lost_packets = 0;  // declared lost since the last arrival
+    std::uint32_t lost_times = 0;    // occasions of these losses
+    bool suspended = false;
     bool narrow = false;
-    std::uint32_t silenced_sequence = 0;  // the newest when it was suspended
-    base::TimeNs silent_probe_ns = 0;     // time of the next retry
-    base::DurationNs silent_wait_ns = 0;  // interval from that retry to the following one
+    std::uint32_t suspended_sequence = 0;    // the newest when it was suspended
+    base::TimeNs retry_ns = 0;               // time of the next retry
+    base::DurationNs retry_interval_ns = 0;  // interval from that retry to the following one
   };
 
   static void count_loss(PathOut& out, std::int64_t packets, std::int64_t lost);
-  void give_up(PathOut& out, std::uint32_t until);
+  void declare_lost(PathOut& out, std::uint32_t until);
   void resume(PathOut& out);
   static void set_checkpoint(PathOut& out);
   base::DurationNs best_rtt_ns() const;

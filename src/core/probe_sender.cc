@@ -34,7 +34,7 @@ void ProbeSender::schedule_trailing(SendState& state) {
   const PathSpray& spray = shared_.peers[state.request.peer].spray;
   std::uint32_t paths = 0;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    if (state.newest[path] != 0 && !spray.is_given_up(path)) paths |= 1U << path;
+    if (state.newest[path] != 0 && !spray.is_excluded(path)) paths |= 1U << path;
   }
   state.probe.schedule_trailing(paths);
   if (paths != 0) due_.set(sends_.slot_of(state));
@@ -54,7 +54,8 @@ void ProbeSender::forget(const SendState& state) {
 std::uint8_t ProbeSender::path_of(TimeNs now, SendState& state) {
   PathSpray& spray = shared_.peers[state.request.peer].spray;
   // RECOVERY R2.4.2: A probe that repeats an unanswered one MUST take another path, as long as there is another that is
-  //     not silent. A sender SHOULD NOT probe on the path that failed for 100 ms, twice as long each time, up to 3.2 s.
+  //     not suspended. A sender SHOULD NOT probe on the path that failed for 100 ms, twice as long each time, up to 3.2
+  //     s.
   if (state.probe.send(shared_.counters)) spray.try_another_control_path(now);
   return spray.control_path();
 }
@@ -93,11 +94,11 @@ std::size_t ProbeSender::encode(TimeNs now, SendState& state, std::uint8_t trail
   probe.path_count = shared_.config.paths;
   for (std::uint8_t path = 0; path < probe.path_count; ++path) {
     probe.last_sequence[path] = state.newest[path];
-    // PROTOCOL 4.7.6: Paths given up, 16 bits, MUST have bit i set for each path i with a packet of the transfer that
-    //     is silent while another path is not (R2.3.2): the sender sends nothing more of it there, and waits for
+    // PROTOCOL 4.7.6: Suspended paths, 16 bits, MUST have bit i set for each path i with a packet of the transfer that
+    //     is suspended while another path is not (R2.3.2): the sender sends nothing more of it there, and waits for
     //     nothing.
-    if (state.newest[path] != 0 && peer.spray.is_given_up(path)) {
-      probe.given_up_paths = static_cast<std::uint16_t>(probe.given_up_paths | 1U << path);
+    if (state.newest[path] != 0 && peer.spray.is_excluded(path)) {
+      probe.suspended_paths = static_cast<std::uint16_t>(probe.suspended_paths | 1U << path);
     }
   }
   if (is_ack_only) peer.window.on_probe_sent(now, shared_.counters);
@@ -138,7 +139,7 @@ bool ProbeSender::fill_over_tcp(TimeNs now, ControlOutput& output) {
   over_tcp_due_.clear(sends_.slot_of(state));
   output.peer = state.request.peer;
   output.size = encode(now, state, kNoPath, output.bytes);
-  shared_.counters.add(Counter::k_backstop_messages_sent);
+  shared_.counters.add(Counter::k_tcp_fallback_packets_sent);
   return true;
 }
 

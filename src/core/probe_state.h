@@ -16,7 +16,7 @@
 namespace mlt::core {
 
 // After this many unanswered probes, further ones go over TCP too: datagrams, or one class of them, may never arrive.
-inline constexpr std::uint32_t kBackstopAfterProbes = 6;
+inline constexpr std::uint32_t kFallbackAfterProbes = 6;
 
 class ProbeState {
  public:
@@ -54,13 +54,13 @@ class ProbeState {
   bool count_unanswered(base::TimeNs now, Counters& counters) {
     ++unanswered_;
     // PROTOCOL 9.1.1: A sender of whose transfer six probes in a row were not answered MUST send each further one over
-    //     the control connection too, as a backstop frame with the datagram's bytes.
+    //     the control connection too, as a fallback frame with the datagram's bytes.
     if (since_reply_++ == 0) first_unanswered_ns_ = now;
     const bool no_reply =
-        since_reply_ > kBackstopAfterProbes && now - first_unanswered_ns_ >= RttEstimator::kMaxTimeoutNs;
+        since_reply_ > kFallbackAfterProbes && now - first_unanswered_ns_ >= RttEstimator::kMaxTimeoutNs;
     // Changes the path of the probe, even if other packets of the transfer arrive.
     if (no_reply) MLT_CHECK(machine_.on(ProbeEvent::k_unanswered, counters));
-    return no_reply || unanswered_ > kBackstopAfterProbes;
+    return no_reply || unanswered_ > kFallbackAfterProbes;
   }
   // Probes since the last packet about the transfer; each doubles the next wait.
   std::uint32_t unanswered() const { return unanswered_; }

@@ -31,7 +31,7 @@ class ProbeTurns {
   // A reply to a probe of any transfer arrived.
   void on_reply() { since_reply_ = 0; }
   // True if so many probes stayed unanswered that, with few transfers, each would use the TCP fallback by now.
-  bool lack_reply() const { return since_reply_ > kBackstopAfterProbes * kRepeatsPerTimeout; }
+  bool lack_reply() const { return since_reply_ > kFallbackAfterProbes * kRepeatsPerTimeout; }
 
  private:
   base::TimeNs busy_until_ns_ = 0;

@@ -43,7 +43,7 @@ wire::StopStatus stop_status(CompletionStatus status) {
     case CompletionStatus::kPeerFailed:
     case CompletionStatus::kTimedOut:
     case CompletionStatus::kCancelled:
-      // PROTOCOL 8.1.5: A receiver that gives up MUST end the receive as cancelled or timed out, and send STOP
+      // PROTOCOL 8.1.5: A receiver that aborts a transfer MUST end the receive as cancelled or timed out, and send STOP
       //     cancelled.
       return wire::StopStatus::kCancelled;
   }
@@ -141,7 +141,7 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
     take_data(now, state, header, payload);
   });
   if (!state.is_in_progress()) return;
-  if (aborted) {  // the sender gave up before this receive was posted
+  if (aborted) {  // the sender aborted before this receive was posted
     state.reply_by_control = true;
     finish(now, state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
     return;
@@ -151,14 +151,14 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   ready.peer = state.request.peer;
   ready.transfer = state.transfer();
   // PROTOCOL 7.3.5: When a receive is posted of which something has come already, the receiver MUST answer at once: its
-  //     newest probe, or its marker if no probe came, as 7.4 says, and with READY, if it can't be judged yet: the
-  //     sender sends no trailing probes before it knows.
+  //     newest probe, or its marker if no probe came, as 7.4 says, and with READY, if it can't decide yet: the sender
+  //     sends no trailing probes before it knows.
   // PROTOCOL 7.1.1: A receiver MUST NOT place a packet or probe that names another size or element type than the posted
   //     receive.
   if (probed && !matches(now, state, probe.total_bytes, probe.prefix.element)) return;
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
     take_probe(now, state, probe, false);
-    // PROTOCOL 7.3.5: and with READY, if it can't be judged yet: the sender sends no trailing probes before it knows.
+    // PROTOCOL 7.3.5: and with READY, if it can't decide yet: the sender sends no trailing probes before it knows.
     if (state.machine.phase() == ReceivePhase::k_detecting) replies_.push(ready, false);
   } else {
     replies_.push(ready, false);

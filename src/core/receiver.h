@@ -44,7 +44,7 @@ class Receiver {
 
   // Builds the next reply (BITMAP, STOP) or ACK; false if none is due.
   bool fill_reply(TimeNs now, base::DatagramRun& run) { return replies_.fill(now, run); }
-  bool fill_backstop(TimeNs now, ControlOutput& output) { return replies_.fill_over_tcp(now, output); }
+  bool fill_fallback(TimeNs now, ControlOutput& output) { return replies_.fill_over_tcp(now, output); }
 
   void add_usage(Usage& usage) const;
   bool has_early() const { return early_.transfers_known() > 0; }

@@ -182,7 +182,7 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
     return on_trailing_probe(now, arrival_ns, from, probe, ecn);
   }
   if (by_control) {
-    shared_.counters.add(Counter::k_backstop_messages_received);
+    shared_.counters.add(Counter::k_tcp_fallback_packets_received);
   } else {
     replies_.on_probe(from, probe.prefix.path);
   }
@@ -264,7 +264,7 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
       !older && probe.prefix.round == state.loss.round() ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
   if (!state.machine.on(newer ? ReceiveEvent::k_new_probe : again, shared_.counters)) return;
   if (newer) state.loss.begin_round(probe.prefix.round, now);
-  state.loss.take_newest_sent(newest_sent, probe.given_up_paths);
+  state.loss.take_newest_sent(newest_sent, probe.suspended_paths);
   state.probe_timestamp_ns = probe.timestamp_ns;
   state.reply_by_control = by_control;
   check_completion(now, state);
@@ -322,8 +322,8 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
     state.loss.on_request_in_silence();
   }
   if (!state.machine.on(ReceiveEvent::k_reply, shared_.counters)) return;
-  // PROTOCOL 7.5.7: If a judgement lacks only the number of critical segments, the receiver MUST wait for the probe
-  //     that follows.
+  // PROTOCOL 7.5.7: If a completion check lacks only the number of critical segments, the receiver MUST wait for the
+  //     probe that follows.
   if (state.budget.lacks_only_critical_number(state.placement.missing_bytes())) return arm(state);
   Reply reply;
   // PROTOCOL 7.5.6: If it can't complete, the receiver MUST answer the round with a BITMAP, once (but see 7.4.4), when

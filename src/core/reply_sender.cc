@@ -150,11 +150,11 @@ std::size_t ReplySender::encode(TimeNs now, Reply& reply, std::uint32_t by_path,
 // Reply on the newest probe's path: the sender switches to another path after an unanswered probe.
 std::uint8_t ReplySender::path_to(std::uint16_t peer) const {
   // RECOVERY R2.4.3: Answers, and ACKs, MUST take the path of the sender's newest probe, or before the first one that
-  //     of its newest packet. Where that path is silent for the receiver's own packets, they take the receiver's
+  //     of its newest packet. Where that path is suspended for the receiver's own packets, they take the receiver's
   //     control path.
   const std::uint8_t path = probe_paths_[peer] != kNoPath ? probe_paths_[peer] : acks_.newest_path(peer);
   const PathSpray& spray = shared_.peers[peer].spray;
-  return spray.is_silent(path) ? spray.control_path() : path;
+  return spray.is_suspended(path) ? spray.control_path() : path;
 }
 
 void ReplySender::fill_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const {
@@ -194,7 +194,7 @@ bool ReplySender::fill_over_tcp(TimeNs now, ControlOutput& output) {
     output.size = encode(now, *reply, wire::kNoReplyPath, output.bytes, more);
     if (!more) over_tcp_.pop();
     if (output.size == 0) continue;
-    shared_.counters.add(Counter::k_backstop_messages_sent);
+    shared_.counters.add(Counter::k_tcp_fallback_packets_sent);
     return true;
   }
   return false;

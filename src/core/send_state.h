@@ -75,7 +75,7 @@ struct SendState {
     return machine.phase() == SendPhase::k_sending || machine.phase() == SendPhase::k_awaiting;
   }
   // Ended here, but the receiver may still buffer its early data.
-  bool is_given_up() const {
+  bool is_aborted() const {
     return machine.phase() == SendPhase::k_aborting || machine.phase() == SendPhase::k_lingering;
   }
   SegmentTag tag_of(std::uint32_t segment) const {

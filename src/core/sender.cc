@@ -85,7 +85,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   shared_.add_operation(request.peer);
   sends_.list(state);
   // PROTOCOL 5.2.2: No rendezvous precedes a transfer: a sender MAY send before it knows that the receive is posted,
-  //     within the blind limit (6.4).
+  //     within the early data limit (6.4).
   order_.link(state);
   arm(state);
   return PostStatus::kPosted;
@@ -93,7 +93,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
 
 bool Sender::cancel(TimeNs now, OperationId operation) {
   if (SendState* state = sends_.find_operation(operation, [](const auto& it) { return it.is_in_progress(); })) {
-    give_up(now, *state, SendEvent::k_cancel, CompletionStatus::kCancelled);
+    abort_send(now, *state, SendEvent::k_cancel, CompletionStatus::kCancelled);
     return true;
   }
   // The send has already ended: the cancel is too late, if the operation is still known at all.
@@ -124,8 +124,8 @@ void Sender::await_reply(TimeNs now, SendState& state) {
 DurationNs Sender::repeat_after(const SendState& state, std::uint32_t repeats) const {
   const Peer& peer = shared_.peers[state.request.peer];
   const DurationNs timeout = peer.rtt.timeout_ns(repeats);
-  // PROTOCOL 6.4.5: A send that waits at the blind limit, or was answered NOT_POSTED, MUST NOT probe again before 50 us
-  //     for each send to the peer that waits or was sent blindly
+  // PROTOCOL 6.4.5: A send that waits at the early data limit, or was answered NOT_POSTED, MUST NOT probe again before
+  //     50 us for each send to the peer that waits or has sent early data
   if (!state.waits_for_space && !state.probe.is_not_posted()) return timeout;
   return std::max(timeout, early_.sends(state.request.peer) * kEarlyProbeNs);
 }
@@ -145,7 +145,7 @@ bool Sender::waits_for_turn(TimeNs now, SendState& state) {
 
 void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   SendState& state = sends_[slot];
-  if (state.is_given_up()) {
+  if (state.is_aborted()) {
     if (state.aborts >= kMaxAborts) return settle(state, SendEvent::k_abandoned);
     MLT_CHECK(state.machine.on(SendEvent::k_abort_timer, shared_.counters));
     shared_.counters.add(Counter::k_control_resent);
@@ -153,7 +153,7 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   }
   // PROTOCOL 6.9.4: A send MUST end at its timeout as timed out, when the caller cancels it as cancelled, and when its
   //     peer goes down as peer failed.
-  if (now >= state.expires_ns) return give_up(now, state, SendEvent::k_expiry, CompletionStatus::kTimedOut);
+  if (now >= state.expires_ns) return abort_send(now, state, SendEvent::k_expiry, CompletionStatus::kTimedOut);
   if (now < state.probe_ns) return arm(state);
   if (waits_for_turn(now, state)) return arm(state);
   if (!state.machine.on(SendEvent::k_probe_timer, shared_.counters)) return;
@@ -161,12 +161,12 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   // PROTOCOL 6.5.4: Then a sender MUST wait. Without an answer within a retransmission timeout after the last packet
   //     could have left, it MUST send a PROBE, and repeat it after twice as long each time.
   probes_.schedule(state, state.machine.phase() == SendPhase::k_sending);
-  // PROTOCOL 6.5.8: A sender MUST send a trailing probe on every path with a packet of the transfer, but for those
-  //     given up (4.7.6), before a PROBE that the reply timer sends after a round, unless the receiver has said
-  //     NOT_POSTED and not READY since.
+  // PROTOCOL 6.5.8: A sender MUST send a trailing probe on every path with a packet of the transfer, but for suspended
+  //     ones (4.7.6), before a PROBE that the reply timer sends after a round, unless the receiver has said NOT_POSTED
+  //     and not READY since.
   // The last packets of a path may be lost, or in a queue that the probe bypasses.
   if (!state.probe.is_ack_only()) probes_.schedule_trailing(state);
-  const bool needs_backstop = state.probe.count_unanswered(now, shared_.counters);
+  const bool needs_fallback = state.probe.count_unanswered(now, shared_.counters);
   // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
   //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
   //     with a probe timestamp comes as a datagram.
@@ -174,7 +174,7 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   //     repetitions in a row (6.5.12) were not answered, of whatever transfers.
   const Peer& peer = shared_.peers[state.request.peer];
   const bool at_once = peer.replies_by_control || peer.probe_turns.lack_reply();
-  if (at_once || needs_backstop) probes_.schedule_over_tcp(state);
+  if (at_once || needs_fallback) probes_.schedule_over_tcp(state);
   await_reply(now, state);
 }
 
@@ -188,7 +188,7 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   SendState& first = sends_[peer.work_head];
   probes_.schedule(first, true);
   // PROTOCOL 9.1.2: A sender MUST do the same with the probes of a stalled window.
-  if (timeouts > kBackstopAfterProbes || peer.replies_by_control) probes_.schedule_over_tcp(first);
+  if (timeouts > kFallbackAfterProbes || peer.replies_by_control) probes_.schedule_over_tcp(first);
 }
 
 void Sender::on_peer_up(const PeerUp& up) {
@@ -201,7 +201,7 @@ void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
   for (SendState& state : sends_) {
     if (state.request.peer != rank) continue;
     if (state.is_in_progress()) finish(now, state, SendEvent::k_peer_down, CompletionStatus::kPeerFailed);
-    if (state.is_given_up()) settle(state, SendEvent::k_peer_down);
+    if (state.is_aborted()) settle(state, SendEvent::k_peer_down);
   }
   shared_.timers.cancel(shared_.peer_timer(rank));
   mtu_checks_.on_peer_down(rank);
@@ -230,18 +230,18 @@ void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload
     // PROTOCOL 18.1.5: Where every path to a peer has a limit (R2.6.5), a sender MUST end every send to that peer with
     //     a longer segment as peer failed, and abort it (8.1.1): nothing of it would ever arrive.
     const std::uint32_t longest = std::min(state.grid.total_bytes(), state.grid.segment_bytes());
-    if (longest > payload_bytes) give_up(now, state, SendEvent::k_cancel, CompletionStatus::kPeerFailed);
+    if (longest > payload_bytes) abort_send(now, state, SendEvent::k_cancel, CompletionStatus::kPeerFailed);
   }
 }
 
 // Sends ABORT: otherwise the receiver would wait for its own timeout, and the next transfer of this tag would match the
 // wrong receive.
-void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
+void Sender::abort_send(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
   if (finish(now, state, event, status)) say_abort(now, state);
 }
 
 void Sender::say_abort(TimeNs now, SendState& state) {
-  // PROTOCOL 8.1.1: A sender that gives up (cancelled, timed out, or by 18.1.5 or 18.1.6) MUST send ABORT.
+  // PROTOCOL 8.1.1: A sender that aborts a transfer (cancelled, timed out, or by 18.1.5 or 18.1.6) MUST send ABORT.
   aborts_due_.set(sends_.slot_of(state));
   // PROTOCOL 8.1.7: A sender MUST send an ABORT that is not answered within 500 ms again, and a third time after 1 s
   //     more.
@@ -275,7 +275,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   probes_.forget(state);
   shared_.timers.cancel(shared_.send_timer(slot));
   // Early data of a failed send stays in the peer's early buffer until ABORT arrives.
-  if (!state.is_given_up()) {
+  if (!state.is_aborted()) {
     release_early(state);
     sends_.unlist(state);
     tags_.leave(state.request.peer, state.transfer(), true);

@@ -45,7 +45,7 @@ class Sender {
   bool fill_probe(TimeNs now, base::DatagramRun& run) { return probes_.fill(now, run); }
   bool fill_mtu_probe(TimeNs now, base::DatagramRun& run) { return mtu_checks_.fill_probe(now, run); }
   bool fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run);
-  bool fill_backstop(TimeNs now, ControlOutput& output);
+  bool fill_fallback(TimeNs now, ControlOutput& output);
 
   void complete(std::uint32_t slot, Completion& completion) const;
   void release(std::uint32_t slot);
@@ -63,7 +63,7 @@ class Sender {
   void slow_down(const SendState& state);
   // `event` ends the send. False, and counted, if the transfer is not in progress.
   bool finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
-  void give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
+  void abort_send(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
   void say_abort(TimeNs now, SendState& state);
   // Ends a failed send for good: the receiver has ended it too, or never will. `event` states which.
   void settle(SendState& state, SendEvent event, bool is_matched = false);

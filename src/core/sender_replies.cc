@@ -86,7 +86,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
   on_report(from);
   SendState* state = sends_.find(from, ack.transfer);
   // ACKs are per peer: the transfer that caused this one may have ended.
-  if (state == nullptr || state->is_given_up()) return;
+  if (state == nullptr || state->is_aborted()) return;
   state->probe.on_packet(shared_.counters);
   // PROTOCOL 9.1.1: An ACK without a probe timestamp is no answer here once the first of these probes is 50 ms old:
   //     packets and trailing probes make ACKs due too, and may arrive where the probe does not.
@@ -106,7 +106,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
   const bool not_posted = (bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0;
-  if (state.is_given_up()) {
+  if (state.is_aborted()) {
     // A reply to a probe, which carries the probe's timestamp, was sent before ABORT arrived.
     if (not_posted && bitmap.probe_timestamp_ns == 0) return settle(state, SendEvent::k_released);
     (void)state.machine.on(not_posted ? SendEvent::k_not_posted : SendEvent::k_other_bitmap, shared_.counters);
@@ -188,7 +188,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   if ((stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) == 0) tags_.note_posted(from, stop.transfer);
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
   const bool unseen = (stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) != 0;
-  if (state->is_given_up()) {
+  if (state->is_aborted()) {
     release_early(*state);
     // ABORT has not reached this receiver yet.
     if (unseen) return (void)state->machine.on(SendEvent::k_stop_unseen, shared_.counters);
@@ -208,7 +208,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   // PROTOCOL 6.9.6: On STOP with UNSEEN the send ends as 6.9.3 says, and the sender MUST send ABORT as well (8.1.6).
   if (unseen) {
     release_early(*state);
-    return give_up(now, *state, SendEvent::k_stop_unseen, status);
+    return abort_send(now, *state, SendEvent::k_stop_unseen, status);
   }
   finish(now, *state, SendEvent::k_stop, status);
 }

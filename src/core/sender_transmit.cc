@@ -110,7 +110,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   //     transfer is critical.
   if (state.critical_segments > 0) common_flags |= MLT_FLAG_HAS_CRITICAL;
   // PROTOCOL 4.4.6: A sender MUST set UNCONFIRMED in every packet of a transfer of which one was sent before anything
-  //     had come from the peer, datagram or backstop message, on this connection.
+  //     had come from the peer, datagram or fallback frame, on this connection.
   state.unconfirmed = state.unconfirmed || !peer.heard;
   if (state.unconfirmed) common_flags |= MLT_FLAG_UNCONFIRMED;
   // PROTOCOL 4.4.5: A sender MUST set OVERTAKES in a packet whose class is more urgent than that of a packet of the
@@ -187,11 +187,11 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   }
 }
 
-bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
+bool Sender::fill_fallback(TimeNs now, ControlOutput& output) {
   if (!aborts_due_.empty()) {
-    const std::uint32_t given_up = aborts_due_.first();
-    aborts_due_.clear(given_up);
-    const SendState& state = sends_[given_up];
+    const std::uint32_t aborted = aborts_due_.first();
+    aborts_due_.clear(aborted);
+    const SendState& state = sends_[aborted];
     wire::Abort abort;
     abort.prefix.type = wire::PacketType::kAbort;
     abort.prefix.cookie = shared_.peers[state.request.peer].remote_cookie;

@@ -46,10 +46,10 @@ bool ControlService::service(TimeNs now, io::ControlSink& sink) {
 
 // A frame that cannot be queued is lost like a datagram: the peer is failing, and the channel reports that itself.
 void ControlService::send_fallback(TimeNs now) {
-  // PROTOCOL 9.1.5: An endpoint MUST NOT keep a backstop message that the connection does not take: it is lost like a
+  // PROTOCOL 9.1.5: An endpoint MUST NOT keep a fallback frame that the connection does not take: it is lost like a
   //     datagram, and that peer is failing.
   while (endpoint_.poll_control(now, output_)) {
-    channel_.send(output_.peer, kBackstopMessage, {output_.bytes, output_.size});
+    channel_.send(output_.peer, kFallbackFrame, {output_.bytes, output_.size});
   }
 }
 

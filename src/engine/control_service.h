@@ -16,7 +16,7 @@
 namespace mlt::engine {
 
 // Message types on the control connection.
-inline constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // bytes of a control-class packet
+inline constexpr std::uint8_t kFallbackFrame = io::kFirstMessageType;          // bytes of a control-class packet
 inline constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
 inline constexpr std::uint8_t kFailureMessage = io::kFirstMessageType + 2;     // why the sender leaves, as text
 inline constexpr std::uint8_t kPathReportMessage = io::kFirstMessageType + 3;  // path_checks.h

@@ -245,7 +245,7 @@ void EventLoop::on_run(const base::ReceivedRun& run) {
 }
 
 void EventLoop::on_message(std::uint16_t from, std::uint8_t type, std::span<const std::byte> bytes) {
-  if (type == kBackstopMessage) endpoint_.on_control(now_, core::PeerMessage{from, bytes});
+  if (type == kFallbackFrame) endpoint_.on_control(now_, core::PeerMessage{from, bytes});
   if (type == kFailureMessage) failure_reasons_[from] = failure_reason(bytes);
   if (type == kPathReportMessage) path_checks_.on_report(now_, from, bytes);
   // PROTOCOL 3.1.7: A receiver MUST ignore messages of types 20 and above: a later version may define them.
@@ -262,7 +262,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   std::optional<core::PeerUp> up = hello_.negotiate(hello, text);
   if (!up) return on_peer_down(hello.rank, io::PeerDownCause::kMalformed, text);
   const std::uint32_t grid_bytes = up->segment_bytes;
-  if (local_peers_ && !local_peers_->join(hello, *up, text)) return channel_->give_up(hello.rank, text);
+  if (local_peers_ && !local_peers_->join(hello, *up, text)) return channel_->fail_peer(hello.rank, text);
   if (local_peers_) driving_.set_crowded(local_peers_->are_crowd());
   endpoint_.on_control(now_, *up);
   path_checks_.on_peer_up(*up);

@@ -42,10 +42,10 @@ bool LocalPeers::join(const io::Hello& hello, core::PeerUp& up, std::string& err
 void LocalPeers::drop_broken(io::ControlChannel& channel) {
   std::uint16_t rank = 0;
   while (datapath_.poll_broken(rank)) {
-    channel.give_up(rank, "rank " + std::to_string(rank) +
-                              " wrote invalid positions into the memory that it shares with rank " +
-                              std::to_string(rank_) +
-                              ": install the same mlt release on every host, or start the job with MLT_DATAPATH=udp");
+    channel.fail_peer(rank, "rank " + std::to_string(rank) +
+                                " wrote invalid positions into the memory that it shares with rank " +
+                                std::to_string(rank_) +
+                                ": install the same mlt release on every host, or start the job with MLT_DATAPATH=udp");
   }
 }
 

@@ -62,7 +62,7 @@ void PathCheckService::turn(base::TimeNs now, bool is_drained) {
   for (const Blocked& one : blocked_) {
     if (now < one.fails_at || !is_needed(one.peer)) continue;
     channel_.send(one.peer, kFailureMessage, std::as_bytes(std::span(one.text)));
-    channel_.give_up(one.peer, one.text);
+    channel_.fail_peer(one.peer, one.text);
   }
 }
 

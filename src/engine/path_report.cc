@@ -22,7 +22,7 @@ void PathReport::fill(std::uint16_t peer, std::span<PathStatus> paths) const {
   std::uint64_t weights = 0;
   for (const PathStatus& one : paths) {
     const core::PathView view = endpoint_.path_view(peer, one.path);
-    if (!view.silent) weights += view.weight;
+    if (!view.suspended) weights += view.weight;
   }
   for (PathStatus& one : paths) {
     const core::PathView view = endpoint_.path_view(peer, one.path);
@@ -32,8 +32,8 @@ void PathReport::fill(std::uint16_t peer, std::span<PathStatus> paths) const {
     one.packets_reported = view.packets_reported;
     one.loss = view.loss;
     one.rtt_ns = view.rtt_ns;
-    one.share = weights > 0 && !view.silent ? static_cast<double>(view.weight) / static_cast<double>(weights) : 0;
-    one.silent = view.silent;
+    one.share = weights > 0 && !view.suspended ? static_cast<double>(view.weight) / static_cast<double>(weights) : 0;
+    one.silent = view.suspended;
     one.runs_sent = count.runs_sent;
     one.runs_failed = count.runs_failed;
   }

@@ -127,9 +127,9 @@ class Maker {
       MicroTransfer placed = transfer(3, 0.5);
       placed.receive.by_place_function = true;
       add("3 segments, p 0.5 patient, place function", variant, {placed});
-      MicroTransfer judged = transfer(3, 0.5);  // the oracle supplies the tags while it sends
-      judged.send.tags = {SegmentTag{0}, SegmentTag::important(0), SegmentTag{0}};
-      add("3 segments, p 0.5 patient, important last", variant, {judged});
+      MicroTransfer classified = transfer(3, 0.5);  // the oracle supplies the tags while it sends
+      classified.send.tags = {SegmentTag{0}, SegmentTag::important(0), SegmentTag{0}};
+      add("3 segments, p 0.5 patient, important last", variant, {classified});
       MicroTransfer odd = transfer(3, 0.5);
       odd.send.bytes = odd.receive.bytes = 20;
       add("2 and a half segments, p 0.5 patient", variant, {odd});

@@ -280,7 +280,7 @@ void MicroWorld::happen(const Due& due) {
   }
 }
 
-// ---- for hosts, and for whoever reads a trace ----------------------------------------------------------------------
+// ---- for hosts and readers of a trace -------------------------------------------------------------------------------
 
 void MicroWorld::completed(std::uint16_t host, const core::Completion& completion) {
   mix((completion.operation << 16) | (static_cast<std::uint64_t>(completion.status) << 8) | host);

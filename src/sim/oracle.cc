@@ -146,7 +146,7 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
     // A side that fails notifies the other over a connection that loses nothing.
     if (other->ended && other->ended_ns > operation.posted_virtual_ns && simulator_.now() - other->ended_ns > kTellNs &&
         connected) {
-      violate(3, operation, "timed out long after its other side had given up");
+      violate(3, operation, "timed out long after the other rank aborted it");
     }
   }
   if (completion.status == CompletionStatus::kPeerFailed && !operation.too_long && !may_be_too_long(operation)) {

@@ -104,7 +104,7 @@ class Oracle final : private Observer {
     std::vector<std::byte> memory;       // canaries, the tensor, canaries
     std::vector<std::uint8_t> placed;    // per segment, by the place function
     std::vector<core::SegmentTag> tags;  // of a send that receives them while it sends
-    std::uint32_t judged = 0;            // number of them that it has received
+    std::uint32_t classified = 0;        // number of them that it has received
     core::SendFeed feed;                 // of a send whose segments become ready in parts
     std::vector<std::uint64_t> feed_words;
     std::uint32_t parts_fed = 0;
@@ -180,7 +180,7 @@ class Oracle final : private Observer {
   static Side side_of(const Operation& operation);
   bool outcome_forgotten(const Operation& operation) const;
   static void place(void* context, std::uint64_t offset, std::span<const std::byte> payload);
-  static void judge(void* context, std::uint32_t first, std::uint32_t count);
+  static void classify(void* context, std::uint32_t first, std::uint32_t count);
   void violate(int rule, const Operation& operation, const std::string& text);
   void hold(const Operation& operation, const Finding& verdict);
 

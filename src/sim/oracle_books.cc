@@ -61,7 +61,7 @@ void Oracle::check_conservation() {
   balance("control datagrams sent, by endpoints and network",
           sum(C::k_acks_sent, C::k_probes_sent, C::k_bitmaps_sent, C::k_stops_sent, C::k_mtu_probes_sent,
               C::k_mtu_replies_sent) -
-              sum(C::k_backstop_messages_sent),
+              sum(C::k_tcp_fallback_packets_sent),
           ledger.of(Fate::k_sent, false).packets);
   balance("data packets neither delivered nor dropped", ledger.in_flight(true).packets, 0);
   balance("control datagrams neither delivered nor dropped", ledger.in_flight(false).packets, 0);

@@ -59,7 +59,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
           std::none_of(plan.tags.begin(), plan.tags.end(), [](core::SegmentTag tag) { return tag.is_critical(); })) {
         operation.tags.assign(plan.tags.size(), core::SegmentTag{core::SegmentTag::kCritical});
         request.tags = operation.tags;
-        request.classify = &Oracle::judge;
+        request.classify = &Oracle::classify;
         request.classify_context = &operation;
       }
     }
@@ -162,15 +162,15 @@ void Oracle::pause(std::uint16_t host, base::DurationNs duration_ns) {
   simulator_.pause(host, duration_ns);
 }
 
-void Oracle::judge(void* context, std::uint32_t first, std::uint32_t count) {
+void Oracle::classify(void* context, std::uint32_t first, std::uint32_t count) {
   Operation& operation = *static_cast<Operation*>(context);
   Oracle& oracle = *operation.oracle;
-  if (operation.ended) return oracle.violate(4, operation, "a segment is judged after the end");
-  if (first != operation.judged || count == 0 || count > operation.tags.size() - first) {
-    return oracle.violate(2, operation, "segments are judged twice, out of order or past the last");
+  if (operation.ended) return oracle.violate(4, operation, "a segment is classified after the end");
+  if (first != operation.classified || count == 0 || count > operation.tags.size() - first) {
+    return oracle.violate(2, operation, "segments are classified twice, out of order or past the last");
   }
   std::copy_n(operation.plan.tags.begin() + first, count, operation.tags.begin() + first);
-  operation.judged += count;
+  operation.classified += count;
 }
 
 void Oracle::place(void* context, std::uint64_t offset, std::span<const std::byte> payload) {

@@ -136,7 +136,7 @@ void Oracle::watch(const Operation& operation) {
   send.uniform = plan.uniform_tag;
   if (has_tag_per_segment(plan)) {
     send.tags = plan.tags;
-    send.judged_late = !operation.tags.empty();
+    send.classified_late = !operation.tags.empty();
   }
   send.is_fed = plan.fed_parts > 0;
   const base::DurationNs timeout =

@@ -1,6 +1,7 @@
 // A model of a receiver's duties by PROTOCOL, sections 7 and 8, derived from what its host reads and sends:
 //   13  early data within a peer's share is kept, and placed when the receive is posted (7.3)
-//   14  an operation whose end is settled ends at once: all segments have arrived, the sender gave up (before the post
+//   14  an operation whose end is settled ends at once: all segments have arrived, the sender aborted it (before the
+//   post
 //       too), sizes or types differ (7.5.1, 8.1.2, 8.1.3, 7.1.1)
 //   15  an acknowledgement block says what has arrived on its path (4.5, 7.2.1)
 //

@@ -90,7 +90,7 @@ void SendWatch::ended(std::uint16_t rank, std::uint16_t peer, core::OperationId 
     if (sending.send.operation != operation) continue;
     forget(senders_[rank], sending);
     if (!sending.ready && !sending.over && sending.early > 0) {
-      of.given_up.push_back({{sending.send.tag, sending.send.generation}, sending.early});
+      of.aborted.push_back({{sending.send.tag, sending.send.generation}, sending.early});
     }
     of.open.erase(at);
     return;
@@ -98,7 +98,7 @@ void SendWatch::ended(std::uint16_t rank, std::uint16_t peer, core::OperationId 
 }
 
 void SendWatch::release(Flow& of, const wire::TransferId& transfer) {
-  std::erase_if(of.given_up, [&](const Flow::GivenUp& given_up) { return given_up.transfer == transfer; });
+  std::erase_if(of.aborted, [&](const Flow::Aborted& aborted) { return aborted.transfer == transfer; });
 }
 
 SendWatch::EarlyOut SendWatch::early_out(const Flow& of) {
@@ -108,8 +108,8 @@ SendWatch::EarlyOut SendWatch::early_out(const Flow& of) {
     out.segments += sending->early;
     ++out.transfers;
   }
-  for (const Flow::GivenUp& given_up : of.given_up) {
-    out.segments += given_up.early;
+  for (const Flow::Aborted& aborted : of.aborted) {
+    out.segments += aborted.early;
     ++out.transfers;
   }
   return out;

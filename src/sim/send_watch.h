@@ -32,9 +32,9 @@ struct WatchedSend {
   std::uint32_t order = 0;
   std::vector<core::SegmentTag> tags;  // one per segment, or none: `uniform`
   core::SegmentTag uniform;
-  bool judged_late = false;     // receives its tags while it sends
-  bool is_fed = false;          // its segments become ready one after another
-  base::TimeNs expires_ns = 0;  // by its host's clock
+  bool classified_late = false;  // receives its tags while it sends
+  bool is_fed = false;           // its segments become ready one after another
+  base::TimeNs expires_ns = 0;   // by its host's clock
 };
 
 class SendWatch {
@@ -113,11 +113,11 @@ class SendWatch {
     };
     std::vector<Probe> probes;
     // Early data of aborted sends counts until a reply to their ABORT arrives, or permanently (8.1.6, 8.1.7).
-    struct GivenUp {
+    struct Aborted {
       wire::TransferId transfer;
       std::uint32_t early = 0;
     };
-    std::vector<GivenUp> given_up;
+    std::vector<Aborted> aborted;
   };
   struct Sender {
     std::uint64_t turn = 0;

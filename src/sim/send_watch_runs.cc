@@ -97,7 +97,7 @@ void SendWatch::check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_
     // Only if neither its window, nor its early budget, nor missing tags may block it.
     const auto resolved = [](const Path& path) { return path.acknowledged == path.last; };
     if (!std::all_of(of.paths.begin(), of.paths.end(), resolved)) continue;
-    if (std::any_of(of.open.begin(), of.open.end(), [](const auto& s) { return s->send.judged_late; })) continue;
+    if (std::any_of(of.open.begin(), of.open.end(), [](const auto& s) { return s->send.classified_late; })) continue;
     const auto can_send = [&](const auto& s) {
       return s->ready && s->left > 0 && !s->over && local < s->send.expires_ns;
     };
@@ -265,8 +265,8 @@ void SendWatch::check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_
   for (std::uint8_t path = 0; path < of.paths.size() && path < probe.path_count; ++path) {
     // Clauses 4.7.1 and 4.7.6
     check(probe.last_sequence[path] == sending->newest[path], "newest packet of a path");
-    const bool given_up = (std::uint32_t{probe.given_up_paths} >> path & 1U) != 0;
-    check(!given_up || (sending->newest[path] != 0 && of.paths.size() > 1), "path given up");
+    const bool suspended = (std::uint32_t{probe.suspended_paths} >> path & 1U) != 0;
+    check(!suspended || (sending->newest[path] != 0 && of.paths.size() > 1), "suspended path");
   }
   if (trailing) {
     if (packet == nullptr) return check(false, "way: a trailing one goes behind the data");

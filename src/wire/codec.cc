@@ -83,8 +83,8 @@ void encode_data_header(const DataHeader& header, std::byte* out) {
 }
 
 DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
-  // PROTOCOL 4.11.1: A receiver MUST check a datagram, or a backstop message, in the order of this table, count the
-  //     first check that it fails, and do nothing else with it.
+  // PROTOCOL 4.11.1: A receiver MUST check a datagram, or a fallback frame, in the order of this table, count the first
+  //     check that it fails, and do nothing else with it.
   if (datagram.size() < MLT_PREFIX_BYTES) return DropReason::kTooShort;
   const std::uint8_t version_type = byte_at(datagram, MLT_OFFSET_VERSION_TYPE);
   if ((version_type >> 4) != MLT_PROTOCOL_VERSION) return DropReason::kBadVersion;

@@ -139,8 +139,8 @@ std::size_t encode_probe(const Probe& message, std::byte* out) {
   // PROTOCOL 4.1.1: An endpoint MUST set every field and bit that this section calls zero to zero. A receiver MUST
   //     ignore those that no check of 4.11 names.
   w.u8(0);
-  w.u8(static_cast<std::uint8_t>(message.given_up_paths));
-  w.u8(static_cast<std::uint8_t>(message.given_up_paths >> 8));
+  w.u8(static_cast<std::uint8_t>(message.suspended_paths));
+  w.u8(static_cast<std::uint8_t>(message.suspended_paths >> 8));
   for (std::uint8_t i = 0; i < message.path_count; ++i) w.u32(message.last_sequence[i]);
   return w.sealed();
 }
@@ -244,13 +244,13 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
   message.path_count = r.u8();
   if (!r.zeros(1)) return DropReason::kUnknownFlags;
   const std::uint32_t low = r.u8();
-  message.given_up_paths = static_cast<std::uint16_t>(low | std::uint32_t{r.u8()} << 8);
-  // PROTOCOL 4.11.3: ... or if it gives a path up that it does not name (drop_unknown_flags).
-  if (message.path_count < MLT_MAX_PATHS && message.given_up_paths >> message.path_count != 0) {
+  message.suspended_paths = static_cast<std::uint16_t>(low | std::uint32_t{r.u8()} << 8);
+  // PROTOCOL 4.11.3: ... or if it suspends a path that it does not name (drop_unknown_flags).
+  if (message.path_count < MLT_MAX_PATHS && message.suspended_paths >> message.path_count != 0) {
     return DropReason::kUnknownFlags;
   }
   // PROTOCOL 4.11.3: A receiver MUST drop PROBE if it names more than 16 paths, if its length does not fit their
-  //     number, if total bytes is not a multiple of the element size, or if it gives a path up that it does not name
+  //     number, if total bytes is not a multiple of the element size, or if it suspends a path that it does not name
   //     (drop_unknown_flags).
   if (message.path_count > MLT_MAX_PATHS) return DropReason::kBadLength;
   if (datagram.size() != kProbeBytes + 4U * message.path_count) return DropReason::kBadLength;

@@ -74,7 +74,7 @@ struct Probe {
   std::uint32_t timestamp_ns = 0;  // never 0: 0 means "no probe" in replies
   std::uint8_t path_count = 0;
   // Bit per path that the sender no longer uses because its packets are overdue. They may still arrive.
-  std::uint16_t given_up_paths = 0;
+  std::uint16_t suspended_paths = 0;
   // Newest packet of this transfer sent on each path; 0: none.
   std::uint32_t last_sequence[MLT_MAX_PATHS] = {};
 };

@@ -1,4 +1,4 @@
-// The same checks over every datapath: what src/io/datapath.h promises, whoever implements it.
+// The same checks over every datapath: what src/io/datapath.h requires of each implementation.
 #include "io/datapath.h"
 
 #include <doctest/doctest.h>
@@ -326,12 +326,12 @@ TEST_CASE("send__wakes_a_receiver_that_sleeps") {
       CHECK(::poll(&ready, 1, 1'000) == 1);
       io_test::receive_until(*pair.one, sink, i + 1);
       // Who has read everything may sleep again: nothing rings on.
-      const base::TimeNs give_up = io::monotonic_now() + base::kSecond;
-      while (io::monotonic_now() < give_up) {
+      const base::TimeNs deadline = io::monotonic_now() + base::kSecond;
+      while (io::monotonic_now() < deadline) {
         if (pair.one->prepare_to_wait() && ::poll(&ready, 1, 0) == 0) break;
         pair.one->receive(io::monotonic_now(), 16, sink);
       }
-      CHECK(io::monotonic_now() < give_up);
+      CHECK(io::monotonic_now() < deadline);
     }
     CHECK(sink.numbers() == sequence(0, 3));
   });
@@ -386,8 +386,8 @@ TEST_CASE("send__and_receive_allocate_nothing") {
       pair.one->receive(io::monotonic_now(), 16, sink);
       pair.one->next_timeout();
     }
-    const base::TimeNs give_up = io::monotonic_now() + base::kSecond;  // the network may bring it later
-    while (sink.bytes <= 10 * data.get().total_bytes && io::monotonic_now() < give_up) {
+    const base::TimeNs deadline = io::monotonic_now() + base::kSecond;  // the network may bring it later
+    while (sink.bytes <= 10 * data.get().total_bytes && io::monotonic_now() < deadline) {
       pair.one->receive(io::monotonic_now(), 16, sink);
     }
     CHECK(io_test::allocations() == before);

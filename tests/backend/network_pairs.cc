@@ -50,14 +50,14 @@ void connect(Ends& ends) {
 void meet(io::Datapath& from, io::Datapath& to, std::uint16_t to_rank) {
   const bool past_kernel = from.capabilities().name == "xdp";
   const TestRun run(to_rank, 0, 1, 100);
-  const base::TimeNs give_up = io::monotonic_now() + 2 * base::kSecond;
+  const base::TimeNs deadline = io::monotonic_now() + 2 * base::kSecond;
   CollectingSink sink;
   std::size_t sent = 0;
   do {
     REQUIRE(from.send(io::monotonic_now(), run.get()) == io::SendStatus::kSent);
     ++sent;
     ::usleep(100);  // only between two sends
-  } while (past_kernel && io::counter_value(from.counters(), "xdp_runs_sent") == 0 && io::monotonic_now() < give_up);
+  } while (past_kernel && io::counter_value(from.counters(), "xdp_runs_sent") == 0 && io::monotonic_now() < deadline);
   receive_until(to, sink, sent);
   REQUIRE(sink.datagrams.size() == sent);
   if (past_kernel) REQUIRE(io::counter_value(from.counters(), "xdp_runs_sent") > 0);

@@ -25,7 +25,7 @@ std::size_t reencode(std::span<const std::byte> datagram, const wire::Prefix& pr
       wire::Probe probe;
       if (wire::decode_probe(datagram, prefix, probe) != kNone) return 0;
       FUZZ_CHECK(probe.path_count <= MLT_MAX_PATHS);
-      FUZZ_CHECK(probe.given_up_paths >> probe.path_count == 0);
+      FUZZ_CHECK(probe.suspended_paths >> probe.path_count == 0);
       return wire::encode_probe(probe, out);
     }
     case wire::PacketType::kBitmap: {

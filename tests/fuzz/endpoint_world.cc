@@ -122,10 +122,10 @@ void World::post_send(std::uint16_t side, Input& input) {
     for (core::SegmentTag& tag : operation->tags) tag.bits = input.u8() & core::SegmentTag::kAllBits;
     request.tags = operation->tags;
     if (std::none_of(operation->tags.begin(), operation->tags.end(), [](auto tag) { return tag.is_critical(); })) {
-      operation->judgement.assign(operation->tags.size(), core::SegmentTag{});
-      operation->judgement.swap(operation->tags);
+      operation->later_tags.assign(operation->tags.size(), core::SegmentTag{});
+      operation->later_tags.swap(operation->tags);
       request.tags = operation->tags;
-      request.classify = &World::judge;
+      request.classify = &World::classify;
       request.classify_context = operation;
     }
   }
@@ -134,10 +134,10 @@ void World::post_send(std::uint16_t side, Input& input) {
   check();
 }
 
-void World::judge(void* context, std::uint32_t first, std::uint32_t count) {
+void World::classify(void* context, std::uint32_t first, std::uint32_t count) {
   auto& operation = *static_cast<Operation*>(context);
   MLT_CHECK(!operation.ended && first <= operation.tags.size() && count <= operation.tags.size() - first);
-  std::copy_n(operation.judgement.begin() + first, count, operation.tags.begin() + first);
+  std::copy_n(operation.later_tags.begin() + first, count, operation.tags.begin() + first);
 }
 
 void World::place(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {

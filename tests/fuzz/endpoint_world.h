@@ -38,7 +38,7 @@ struct Operation {
   bool ended = false;
   base::TimeNs expires_ns = 0;
   std::vector<core::SegmentTag> tags;
-  std::vector<core::SegmentTag> judgement;  // what these become while the tensor is sent, if it is not empty
+  std::vector<core::SegmentTag> later_tags;  // what these become while the tensor is sent, if it is not empty
   std::unique_ptr<Guarded> buffer;
   std::vector<std::byte> snapshot;  // what the buffer must hold: a send's always, a receive's once it has ended
 };
@@ -87,7 +87,7 @@ class World {
   };
 
   static void place(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
-  static void judge(void* context, std::uint32_t first, std::uint32_t count);
+  static void classify(void* context, std::uint32_t first, std::uint32_t count);
   Operation* post(std::uint16_t side, core::CompletionKind kind, Input& input);
   void posted(Operation& operation, core::PostStatus status, base::DurationNs timeout_ns);
   void capture(std::uint16_t from, const core::Transmit& run);

@@ -216,7 +216,7 @@ class Soak {
       Transfer* transfer = planned.transfer.get();
       const bool sender = prng_.chance(0.5);
       network_.at(when() + 10 * kMillisecond, [this, transfer, sender] {
-        // A sender that gives up tells nobody: whoever cancels one side cancels the other, here as in the engine.
+        // An aborting sender notifies no caller: the test cancels both sides, as the engine does.
         network_.cancel(sender ? transfer->options().from : transfer->options().to, transfer->options().operation,
                         sender ? CompletionKind::kSend : CompletionKind::kReceive);
         if (sender) network_.cancel(transfer->options().to, transfer->options().operation, CompletionKind::kReceive);

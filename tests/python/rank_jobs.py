@@ -88,7 +88,7 @@ def run_job(
 
 
 def answers(outcomes: list[Outcome], *, workers: int = 2) -> list[Any]:
-    """The workers' answers; fails with the output of whoever did not end well."""
+    """The workers' answers; fails with the output of those that failed."""
     for rank, outcome in enumerate(outcomes):
         assert outcome.status == 0, f"rank {rank} ended with {outcome.status}:\n{outcome.output}"
     return [outcome.answer for outcome in outcomes[:workers]]

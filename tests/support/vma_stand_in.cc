@@ -60,7 +60,7 @@ class Pool {
     const auto offset = static_cast<const std::byte*>(packet) - memory_.data();
     const std::size_t index = static_cast<std::size_t>(offset) / kMaxDatagramBytes;
     if (offset < 0 || index >= kPackets || !taken_[index]) return false;
-    // Whoever reads it after this reads rubbish.
+    // A later read finds rubbish.
     std::memset(memory_.data() + index * kMaxDatagramBytes, 0xDD, kMaxDatagramBytes);
     taken_[index] = false;
     return true;

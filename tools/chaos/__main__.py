@@ -7,7 +7,7 @@
 Jobs of four ranks run one after another on a testbed of two leaves and two spines. The seed determines each rank's
 stream of sends, receives and collectives, and the faults of ranks and network: SIGKILL, SIGSTOP, wall clocks that jump,
 partitions, slow and paused paths, interfaces that go down, packets lost, copied, damaged and reordered. Every rank
-writes a trace; mlt_chaos_judge (tests/sim/chaos) checks it against the oracle's rules. Exits with 1 if a rule was
+writes a trace; mlt_chaos_check (tests/sim/chaos) checks it against the oracle's rules. Exits with 1 if a rule was
 violated. A seed repeats posts and faults, but not real time.
 """
 
@@ -33,7 +33,7 @@ from mlt._shared.units import TIME
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "default"
-JUDGE = BUILD / "tests" / "mlt_chaos_judge"
+CHECKER = BUILD / "tests" / "mlt_chaos_check"
 WIRE = BUILD / "tests" / "mlt_chaos_wire"
 CLOCK = BUILD / "tests" / "libmlt_chaos_clock.so"
 RANKS, SPINES = 4, 2
@@ -43,12 +43,12 @@ DRAINING = 6.0  # seconds of a job besides its traffic: start and end
 
 def build() -> None:
     """Build the three programs unless they exist."""
-    if all(path.exists() for path in (JUDGE, WIRE, CLOCK)):
+    if all(path.exists() for path in (CHECKER, WIRE, CLOCK)):
         return
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if cmake is None:
         raise SystemExit("chaos: cmake is not there; `make chaos` installs it")
-    targets = [path.name.removeprefix("lib").removesuffix(".so") for path in (JUDGE, WIRE, CLOCK)]
+    targets = [path.name.removeprefix("lib").removesuffix(".so") for path in (CHECKER, WIRE, CLOCK)]
     for words in (["--preset", "default"], ["--build", "--preset", "default", "--target", *targets]):
         subprocess.run([cmake, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
@@ -68,11 +68,11 @@ def plans(options: argparse.Namespace) -> tuple[int, list[schedule.Plan]]:
     return 0, found
 
 
-def judge(folder: Path) -> report.Verdict:
-    """Verdict of mlt_chaos_judge on the traces in ``folder``; raises RuntimeError if it cannot read them."""
-    done = subprocess.run([str(JUDGE), str(folder)], capture_output=True, text=True, check=False)
+def check(folder: Path) -> report.Verdict:
+    """Verdict of mlt_chaos_check on the traces in ``folder``; raises RuntimeError if it cannot read them."""
+    done = subprocess.run([str(CHECKER), str(folder)], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
-        raise RuntimeError(done.stderr.strip() or f"mlt_chaos_judge ended with {done.returncode}")
+        raise RuntimeError(done.stderr.strip() or f"mlt_chaos_check ended with {done.returncode}")
     return report.Verdict.parse(done.stdout)
 
 
@@ -136,7 +136,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     print(f"chaos: seed {options.seed}", file=sys.stderr, flush=True)
     outcome = play(options, folder)
-    verdict = judge(folder)
+    verdict = check(folder)
     report.show(verdict, outcome)
     if options.out is not None:
         options.out.write_text(

@@ -1,6 +1,6 @@
 """Buffers whose every byte identifies their operation, guards around them, and their digests.
 
-The contents are those of the simulator's oracle (src/sim/oracle_contents.h), the digests those of its judge
+The contents are those of the simulator's oracle (src/sim/oracle_contents.h), the digests those of its checker
 (tests/sim/chaos/digest.h).
 """
 

@@ -36,7 +36,7 @@ VERBS = ("send", "receive", "all_reduce", "all_to_all", "gather")
 
 @dataclass
 class Verdict:
-    """Output of mlt_chaos_judge."""
+    """Output of mlt_chaos_check."""
 
     broken: list[str] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def markdown(seed: int, seconds: float, verdict: Verdict, outcome: Outcome, mach
     """Text of docs/results/chaos.md."""
     when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     lines = [
-        "# Real ranks in a bad network, judged by the oracle",
+        "# Real ranks in a bad network, checked by the oracle",
         "",
         f'Made by `make chaos CHAOS_ARGS="--seconds {seconds:g} --seed {seed}"` on {when}: {machine[1]} '
         f"ranks on hosts of one testbed, {machine[0]} shared cores, load average "

@@ -143,7 +143,7 @@ class JobRun:
             except subprocess.TimeoutExpired:
                 process.kill()
                 out, _ = process.communicate()
-                self.outcome.wrong.append(f"{self.job.name}: rank {rank}, started again, neither joined nor gave up")
+                self.outcome.wrong.append(f"{self.job.name}: rank {rank}, started again, neither joined nor ended")
                 continue
             if "up " in out:
                 self.outcome.wrong.append(f"{self.job.name}: rank {rank} was killed, started again, and let in")

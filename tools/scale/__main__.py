@@ -27,12 +27,12 @@ from limits import (
     Form,
     Verdict,
     busy,
+    check_beside_gloo,
+    check_jobs,
+    check_keys,
+    check_messages,
     counts,
     host_and_time,
-    judge_beside_gloo,
-    judge_jobs,
-    judge_keys,
-    judge_messages,
     table,
 )
 
@@ -67,12 +67,12 @@ def measure(form: Form) -> dict[str, Any]:
     }
 
 
-def judge(form: Form, figures: dict[str, Any]) -> list[Verdict]:
+def check(form: Form, figures: dict[str, Any]) -> list[Verdict]:
     return [
-        *judge_jobs(form, figures["jobs"]),
-        *judge_keys(form, figures["keys"]),
-        *judge_messages(form, figures["messages"]),
-        *judge_beside_gloo(figures["jobs"], figures["gloo"]),
+        *check_jobs(form, figures["jobs"]),
+        *check_keys(form, figures["keys"]),
+        *check_messages(form, figures["messages"]),
+        *check_beside_gloo(figures["jobs"], figures["gloo"]),
     ]
 
 
@@ -84,13 +84,13 @@ def main() -> int:
     load = os.getloadavg()[0]
     form = SHORT if options.short else LONG
     figures = measure(form)
-    verdicts = judge(form, figures)
+    verdicts = check(form, figures)
     lines = table(verdicts)
     print("\n".join(lines), flush=True)
     if options.short:
         return int(any(one.met is False for one in verdicts))
-    met, judged = counts(verdicts)
-    head = f"Written by `make scale` on {host_and_time()}. {met} of {judged} targets met."
+    met, checked = counts(verdicts)
+    head = f"Written by `make scale` on {host_and_time()}. {met} of {checked} targets met."
     options.output.mkdir(parents=True, exist_ok=True)
     text = pages.page(figures, lines, "\n".join([head, *busy(load)]), "make scale", SKIPPED)
     (options.output / "scale.md").write_text(text, encoding="utf-8")

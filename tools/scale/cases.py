@@ -88,7 +88,7 @@ def key_rounds(workers: int, keys: int, *, rounds: int) -> Figures:
         "packets": sum(totals[name] for name in PACKETS),
         "data_packets": totals["data_packets_sent"],
         "probes": totals["probes_sent"],
-        "tcp_fallbacks": totals["backstop_messages_sent"],
+        "tcp_fallbacks": totals["tcp_fallback_packets_sent"],
         "failures": failures,
     }
 

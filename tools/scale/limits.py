@@ -11,7 +11,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "targets"))
 
-from judging import Verdict, busy, counts, host_and_time, table
+from verdicts import Verdict, busy, counts, host_and_time, table
 
 __all__ = ["Verdict", "busy", "counts", "host_and_time", "table"]  # for the program, which finds them here only
 
@@ -34,7 +34,7 @@ class Form:
     keys: Sequence[int]
     key_rounds: int
     messages: int
-    judged_size: int  # for connections and all-reduces
+    checked_size: int  # for connections and all-reduces
     connect_seconds: float
     small_seconds: float  # all-reduce of 4 B
     large_seconds: float  # of 1 MiB
@@ -57,7 +57,7 @@ LONG = Form(
     keys=(64, 256, 1_000, 2_000),
     key_rounds=3,
     messages=200_000,
-    judged_size=256,
+    checked_size=256,
     connect_seconds=10.0,
     small_seconds=0.1,
     large_seconds=1.0,
@@ -81,7 +81,7 @@ SHORT = replace(
     keys=(150, 600),
     key_rounds=2,
     messages=20_000,
-    judged_size=64,
+    checked_size=64,
     connect_seconds=15.0,
     small_seconds=1.0,
     large_seconds=4.0,
@@ -96,12 +96,12 @@ SHORT = replace(
 )
 
 
-def judge_jobs(form: Form, jobs: Sequence[Figures]) -> list[Verdict]:
+def check_jobs(form: Form, jobs: Sequence[Figures]) -> list[Verdict]:
     """Jobs of mlt, by size; those with an "error" ended with it."""
     by_size = {one["ranks"]: one for one in jobs}
-    large, idle = by_size[form.judged_size], by_size[form.idle_size]
+    large, idle = by_size[form.checked_size], by_size[form.idle_size]
     rank_kib, peer_kib = memory_line(jobs)
-    case = f"{form.judged_size} ranks"
+    case = f"{form.checked_size} ranks"
     return [
         _at_most(f"{case} connected", large.get("connect_seconds"), form.connect_seconds, "s", "ranks"),
         _at_most(f"{case}, all-reduce of 4 B", milliseconds(large, "4 B"), 1e3 * form.small_seconds, "ms", "ranks"),
@@ -135,7 +135,7 @@ def memory_line(jobs: Sequence[Figures]) -> tuple[float, float]:
     return least["kib_per_rank"] - slope * (least["ranks"] - 1), slope
 
 
-def judge_keys(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
+def check_keys(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
     case = f"{form.workers} workers, 1 service, keys of 64 KiB"
     times = {one["keys"]: 1e3 * one["seconds_per_key"] for one in complete(runs)}
     growth = max(times.values()) / min(times.values())
@@ -153,8 +153,8 @@ def judge_keys(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
     return verdicts
 
 
-def judge_messages(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
-    """The first run is the judged one; the others, and gloo, are for information."""
+def check_messages(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
+    """The first run is the checked one; the others, and gloo, are for information."""
     verdicts = []
     for place, one in enumerate(runs):
         case = f"messages of 64 B, window of 256, {one['transport']}, {one['datapath']}"
@@ -168,7 +168,7 @@ def judge_messages(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
     return verdicts
 
 
-def judge_beside_gloo(jobs: Sequence[Figures], gloo: Sequence[Figures]) -> list[Verdict]:
+def check_beside_gloo(jobs: Sequence[Figures], gloo: Sequence[Figures]) -> list[Verdict]:
     """Ratios of mlt's figures to gloo's at the same size, for information."""
     by_size = {one["ranks"]: one for one in complete(jobs)}
     verdicts = []

@@ -20,23 +20,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from judging import (
+from verdicts import (
     HOSTS,
     TURNS,
-    Judge,
+    Check,
     Run,
     Verdict,
     busy,
+    check_all_reduce,
+    check_asleep,
+    check_cpu,
+    check_incast,
+    check_one_way,
+    check_push_pull,
+    check_ring,
+    check_shared_memory,
     counts,
     host_and_time,
-    judge_all_reduce,
-    judge_asleep,
-    judge_cpu,
-    judge_incast,
-    judge_one_way,
-    judge_push_pull,
-    judge_ring,
-    judge_shared_memory,
     short_segments,
     table,
     untagged,
@@ -59,36 +59,36 @@ def runs() -> list[Run]:
     bounds = "--rounds 100 --loss-bound 0,0.1 --compare gloo"
     bed = {"hosts": HOSTS, "rate": "200mbit", "buffer": "256KiB"}
     found = [
-        _run("one-way", f"{one_way} --compare gloo,raw-udp", judge_one_way),
-        _run("one-way-untagged", f"{one_way} --compare gloo,raw-udp --tags none", untagged(judge_one_way)),
-        _run("one-way-1440", f"{one_way} --segment-bytes 1440 --compare raw-udp", short_segments(judge_one_way)),
-        _run("all-reduce", f"{reduce} --datapath udp --compare tcp,gloo,mpi,raw-udp", judge_all_reduce),
+        _run("one-way", f"{one_way} --compare gloo,raw-udp", check_one_way),
+        _run("one-way-untagged", f"{one_way} --compare gloo,raw-udp --tags none", untagged(check_one_way)),
+        _run("one-way-1440", f"{one_way} --segment-bytes 1440 --compare raw-udp", short_segments(check_one_way)),
+        _run("all-reduce", f"{reduce} --datapath udp --compare tcp,gloo,mpi,raw-udp", check_all_reduce),
         replace(
-            _run("all-reduce-asleep", f"{reduce} --datapath udp --compare tcp,gloo", judge_asleep),
+            _run("all-reduce-asleep", f"{reduce} --datapath udp --compare tcp,gloo", check_asleep),
             environment=(("MLT_SPIN_US", "0"),),
         ),
-        _run("all-reduce-shm", f"{reduce} --compare mpi-shm", judge_shared_memory),
+        _run("all-reduce-shm", f"{reduce} --compare mpi-shm", check_shared_memory),
         replace(
-            _run("push-pull", "--bytes 4MB --keys 8 --rounds 50", judge_push_pull),
+            _run("push-pull", "--bytes 4MB --keys 8 --rounds 50", check_push_pull),
             environment=(("MLT_DATAPATH", "udp"),),
             program="tests/bench/push_pull.py",
         ),
-        _run("cpu", paced, judge_cpu),
-        _run("cpu-untagged", f"{paced} --tags none", untagged(judge_cpu)),
+        _run("cpu", paced, check_cpu),
+        _run("cpu-untagged", f"{paced} --tags none", untagged(check_cpu)),
     ]
     # With 100 short rounds, the p99 would be the second longest, which is chance.
     short = "--pattern allreduce --size 64KiB --rounds 1000 --loss-bound 0,0.1 --compare gloo"
     for loss in ("0%", "0.1%", "1%"):
         lossy, number = {**bed, "loss": loss}, loss.rstrip("%")
-        found.append(_run(f"ring-64k-loss-{number}", short, judge_ring, lossy))
-        found.append(_run(f"ring-1m-loss-{number}", f"--pattern allreduce --size 1MiB {bounds}", judge_ring, lossy))
+        found.append(_run(f"ring-64k-loss-{number}", short, check_ring, lossy))
+        found.append(_run(f"ring-1m-loss-{number}", f"--pattern allreduce --size 1MiB {bounds}", check_ring, lossy))
     shallow = {**bed, "buffer": "64KiB"}
-    found.append(_run("incast", f"--pattern incast --size 1MiB {bounds}", judge_incast, shallow))
+    found.append(_run("incast", f"--pattern incast --size 1MiB {bounds}", check_incast, shallow))
     return found
 
 
-def _run(name: str, perf: str, judge: Judge, testbed: dict[str, Any] | None = None) -> Run:
-    return Run(name, [*perf.split(), "--turns", str(TURNS)], judge, testbed)
+def _run(name: str, perf: str, check: Check, testbed: dict[str, Any] | None = None) -> Run:
+    return Run(name, [*perf.split(), "--turns", str(TURNS)], check, testbed)
 
 
 # Running
@@ -133,11 +133,11 @@ def without_samples(result: dict[str, Any]) -> dict[str, Any]:
 
 def markdown(verdicts: Sequence[Verdict], done: Sequence[Run], skipped: Sequence[str], load: float) -> str:
     """The page. ``load``: of the host before the first measurement."""
-    met, judged = counts(verdicts)
+    met, checked = counts(verdicts)
     lines = [
         "# Against the peers: what was asked for, and what was measured",
         "",
-        f"Written by `make targets` on {host_and_time()}. {met} of {judged} targets met.",
+        f"Written by `make targets` on {host_and_time()}. {met} of {checked} targets met.",
         *busy(load),
         f"A ratio of speeds is the median of {TURNS} turns, in each of which every transport ran beside the others",
         "(to the bare UDP loop, the quotient of the medians of the whole run);",
@@ -177,7 +177,7 @@ def main() -> int:
             if not run.program:
                 picture = (Path(folder) / f"{run.name}.png").read_bytes()
                 (options.output / f"line-rate-{run.name}.png").write_bytes(picture)
-        found = run.judge(run, result)
+        found = run.check(run, result)
         for one in found:
             print(f"  {one.case}: {one.measured}; {one.ratio} (target {one.target or '-'}): {one.met}", flush=True)
         verdicts += found

@@ -49,11 +49,11 @@ bool ask(const std::string& name, const std::string& host, std::uint16_t port, s
 }  // namespace
 
 Outgoing::Outgoing(const Settings& settings, const std::string& name, const std::string& host, std::uint16_t port,
-                   std::int32_t sender, const std::atomic<bool>& give_up, OnFailure on_failure)
+                   std::int32_t sender, const std::atomic<bool>& stopping, OnFailure on_failure)
     : name_(name), on_failure_(std::move(on_failure)) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(settings.connect_timeout_ns);
   const auto check_time = [&](const std::string& cause) {
-    if (give_up.load()) throw Error(ErrorCode::kClosed, "the van stops");
+    if (stopping.load()) throw Error(ErrorCode::kClosed, "the van stops");
     if (std::chrono::steady_clock::now() < end) return;
     throw Error(ErrorCode::kRendezvous, name + " did not come up in time: " + cause);
   };

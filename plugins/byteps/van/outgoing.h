@@ -25,9 +25,9 @@ class Outgoing {
   using OnFailure = std::function<void(const std::string& text)>;
 
   // Connects to the node that listens at `host` and `port`, which may start later, and returns when it is up. `name` is
-  // the node in errors, `sender` this node's id. Throws mlt::Error, also if `give_up` became true.
+  // the node in errors, `sender` this node's id. Throws mlt::Error, also if `stopping` became true.
   Outgoing(const Settings& settings, const std::string& name, const std::string& host, std::uint16_t port,
-           std::int32_t sender, const std::atomic<bool>& give_up, OnFailure on_failure);
+           std::int32_t sender, const std::atomic<bool>& stopping, OnFailure on_failure);
   // Waits until what was sent has arrived, for up to 10 s; then says goodbye.
   ~Outgoing();
   Outgoing(const Outgoing&) = delete;

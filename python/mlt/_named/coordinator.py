@@ -144,7 +144,7 @@ class Coordinator:
             texts.append(self._overdue_text(set_id, name, entry, waited))
         return texts
 
-    def give_up(self, seconds: float) -> None:
+    def fail_overdue(self, seconds: float) -> None:
         """Answer every name for which some ranks have waited this long with an error."""
         for (set_id, name), entry in list(self._entries.items()):
             waited = self._now() - entry.since

@@ -125,7 +125,7 @@ class Leader:
                 for text in self._coordinator.overdue(self._settings.stall_seconds):
                     logger.warning("%s", text)
             if self._settings.stall_end_seconds:
-                self._coordinator.give_up(self._settings.stall_end_seconds)
+                self._coordinator.fail_overdue(self._settings.stall_end_seconds)
             self._pump()
 
     def _pump(self) -> None:

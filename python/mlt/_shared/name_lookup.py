@@ -39,7 +39,7 @@ def look_up(host: str, port: int, kind: socket.SocketKind, *, seconds: float = L
     asking.join(min(QUIET_SECONDS, seconds))
     if asking.is_alive():
         logger.warning(
-            "still looking up the address of %r (gives up %g s after its start): this host's name servers "
+            "still looking up the address of %r (times out %g s after its start): this host's name servers "
             "(/etc/resolv.conf) do not answer; an address in numbers needs none", host, seconds,
         )  # fmt: skip
         asking.join(max(seconds - QUIET_SECONDS, 0.0))

@@ -117,7 +117,7 @@ def _opened(target: Path) -> int:
         else:
             os.set_blocking(descriptor, True)
             return descriptor
-        patience.ask(lambda: f"still waiting for a reader of {target} (gives up after {READER_SECONDS} s)")
+        patience.ask(lambda: f"still waiting for a reader of {target} (times out after {READER_SECONDS} s)")
         time.sleep(0.02)
 
 

@@ -137,7 +137,7 @@ class Host:
         while len(self._ranks) < self._config.size:
             left = deadline - time.monotonic()
             if left <= 0:
-                self._give_up(timeout)
+                self._fail_missing(timeout)
             patience.ask(lambda: self._waiting_text(timeout))
             self._end_on_mismatch()
             most = min(left, patience.left, self._handshakes.seconds_left(), self._mismatch_seconds())
@@ -155,7 +155,7 @@ class Host:
         refused = f"; refused: {self._refused[-1]}" if self._refused else ""
         return (
             f"rank 0: still waiting at {rendezvous.where(self._config)} for {rendezvous.ranks_text(missing)} of "
-            f"{self._config.size}, gives up {timeout:g} s after its start{refused}"
+            f"{self._config.size}, times out {timeout:g} s after its start{refused}"
             f"{self._rejected_text()}{self._blocked_text()}"
         )
 
@@ -319,7 +319,7 @@ class Host:
                 caller.connection.settimeout(max(deadline - time.monotonic(), 1.0))
                 caller.connection.sendall(line_of(handshake_client.proved(caller.prover, message)))
 
-    def _give_up(self, timeout: float) -> None:
+    def _fail_missing(self, timeout: float) -> None:
         missing = [rank for rank in range(self._config.size) if rank not in self._ranks]
         never = [rank for rank in missing if rank not in self._left]
         left = [rank for rank in missing if rank in self._left]

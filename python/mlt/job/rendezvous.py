@@ -131,8 +131,9 @@ def _join(
 
     def waiting_text() -> str:
         return (
-            f"rank {config.rank}: still waiting for rank 0 at {where(config)} (gives up {timeout:g} s after its start; "
-            f"last: {cause}); {blocked_text()}check that it is running, that MASTER_ADDR is the same on all ranks, and "
+            f"rank {config.rank}: still waiting for rank 0 at {where(config)} (times out {timeout:g} s after its "
+            f"start; last: {cause}); {blocked_text()}"
+            "check that it is running, that MASTER_ADDR is the same on all ranks, and "
             "that the job did not start without this rank (WORLD_SIZE and MLT_SERVICES must be the same on all)"
         )
 
@@ -144,7 +145,7 @@ def _join(
 
     def not_all_text() -> str:
         return (
-            f"rank {config.rank}: rank 0 at {where(config)} still waits for other ranks (gives up {timeout:g} "
+            f"rank {config.rank}: rank 0 at {where(config)} still waits for other ranks (times out {timeout:g} "
             "s after the start); it reports which are missing"
         )
 

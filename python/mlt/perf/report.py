@@ -58,7 +58,7 @@ def repairs(measurement: Measurement) -> int | None:
     return measurement.counters.get("segments_repaired", measurement.retransmitted)
 
 
-def given_up(measurement: Measurement) -> float:
+def missing_fraction(measurement: Measurement) -> float:
     """Fraction of the payload that is missing within a loss bound."""
     case = measurement.case
     everything = case.bytes * (case.ranks - 1 if case.pattern in ("p2p", "incast") else case.ranks)
@@ -89,7 +89,7 @@ def _row(measurement: Measurement) -> dict[str, Any]:
         "seconds": {"mean": summary.mean, **{name_of(q): value for q, value in summary.quantiles.items()}},
         "loss_fraction": loss(measurement),
         "repairs": repairs(measurement),
-        "given_up_fraction": given_up(measurement),
+        "given_up_fraction": missing_fraction(measurement),
         "verified_missing_fraction": measurement.verified_missing,
         "cpu_seconds_per_gigabyte": cpu_per_gigabyte(measurement),
         "counters": {name: value for name, value in sorted(measurement.counters.items()) if value},
@@ -172,7 +172,7 @@ def _cells(row: Measurement, scale: float) -> list[str]:
         *(summary.text(quantile, scale) for quantile in QUANTILES),
         "-" if lost is None else f"{lost:.2%}",
         "-" if again is None else f"{again:,}",
-        f"{given_up(row):.2%}" if row.case.loss_bound else "-",
+        f"{missing_fraction(row):.2%}" if row.case.loss_bound else "-",
         significant(cpu_per_gigabyte(row), 2),
     ]
 

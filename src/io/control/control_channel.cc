@@ -233,12 +233,12 @@ void ControlChannel::resume_listener(base::TimeNs now, ControlSink& sink) {
   }
 }
 
-ControlChannel::Connection& ControlChannel::add_connection(UniqueFd fd, State state, base::TimeNs give_up_at) {
+ControlChannel::Connection& ControlChannel::add_connection(UniqueFd fd, State state, base::TimeNs closes_at) {
   connections_.push_back(
-      std::make_unique<Connection>(FrameStream(std::move(fd), options_.outgoing_limit_bytes), state, give_up_at));
+      std::make_unique<Connection>(FrameStream(std::move(fd), options_.outgoing_limit_bytes), state, closes_at));
   Connection& connection = *connections_.back();
   connection.stream.set_max_payload(kHandshakePayloadBytes);
-  call_at(give_up_at);
+  call_at(closes_at);
   watch(connection);
   return connection;
 }

@@ -170,7 +170,7 @@ class ControlChannel {
 
   // Fails a peer at the caller's request: its connection ends without a goodbye, and it goes down, with that text, in
   // the next service(). No effect if the peer is not up.
-  void give_up(std::uint16_t rank, const std::string& text);
+  void fail_peer(std::uint16_t rank, const std::string& text);
 
   // Sends goodbye to every peer, and stops listening and connecting. Keep calling service() until finished(), or until
   // the caller's own time limit. A rank that leaves because it failed ends its connections without a goodbye.
@@ -203,7 +203,7 @@ class ControlChannel {
   ControlChannel(const ControlOptions& options, UniqueFd listener, UniqueFd epoll);
 
   // Connections and their events.
-  Connection& add_connection(UniqueFd fd, State state, base::TimeNs give_up_at);
+  Connection& add_connection(UniqueFd fd, State state, base::TimeNs closes_at);
   void watch(Connection& connection);
   void read_ready(base::TimeNs now, ControlSink& sink);
   void accept_all(base::TimeNs now, ControlSink& sink);

@@ -18,7 +18,7 @@ std::string seconds_text(base::DurationNs duration);
 
 struct ControlChannel::Connection {
   Connection(FrameStream frames, State initial, base::TimeNs deadline)
-      : stream(std::move(frames)), in_fork([this] { stream.close(); }), state(initial), give_up_at(deadline) {}
+      : stream(std::move(frames)), in_fork([this] { stream.close(); }), state(initial), closes_at(deadline) {}
 
   FrameStream stream;
   ForkGuard in_fork;  // a child that outlives this process would else keep the connection up
@@ -29,12 +29,12 @@ struct ControlChannel::Connection {
   bool watches_output = false;  // with EPOLLOUT
   bool goodbye_sent = false;
   bool overflowed = false;
-  std::string given_up;               // reason given by the caller's give_up(); empty: none
+  std::string failure;                // reason given by the caller's fail_peer(); empty: none
   std::optional<std::uint16_t> rank;  // the peer's: known from the start if outgoing, else from its hello
   SocketAddress remote;
   ClientSources::Source source = 0;  // of an incoming connection
   Hello hello;                       // the peer's
-  base::TimeNs give_up_at;           // closed at this time unless it is up
+  base::TimeNs closes_at;            // closed at this time unless it is up
   Liveness liveness;                 // once up
   bool host_hangs = false;           // this side took a peer with the same host address as silent
 

@@ -137,8 +137,8 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   connection.state = State::kAwaitConfirm;
   // PROTOCOL 3.5.4: Once it has answered a hello it waits for confirm as long as the connecting side waits, and for the
   //     silence limit longer: the connecting side may be up already.
-  connection.give_up_at = base::after(now, options_.hello_timeout_ns + options_.dead_after_ns);
-  call_at(connection.give_up_at);
+  connection.closes_at = base::after(now, options_.hello_timeout_ns + options_.dead_after_ns);
+  call_at(connection.closes_at);
   peer.connection = &connection;
   peer.incarnation = hello.incarnation;
   send_hello(connection, hello.rank);

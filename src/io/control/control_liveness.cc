@@ -58,8 +58,8 @@ bool ControlChannel::is_in_step(base::TimeNs now) const {
 void ControlChannel::run_liveness(Connection& connection, base::TimeNs beat_until, base::TimeNs now,
                                   ControlSink& sink) {
   const std::uint16_t rank = *connection.rank;
-  if (!connection.given_up.empty()) {
-    const std::string text = connection.given_up;
+  if (!connection.failure.empty()) {
+    const std::string text = connection.failure;
     return go_down(rank, PeerDownCause::kMalformed, text, sink);
   }
   if (connection.overflowed) {

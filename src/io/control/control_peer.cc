@@ -99,9 +99,9 @@ void ControlChannel::attempt_failed(std::uint16_t rank, const std::string& cause
   peer.backoff_ns = std::min(2 * peer.backoff_ns, options_.connect_backoff_max_ns);
 }
 
-void ControlChannel::give_up(std::uint16_t rank, const std::string& text) {
+void ControlChannel::fail_peer(std::uint16_t rank, const std::string& text) {
   if (!is_up(rank)) return;
-  peers_[rank].connection->given_up = text;
+  peers_[rank].connection->failure = text;
   next_timeout_ = 0;
 }
 
@@ -140,7 +140,7 @@ void ControlChannel::run_timers(base::TimeNs now, ControlSink& sink) {
 }
 
 void ControlChannel::run_opening_timers(Connection& connection, base::TimeNs now, ControlSink& sink) {
-  const bool overdue = now >= connection.give_up_at;
+  const bool overdue = now >= connection.closes_at;
   switch (connection.state) {
     case State::kClosed:
       return;
@@ -233,14 +233,14 @@ base::TimeNs ControlChannel::compute_next_timeout(base::TimeNs now) {
     if (peer.state == PeerState::kConnecting && peer.connection == nullptr) next = std::min(next, peer.next_attempt);
   }
   for (const auto& connection : connections_) {
-    if (connection->overflowed || !connection->given_up.empty()) return now;
+    if (connection->overflowed || !connection->failure.empty()) return now;
     if (connection->state == State::kUp) {
       const Liveness& liveness = connection->liveness;
       next_heartbeat_ = std::min(next_heartbeat_, liveness.heartbeat_at(limits));
       next = std::min({next, next_heartbeat_, liveness.silent_at(limits), liveness.ask_at(limits),
                        base::after(now, options_.heartbeat_ns)});
     } else {
-      next = std::min(next, connection->give_up_at);
+      next = std::min(next, connection->closes_at);
     }
   }
   return std::max(next, now);

@@ -149,8 +149,8 @@ void ControlChannel::end_after_output(Connection& connection, base::TimeNs now) 
   connection.state = State::kClosing;
   // PROTOCOL 3.4.1: It then discards at most 4,096 bytes of what still comes, for at most 1 s, and closes the
   //     connection (control_drains_cut).
-  connection.give_up_at = std::min(connection.give_up_at, base::after(now, options_.drain_timeout_ns));
-  call_at(connection.give_up_at);
+  connection.closes_at = std::min(connection.closes_at, base::after(now, options_.drain_timeout_ns));
+  call_at(connection.closes_at);
   connection.stream.end_output();
   watch(connection);
 }

@@ -22,9 +22,8 @@ namespace mlt::io {
 struct ShmControl {
   alignas(64) std::atomic<std::uint64_t> tail{0};           // the writer's: everything before it is written
   alignas(64) std::atomic<std::uint64_t> head{0};           // the reader's: everything before it may be overwritten
-  alignas(64) std::atomic<std::uint32_t> reader_sleeps{0};  // set by the reader; whoever clears it wakes the reader
-  alignas(64) std::atomic<std::uint32_t> writer_waits{
-      0};  // set by the writer to wait for space; whoever clears it wakes it
+  alignas(64) std::atomic<std::uint32_t> reader_sleeps{0};  // set by the reader; clearing it includes waking the reader
+  alignas(64) std::atomic<std::uint32_t> writer_waits{0};   // set while it waits for space; clearing includes waking it
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 

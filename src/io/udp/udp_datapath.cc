@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, CounterTable<UdpCounter>::kSize> kNames =
     "udp_runs_sent",         "udp_datagrams_sent",      "udp_bytes_sent",       "udp_system_calls_send",
     "udp_runs_received",     "udp_bytes_received",      "udp_send_would_block", "udp_send_no_buffers",
     "udp_send_too_large",    "udp_send_forbidden",      "udp_send_failed",      "udp_icmp_errors",
-    "udp_partial_runs",      "udp_datagrams_abandoned", "udp_offload_given_up", "udp_receive_truncated",
+    "udp_partial_runs",      "udp_datagrams_abandoned", "udp_offload_disabled", "udp_receive_truncated",
     "udp_receive_overflows", "udp_receive_empty",       "udp_receive_failed",
 };
 
@@ -159,7 +159,7 @@ SendStatus UdpDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
       status = send_parts(now, run);
       if (status == SendStatus::kSent) {
         capabilities_.segmentation_offload = false;
-        counters_.add(UdpCounter::kOffloadGivenUp);
+        counters_.add(UdpCounter::kOffloadDisabled);
       }
     }
   }

@@ -49,7 +49,7 @@ enum class UdpCounter : std::size_t {
   kIcmpErrors,          // ECONNREFUSED and similar, for an earlier datagram; the run was sent again
   kPartialRuns,         // without offload: only a part was sent, the rest waits here
   kDatagramsAbandoned,  // without offload: the rest of a run after a permanent error
-  kOffloadGivenUp,      // 1 after the interface rejected UDP_SEGMENT
+  kOffloadDisabled,     // 1 after the interface rejected UDP_SEGMENT
   kReceiveTruncated,    // larger than any run can be; dropped
   kReceiveOverflows,    // dropped by the system: the receive buffer was full
   kReceiveEmpty,        // zero bytes; dropped

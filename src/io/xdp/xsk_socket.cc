@@ -163,12 +163,12 @@ bool XskSocket::bind(OsError& error) {
   address.sxdp_queue_id = options_.queue;
   // Without a flag of either kind the kernel tries zero copy and falls back to copying.
   address.sxdp_flags = static_cast<std::uint16_t>(XDP_USE_NEED_WAKEUP | (options_.zero_copy ? 0 : XDP_COPY));
-  const base::TimeNs give_up = monotonic_now() + kQueueReleaseNs;
+  const base::TimeNs deadline = monotonic_now() + kQueueReleaseNs;
   int number = 0;
   do {
     if (number != 0) std::this_thread::sleep_for(std::chrono::nanoseconds(kBindAgainNs));
     number = ::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
-  } while (number == EBUSY && monotonic_now() < give_up);
+  } while (number == EBUSY && monotonic_now() < deadline);
   if (number != 0) {
     const std::string what = "queue " + std::to_string(options_.queue) + " of " + options_.interface_name;
     error = xdp_error(number, "bind an AF_XDP socket to", what);

@@ -1,7 +1,7 @@
 """Every collective on tensors of a device, against its definition; for the stand-in here and for CUDA elsewhere.
 
-The inputs are written late on the device's current stream, so that whoever does not wait for it sends old data, and
-results are read on that stream, so that whoever does not make it wait reads old data.
+The inputs are written late on the device's current stream, so that a call that does not wait for it sends old data, and
+results are read on that stream, so that a reader that does not make it wait reads old data.
 """
 
 from __future__ import annotations

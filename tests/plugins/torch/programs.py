@@ -204,7 +204,7 @@ def verbs(context: mlt.Context, options: dict[str, Any]) -> Any:
             copies = [torch.zeros(shape, dtype=dtype) for shape in rows]
             dist.all_gather(copies, columns)
             assert all(torch.equal(one, torch.full(rows[r], r % 2, dtype=dtype)) for r, one in enumerate(copies))
-    # Whoever only polls finds the results too: a gathered list is filled, a mean of integers divided.
+    # A caller that only polls finds the results too: a gathered list is filled, a mean of integers divided.
     copies, sums = [torch.zeros(5) for _ in range(size)], torch.full((4,), 3 * size)
     for work in (
         dist.all_gather(copies, torch.full((5,), float(rank)), async_op=True),

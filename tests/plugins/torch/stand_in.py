@@ -1,6 +1,6 @@
 """An accelerator that this machine need not have: its memory is the host's, and its streams are threads that lag.
 
-Work that is queued on a stream runs a little late, so that whoever forgets to wait for it reads or sends old data. It
+Work that is queued on a stream runs a little late, so that a call that does not wait for it reads or sends old data. It
 says nothing about CUDA itself; tests/device/check_cuda.py does, on a machine with a GPU.
 """
 

@@ -40,7 +40,7 @@ def test_hook__replicas_bit_identical_after_losses(lossless: list[Any], bounded:
 def test_hook__without_services_the_workers_average_among_themselves(lossless: list[Any]) -> None:
     exact = answers(run_job("ddp", workers=2, steps=STEPS, bound=0.0, drop=0.03, seed=11))
     assert exact[0]["sha256"] == exact[1]["sha256"]
-    # Two workers: the sum has one order, whoever adds.
+    # Two workers: the sum has one order on both.
     assert exact[0]["sha256"] == lossless[0]["sha256"]
     for answer in exact:
         assert [step["bytes"] for step in answer["steps"]] == [answer["gradient_bytes"]] * STEPS

@@ -116,7 +116,7 @@ def compare(chosen: list[str], *, verbose: bool) -> dict[str, dict[str, Any]]:
     return results
 
 
-def judge(results: dict[str, dict[str, Any]]) -> list[str]:
+def check(results: dict[str, dict[str, Any]]) -> list[str]:
     """What is wrong with these results, a line each: nothing if mlt passed what gloo passed, less the exceptions."""
     wrong = []
     for name, result in results.items():
@@ -154,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in by_gloo:
         if name in EXCEPTIONS:
             print(f"exception: {name}: {EXCEPTIONS[name]}")
-    wrong = judge(results)
+    wrong = check(results)
     for line in wrong:
         print(f"wrong: {line}")
     return 1 if wrong else 0

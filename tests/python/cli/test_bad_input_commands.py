@@ -84,7 +84,7 @@ def test_serve__rank_0_that_is_nowhere() -> None:
 
 @contextlib.contextmanager
 def rank_0(hello: bytes) -> Iterator[int]:
-    """A rank 0 that meets rank 1 and then says ``hello`` to whoever connects; its rendezvous port."""
+    """A rank 0 that meets rank 1 and then says ``hello`` to every client; its rendezvous port."""
     rendezvous, control = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     closing: list[socket.socket] = []
 

@@ -32,7 +32,7 @@ LIBRARY = re.compile(
 )
 WRONG = ("", " ", "nan", "-inf", "-1", "0", "x", "é", "1e400", "9" * 30, "0x10", "a,b", "[1]", "\udcff", "x" * 300)
 # Of these, those that a command runs for: each takes a process.
-JUDGED = ("", "nan", "-1", "é", "9" * 30, "a,b", "\udcff", "x" * 300)
+CHECKED = ("", "nan", "-1", "é", "9" * 30, "a,b", "\udcff", "x" * 300)
 # Runs each command line in a process of its own, without importing the command anew.
 HARNESS = """
 import json, os, signal, sys, tempfile
@@ -111,7 +111,7 @@ def test_parsers__reject_in_own_words(capsys: pytest.CaptureFixture[str]) -> Non
                         assert f"Right form: {' '.join(option_names(param).split())}" in " ".join(text.split()), text
         finally:
             command.callback = real
-    assert accepted > 500  # text and files, which the command judges
+    assert accepted > 500  # text and files, which the command checks
     assert rejected > 800
 
 
@@ -230,8 +230,8 @@ def test_values__that_are_wrong_are_named(words: tuple[str, ...], tmp_path: Path
     skip_without_packages(words)
     if words[0] in ("serve", "perf"):
         pytest.importorskip("mlt._core")
-    cases = [[word.replace("@", value) for word in words] for value in JUDGED]
-    for value, (status, text) in zip(JUDGED, ended(cases, tmp_path), strict=True):
+    cases = [[word.replace("@", value) for word in words] for value in CHECKED]
+    for value, (status, text) in zip(CHECKED, ended(cases, tmp_path), strict=True):
         assert status in (0, 1, 2), (value, text)
         assert not LIBRARY.search(without_input(text, value)), (value, text)
         if status:

@@ -165,7 +165,7 @@ def options_of_all() -> Iterator[tuple[Any, str, Any, str]]:
 def test_options__short_with_two_dashes_and_long_with_one_show_the_right_form(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    judged = 0
+    checked = 0
     for command, path, param, name in options_of_all():
         wrong = name[1:] if name.startswith("--") else f"-{name}"
         if len(wrong) == 2:
@@ -179,8 +179,8 @@ def test_options__short_with_two_dashes_and_long_with_one_show_the_right_form(
             assert_names(line, "No such option", wrong, name)
             shown = " ".join(option_names(param).split())
             assert f"Right form: {shown}" in " ".join(err.split()), (path, words, err)
-            judged += 1
-    assert judged > 250
+            checked += 1
+    assert checked > 250
 
 
 def test_options__a_value_or_a_programs_word_with_one_dash_stays(capsys: pytest.CaptureFixture[str]) -> None:

@@ -272,14 +272,14 @@ def test_end_standstill__ranks_that_joined_wait_too() -> None:
     assert_names(errors[0], "rank 0 in join()", "rank 1 in 'a'", "rank 2 in 'b'")
 
 
-def test_give_up__names_where_the_late_ranks_are() -> None:
+def test_fail_overdue__names_where_the_late_ranks_are() -> None:
     now = [0.0]
     own = Coordinator(3, fusion_bytes=1, capacity=1, now=lambda: now[0])
     own.submit(0, reduce("a"))
     own.submit(1, reduce("b"))
     own.note_wait(1, waits("b"))
     now[0] = 30.0
-    own.give_up(30.0)
+    own.fail_overdue(30.0)
     errors = [answer.error for batch in own.take() for answer in batch.answers]
     assert_names(errors[0], "'a'", "ranks [0] have waited 30 s for ranks [1, 2]", "rank 1 in 'b'")
 
@@ -295,7 +295,7 @@ def test_overdue__names_the_tensor_and_the_ranks_once() -> None:
     (text,) = own.overdue(60.0)
     assert_names(text, "'slow'", "[0, 2]", "[1]", "61 s")
     assert own.overdue(60.0) == []
-    own.give_up(60.0)
+    own.fail_overdue(60.0)
     ((answer,),) = [batch.answers for batch in own.take()]
     assert_names(answer.error, "'slow'", "[1]")
     assert not own.is_waiting

@@ -57,8 +57,8 @@ def test_loss_and_repairs__ours_by_counters_theirs_by_the_kernel() -> None:
     assert report.repairs(bare) is None
 
 
-def test_given_up__is_of_all_bytes_sent() -> None:
-    assert report.given_up(measurement(missing_bytes=3_000_000)) == pytest.approx(0.01)
+def test_missing_fraction__is_of_all_bytes_sent() -> None:
+    assert report.missing_fraction(measurement(missing_bytes=3_000_000)) == pytest.approx(0.01)
 
 
 def test_tables__fit_a_terminal_and_state_what_p99_9_needs() -> None:

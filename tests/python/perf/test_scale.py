@@ -56,11 +56,11 @@ def figures(scale: ModuleType) -> dict[str, Any]:
 
 
 def missed(scale: ModuleType, found: dict[str, Any]) -> list[str]:
-    return [one.case for one in scale.judge(scale.LONG, found) if one.met is False]
+    return [one.case for one in scale.check(scale.LONG, found) if one.met is False]
 
 
 def test_judge__of_a_run_within_every_target(scale: ModuleType) -> None:
-    verdicts = scale.judge(scale.LONG, figures(scale))
+    verdicts = scale.check(scale.LONG, figures(scale))
     assert missed(scale, figures(scale)) == []
     assert sum(one.met is True for one in verdicts) == 10
     assert all(one.met is None for one in verdicts if one.run == "gloo" or "gloo" in one.case)
@@ -103,7 +103,7 @@ def test_judge__a_rank_without_its_peers(scale: ModuleType) -> None:
 
 
 def test_page__has_tables_arithmetic_and_command(scale: ModuleType) -> None:
-    lines = scale.table(scale.judge(scale.LONG, figures(scale)))
+    lines = scale.table(scale.check(scale.LONG, figures(scale)))
     text = scale.pages.page(figures(scale), lines, "a head", "make scale", ["this (because)"])
     assert text.count("| yes |") == 10
     assert "| 256 | mlt | 5.00 s |" in text
@@ -156,7 +156,7 @@ def test_measure__a_case_that_failed_misses_its_targets(
     monkeypatch.setattr(scale.cases, "small_messages", lambda transport, _, __: message_run(400_000, transport))
     found = scale.measure(scale.LONG)
     assert found["jobs"][-1] == {"transport": "mlt", "ranks": 256, "error": "rank 5 died during all_reduce"}
-    verdicts = scale.judge(scale.LONG, found)
+    verdicts = scale.check(scale.LONG, found)
     assert [one.case for one in verdicts if one.met is False] == [
         "256 ranks connected", "256 ranks, all-reduce of 4 B", "256 ranks, all-reduce of 1 MiB"
     ]  # fmt: skip
@@ -169,7 +169,7 @@ def test_judge__failed_keys_and_messages(scale: ModuleType) -> None:
     found = figures(scale)
     found["keys"][-1] = {"workers": 16, "keys": 2_000, "error": "rank 16 died during push_pull"}
     found["messages"][0] = {"transport": "mlt", "datapath": "UDP", "error": "rank 1 died"}
-    silent, messages = (one for one in scale.judge(scale.LONG, found) if one.met is False)
+    silent, messages = (one for one in scale.check(scale.LONG, found) if one.met is False)
     assert_names(silent.measured, "rank 16 died")
     assert_names(messages.measured, "rank 1 died")
 

@@ -19,8 +19,8 @@ def targets() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def judging(targets: ModuleType) -> ModuleType:
-    return sys.modules["judging"]
+def verdicts(targets: ModuleType) -> ModuleType:
+    return sys.modules["verdicts"]
 
 
 def row(label: str, size: int, seconds: list[float], **more: Any) -> dict[str, Any]:
@@ -37,36 +37,36 @@ def run_of(targets: ModuleType, name: str) -> Any:
     return next(run for run in targets.runs() if run.name == name)
 
 
-def test_speed_ratio__is_the_median_of_turns(judging: ModuleType) -> None:
+def test_speed_ratio__is_the_median_of_turns(verdicts: ModuleType) -> None:
     # The machine is slower from turn to turn; in each of them ours is twice as fast, but for one.
     theirs = row("gloo", 8, [2.0, 4.0, 6.0, 8.0, 10.0])
     ours = row("mlt p=0", 8, [1.0, 2.0, 3.0, 4.0, 50.0])
-    assert judging.speed_ratio(ours, theirs) == 2.0
+    assert verdicts.speed_ratio(ours, theirs) == 2.0
 
 
 @pytest.mark.parametrize(("seconds", "met"), [(0.9, [True, True]), (1.14, [False, True]), (1.4, [False, False])])
 def test_one_way__both_ratios(targets: ModuleType, seconds: float, met: list[bool]) -> None:
     size = 64 << 20
     rows = [row("mlt p=0", size, [seconds] * 5), row("raw-udp", size, [1.0] * 5), row("gloo", size, [1.5] * 5)]
-    found = targets.judge_one_way(run_of(targets, "one-way"), {"results": rows})
+    found = targets.check_one_way(run_of(targets, "one-way"), {"results": rows})
     assert [one.met for one in found] == met
 
 
 @pytest.mark.parametrize(("p99", "met"), [(6.2, True), (6.3, False)])
-def test_ring__holds_p99_against_the_wire(targets: ModuleType, judging: ModuleType, p99: float, met: bool) -> None:
+def test_ring__holds_p99_against_the_wire(targets: ModuleType, verdicts: ModuleType, p99: float, met: bool) -> None:
     samples = [0.004] * 98 + [p99 / 1e3] * 2
     rows = [row(f"mlt p={bound}", 64 << 10, samples) for bound in ("0", "0.1")]
-    found = targets.judge_ring(run_of(targets, "ring-64k-loss-1"), {"results": rows})
+    found = targets.check_ring(run_of(targets, "ring-64k-loss-1"), {"results": rows})
     assert [one.met for one in found] == [met, met]
     assert all("64 KiB" in one.case and "loss 1%" in one.case for one in found)
     large = [row(f"mlt p={bound}", 1 << 20, [seconds] * 100) for bound, seconds in (("0", 0.0765), ("0.1", 0.0775))]
-    found = targets.judge_ring(run_of(targets, "ring-1m-loss-1"), {"results": large})
+    found = targets.check_ring(run_of(targets, "ring-1m-loss-1"), {"results": large})
     assert all("1024 KiB" in one.case for one in found)
     assert [one.met for one in found] == [False, True]  # p = 0.1 first; 1.15 times 66.9 ms is 77.0
     with pytest.raises(AssertionError):  # one of the two bounds was not measured
-        targets.judge_ring(run_of(targets, "ring-64k-loss-1"), {"results": rows[:1]})
+        targets.check_ring(run_of(targets, "ring-64k-loss-1"), {"results": rows[:1]})
     # 1.5 tensors, each 1,432 bytes of which take a frame of 1,514 and a tenth of an acknowledgement's of 94.
-    assert judging.ring_limit_seconds(64 << 10) == pytest.approx(4.183e-3, rel=1e-3)
+    assert verdicts.ring_limit_seconds(64 << 10) == pytest.approx(4.183e-3, rel=1e-3)
 
 
 def test_all_reduce__in_time_or_as_fast_as_open_mpi(targets: ModuleType) -> None:
@@ -74,31 +74,31 @@ def test_all_reduce__in_time_or_as_fast_as_open_mpi(targets: ModuleType) -> None
     mpi = {64: 1e-6, 64 << 10: 55e-6, 1 << 20: 290e-6, 25 << 20: 10.1e-3}
     rows = [row("mlt p=0", size, [took] * 5) for size, took in times.items()]
     rows += [row("mpi", size, [took] * 5) for size, took in mpi.items()]
-    found = targets.judge_all_reduce(run_of(targets, "all-reduce"), {"results": rows})
+    found = targets.check_all_reduce(run_of(targets, "all-reduce"), {"results": rows})
     # 64 B has its 20 us; 64 KiB may take as long as Open MPI; 1 MiB must be faster; 25 MiB within 0.8 of its time.
     assert [one.met for one in found] == [False, True, False, True]
 
 
-def test_asleep__ahead_at_every_size(targets: ModuleType, judging: ModuleType) -> None:
+def test_asleep__ahead_at_every_size(targets: ModuleType, verdicts: ModuleType) -> None:
     run = run_of(targets, "all-reduce-asleep")
     assert run.command.startswith("MLT_SPIN_US=0 mlt perf --local")
-    rows = [row("mlt p=0", size, [1.0] * 5) for size in judging.SIZES]
-    rows += [row("tcp", size, [0.9 if size == 64 else 1.1] * 5) for size in judging.SIZES]
-    found = targets.judge_asleep(run, {"results": rows})
+    rows = [row("mlt p=0", size, [1.0] * 5) for size in verdicts.SIZES]
+    rows += [row("tcp", size, [0.9 if size == 64 else 1.1] * 5) for size in verdicts.SIZES]
+    found = targets.check_asleep(run, {"results": rows})
     assert [one.met for one in found] == [False, True, True, True]
 
 
 def test_push_pull__beside_one_way(targets: ModuleType) -> None:
     run = run_of(targets, "push-pull")
     assert run.command == "MLT_DATAPATH=udp python tests/bench/push_pull.py --bytes 4MB --keys 8 --rounds 50 --turns 5"
-    (found,) = targets.judge_push_pull(run, {"bytes_per_second": {"one_way": 2e9, "push_pull": 1.7e9}})
+    (found,) = targets.check_push_pull(run, {"bytes_per_second": {"one_way": 2e9, "push_pull": 1.7e9}})
     assert (found.met, found.ratio) == (True, "0.85")
 
 
 @pytest.mark.parametrize(("worst", "met"), [(0.11, True), (0.13, False), (0.31, False)])
 def test_incast__sees_a_gap(targets: ModuleType, worst: float, met: bool) -> None:
     rows = [row("mlt p=0", 1 << 20, [0.1] * 98 + [worst] * 2)]
-    (found,) = targets.judge_incast(run_of(targets, "incast"), {"results": rows})
+    (found,) = targets.check_incast(run_of(targets, "incast"), {"results": rows})
     assert found.met is met
 
 

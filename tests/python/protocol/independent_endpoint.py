@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 VERSION = 11
 MASK = 2**64 - 1
-OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, ASK, BACKSTOP = 1, 2, 3, 4, 5, 6, 7, 16
+OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, ASK, FALLBACK = 1, 2, 3, 4, 5, 6, 7, 16
 CONNECTING, LISTENING = 1, 2
 DATA, ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY, RETIRE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 RETIRE_LAST = 0x01
@@ -203,7 +203,7 @@ class IndependentEndpoint:
                 self.frames += (piece := self.tcp.recv(65_536))
                 self.gone = self.gone or not piece
                 while (frame := self.next_frame()) is not None:
-                    if frame[0] == BACKSTOP:
+                    if frame[0] == FALLBACK:
                         self.take(frame[1], over_tcp=True)
                     if frame[0] == ASK:  # 3.6.6
                         self.write_frame(HEARTBEAT)
@@ -240,7 +240,7 @@ class IndependentEndpoint:
     def say(self, message: bytes, *, over_tcp: bool = False, covered: int | None = None) -> None:
         whole = sealed(message, covered)
         if over_tcp:
-            self.write_frame(BACKSTOP, whole)
+            self.write_frame(FALLBACK, whole)
         else:
             self.udp.sendto(whole, self.peer_address)
 
@@ -258,8 +258,8 @@ class IndependentEndpoint:
         elif kind == PROBE:
             fields = struct.unpack("<QIIII", data[16:40])
             message.tag, message.generation, message.total, message.critical, message.timestamp = fields
-            paths, given_up, message.named = struct.unpack("<BxHI", data[40:48])
-            assert (paths, given_up) == (1, 0)  # 4.7.6: the only path can't be given up
+            paths, suspended, message.named = struct.unpack("<BxHI", data[40:48])
+            assert (paths, suspended) == (1, 0)  # 4.7.6: the only path cannot be suspended
         elif kind == RETIRE:
             message.floor, count = struct.unpack("<II", data[16:24])
             message.kept = struct.unpack(f"<{count}Q", data[24:])
@@ -332,7 +332,7 @@ class IndependentEndpoint:
             transfer = struct.pack("<QII", message.tag, message.generation, 0)
             self.say(self.prefix(ACK, flags) + self.block() + transfer)
         if receive is not None:
-            self.judge(message, receive, over=bool(message.flags & END_OF_ROUND))
+            self.check_completion(message, receive, over=bool(message.flags & END_OF_ROUND))
 
     def on_probe(self, message: Message) -> None:
         receive = self.receives.get((message.tag, message.generation))
@@ -351,7 +351,7 @@ class IndependentEndpoint:
         if message.flags & ACK_ONLY and receive.status is None:  # 7.4.2
             fields = struct.pack("<QII", message.tag, message.generation, message.timestamp)
             return self.say(self.prefix(ACK, POSTED) + self.block() + fields, over_tcp=message.over_tcp)
-        return self.judge(message, receive, over=True)
+        return self.check_completion(message, receive, over=True)
 
     def on_abort(self, message: Message) -> None:  # 8.1.6
         receive = self.receives.get((message.tag, message.generation))
@@ -370,7 +370,7 @@ class IndependentEndpoint:
             self.next_receive = {tag: generation for tag, generation in self.next_receive.items() if tag in self.kept}
             self.kept = set()
 
-    def judge(self, message: Message, receive: Receive, *, over: bool) -> None:
+    def check_completion(self, message: Message, receive: Receive, *, over: bool) -> None:
         """7.5. Without evidence (7.4.6) it asks at once: what is late costs a repetition, and loopback is quick."""
         if over:
             receive.rounds_over.add(message.round)

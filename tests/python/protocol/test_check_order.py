@@ -69,9 +69,9 @@ def further(path: int, *, flags: int = 0, reserved: int = 0) -> bytes:
 
 
 def probe(
-    peer: IndependentEndpoint, *, paths: int, names: int, total: int = 8, reserved: int = 0, given_up: int = 0
+    peer: IndependentEndpoint, *, paths: int, names: int, total: int = 8, reserved: int = 0, suspended: int = 0
 ) -> bytes:
-    fields = TRANSFER + struct.pack("<IIIBBH", total, 0, 1, paths, reserved, given_up)
+    fields = TRANSFER + struct.pack("<IIIBBH", total, 0, 1, paths, reserved, suspended)
     return sealed(peer.prefix(PROBE, element=FLOAT32) + fields + bytes(4 * names))
 
 
@@ -116,8 +116,8 @@ CASES: list[tuple[int, str, Build]] = [
     (12, "a PROBE with a reserved byte, and of 17 paths", lambda p: probe(p, paths=17, names=17, reserved=1)),
     (
         12,
-        "a PROBE that gives up a path that it does not name, and names too few",
-        lambda p: probe(p, paths=2, names=1, given_up=4),
+        "a PROBE that suspends a path that it does not name, and names too few",
+        lambda p: probe(p, paths=2, names=1, suspended=4),
     ),
     (13, "a PROBE of 17 paths", lambda p: probe(p, paths=17, names=17)),
     (13, "a PROBE that names fewer paths than it says", lambda p: probe(p, paths=2, names=1)),

@@ -17,11 +17,11 @@ import pytest
 from engine_pair import JOB, SECONDS, SECRET
 from independent_endpoint import (
     ABORT,
-    BACKSTOP,
     CONFIRM,
     CONNECTING,
     DATA,
     DATA_HEADER,
+    FALLBACK,
     HELLO,
     LISTENING,
     OPEN,
@@ -86,7 +86,7 @@ class Member:
             case 0:
                 self._tcp.sendall(frame(COLLECTIVE, self._collective()))
             case 1:
-                self._tcp.sendall(frame(BACKSTOP, self._message()))
+                self._tcp.sendall(frame(FALLBACK, self._message()))
             case 2:
                 self._udp.sendto(self._message(), self._to)
             case _:

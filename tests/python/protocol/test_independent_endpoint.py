@@ -128,7 +128,7 @@ def test_receive__critical_segment_is_never_missing(pair: tuple[IndependentEndpo
 
 def test_receive__not_posted_yet(pair: tuple[IndependentEndpoint, _core.Engine]) -> None:
     peer, engine = pair
-    tensor = values(51_200)  # 200 segments, of which 64 may be sent blindly (6.4.1)
+    tensor = values(51_200)  # 200 segments, of which 64 may be sent early (6.4.1)
     operation = send(engine, tensor, 1)
     peer.pump(lambda: kinds(peer).count(independent.PROBE) >= 2)
     assert kinds(peer).count(independent.DATA) == 64

@@ -22,7 +22,7 @@ def test_look_up__a_name_that_is_unknown_raises_what_the_resolver_raises() -> No
         name_lookup.look_up("no-such-host.invalid", 80, socket.SOCK_STREAM)
 
 
-def test_look_up__name_servers_that_do_not_answer_are_told_and_given_up(
+def test_look_up__name_servers_that_do_not_answer_are_named_and_time_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked, over = threading.Event(), threading.Event()

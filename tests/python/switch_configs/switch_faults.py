@@ -289,7 +289,7 @@ def caught_by_us(generated: Generated, files: Mapping[str, str]) -> bool:
     return bool(differences(generated.plan.intended(), found))
 
 
-def judge(policy: Policy, target: str, *, outside: tuple[Validator, ...]) -> Iterator[Row]:
+def examine(policy: Policy, target: str, *, outside: tuple[Validator, ...]) -> Iterator[Row]:
     """Every fault of one target before us and the given validators (those that know the target)."""
     # One port keeps the first match the only match that matters.
     generated = generate(policy, target, ports=("1",))
@@ -319,7 +319,7 @@ def table(policy: Policy, names: tuple[str, ...]) -> tuple[list[Row], list[str]]
     rows: list[Row] = []
     for name in names:
         try:
-            rows += judge(policy, name, outside=tuple(outside))
+            rows += examine(policy, name, outside=tuple(outside))
         except MissingToolError as error:
             notes.append(f"{name}: {error}")
         except CannotExpressError as error:
@@ -339,16 +339,16 @@ def main(arguments: list[str] | None = None) -> int:
     except SwitchConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    judges = list(dict.fromkeys(judge for row in rows for judge in row.caught_by))
-    shown = Table("target", "fault", *judges)
+    checkers = list(dict.fromkeys(checker for row in rows for checker in row.caught_by))
+    shown = Table("target", "fault", *checkers)
     for row in rows:
         shown.add_row(
-            row.target, row.what, *({True: "caught", False: "-", None: ""}[row.caught_by.get(j)] for j in judges)
+            row.target, row.what, *({True: "caught", False: "-", None: ""}[row.caught_by.get(j)] for j in checkers)
         )
     Console(width=None if sys.stdout.isatty() else 160).print(shown)
-    for judge in judges:
-        seen = [row.caught_by[judge] for row in rows if judge in row.caught_by]
-        print(f"{judge}: {sum(seen)} of {len(seen)}")
+    for checker in checkers:
+        seen = [row.caught_by[checker] for row in rows if checker in row.caught_by]
+        print(f"{checker}: {sum(seen)} of {len(seen)}")
     for note in notes:
         print(f"skipped {note}")
     return 0 if all(row.ours for row in rows) else 1

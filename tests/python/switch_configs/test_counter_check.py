@@ -161,13 +161,13 @@ def test_unseen__queues_ports_and_numbers_without_output() -> None:
     idle = [replace(row, sent=0) for row in every]
     (missing,) = counter_check.unseen(plan, idle)
     assert_names(missing, "any data class", "--during")
-    blind = [replace(row, marked=None, dropped_at_limit=None) for row in every]
-    assert counter_check.uncounted(plan, blind) == [
+    incomplete = [replace(row, marked=None, dropped_at_limit=None) for row in every]
+    assert counter_check.uncounted(plan, incomplete) == [
         "marked (front, back)",
         "dropped at the limit (control, front, back)",
     ]
     assert counter_check.uncounted(plan, every) == []
-    assert counter_check.uncounted(plan, blind, {"marked"}) == ["marked (front, back)"]
+    assert counter_check.uncounted(plan, incomplete, {"marked"}) == ["marked (front, back)"]
     in_bytes = [replace(row, dropped_at_limit=None, dropped_at_limit_bytes=0) for row in every]
     assert counter_check.uncounted(plan, in_bytes) == []
 
@@ -198,8 +198,8 @@ def test_verify__what_a_system_never_counts_is_in_the_last_line(tmp_path: Path) 
     assert done.exit_code == 0, done.output
     last = done.stderr.strip().splitlines()[-1]
     assert_names(last, "as far as seen", "cumulus", "marked (front, back)")
-    blind = mlt(policy, "-t", "cumulus@sn2100", "--input", "-", stdin=table.replace("  wred-discards", "").replace(
+    incomplete = mlt(policy, "-t", "cumulus@sn2100", "--input", "-", stdin=table.replace("  wred-discards", "").replace(
         "  0 Bytes  0", "  0 Bytes"))  # fmt: skip
-    assert blind.exit_code == 1
-    assert_names(blind.stderr, "not seen", "dropped early (front, back)", "--partial")
-    assert "incomplete: some counters were not seen" in blind.stderr
+    assert incomplete.exit_code == 1
+    assert_names(incomplete.stderr, "not seen", "dropped early (front, back)", "--partial")
+    assert "incomplete: some counters were not seen" in incomplete.stderr

@@ -9,7 +9,7 @@ from mlt.switch_configs.errors import MissingToolError, SwitchConfigError
 from mlt.switch_configs.generator import generate
 from mlt.switch_configs.registry import targets
 from mlt.switch_configs.validators import validators
-from switch_faults import FAULTS, Fault, caught_by_us, inject, judge, main
+from switch_faults import FAULTS, Fault, caught_by_us, examine, inject, main
 from switch_lab import EXAMPLE, example_for
 
 
@@ -23,7 +23,7 @@ def test_faults__ten_or_more_per_target() -> None:
 @pytest.mark.parametrize("name", list(targets()))
 def test_judge__our_check_catches_every_fault(name: str) -> None:
     try:
-        rows = list(judge(example_for(name, buffers="write"), name, outside=()))
+        rows = list(examine(example_for(name, buffers="write"), name, outside=()))
     except MissingToolError as error:
         pytest.skip(str(error))
     assert [row.what for row in rows if not row.ours] == []
@@ -59,7 +59,7 @@ def test_validators__accept_what_we_write_and_object_to_some_faults(validator: o
     rows = [
         row
         for name in validator.targets
-        for row in judge(example_for(name, buffers="write"), name, outside=(validator,))
+        for row in examine(example_for(name, buffers="write"), name, outside=(validator,))
     ]
     assert sum(row.caught_by[validator.name] for row in rows) >= 4
 

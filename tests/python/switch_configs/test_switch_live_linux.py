@@ -48,7 +48,7 @@ def runs(rate: int) -> dict[str, tuple[str, str]]:
     }
 
 
-def judge(name: str, sent: dict[str, int], got: dict[str, dict[str, int]]) -> None:
+def check(name: str, sent: dict[str, int], got: dict[str, dict[str, int]]) -> None:
     (first, n_first), (second, n_second) = sent.items()
     lost_first = 1 - got[first]["received"] / n_first
     lost_second = 1 - got[second]["received"] / n_second
@@ -147,7 +147,7 @@ def test_linux_ebpf__drops_selectively_and_keeps_priority(star: tuple[str, str],
     pins = f"{bpffs}/mlt-switch"
     sh(" ".join(in_space(f"{prefix}-sw", "sh", str(tmp_path / "linux-ebpf.apply.sh"))), MLT_BPF=pins)
     for name, flows in runs(RATE_EBPF).items():
-        judge(name, *measure(f"{prefix}-tx", f"{prefix}-rx", flows))
+        check(name, *measure(f"{prefix}-tx", f"{prefix}-rx", flows))
         time.sleep(0.2)  # the queues of the last run are empty by then
     rows = generated.target.parse_counters(sh(f"bpftool map dump pinned {pins}/maps/counters"))
     by_queue = {row.queue: row for row in rows}
@@ -178,7 +178,7 @@ def test_linux_tc__drops_selectively_and_keeps_priority_in_user_mode_linux(tmp_p
     lines = [line for line in output.splitlines() if line.startswith("{")]
     assert len(lines) == 2 * len(runs(RATE_UML)), output
     for name, (sent, got) in zip(runs(RATE_UML), zip(lines[::2], lines[1::2], strict=True), strict=True):
-        judge(name, json.loads(sent), json.loads(got))
+        check(name, json.loads(sent), json.loads(got))
     rows = {row.queue: row for row in generated.target.parse_counters(output)}
     assert rows[6].marked
     assert rows[6].dropped_early

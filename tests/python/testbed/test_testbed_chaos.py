@@ -1,4 +1,4 @@
-"""The short form of `make chaos`: ranks in a faulty network, and faults planted to test the judge."""
+"""The short form of `make chaos`: ranks in a faulty network, and faults planted to test the checker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from testbed_lab import ROOT, needs_testbed
 pytestmark = [needs_testbed, pytest.mark.timeout(240)]
 pytest.importorskip("mlt._core")
 
-JUDGE = ROOT / "build" / "default" / "tests" / "mlt_chaos_judge"
-CLOCK = JUDGE.with_name("libmlt_chaos_clock.so")
+CHECKER = ROOT / "build" / "default" / "tests" / "mlt_chaos_check"
+CLOCK = CHECKER.with_name("libmlt_chaos_clock.so")
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def judge(folder: Path) -> str:
-    done = subprocess.run([str(JUDGE), str(folder)], capture_output=True, text=True, timeout=60, check=False)
+def check(folder: Path) -> str:
+    done = subprocess.run([str(CHECKER), str(folder)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 1), done.stderr
     return done.stdout
 
@@ -134,7 +134,7 @@ PLANTS: dict[str, tuple[int, Callable[[Line, dict[str, Line]], bool], Change]] =
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_chaos__judge_finds_planted_faults(name: str, traces: Path, tmp_path: Path) -> None:
+def test_chaos__checker_finds_planted_faults(name: str, traces: Path, tmp_path: Path) -> None:
     rule, wanted, change = PLANTS[name]
     folder = tmp_path / "traces"
     shutil.copytree(traces, folder)
@@ -142,10 +142,10 @@ def test_chaos__judge_finds_planted_faults(name: str, traces: Path, tmp_path: Pa
     network = folder / "0000-network.trace"
     network.write_text("".join(line for line in network.read_text().splitlines(True) if line.startswith("job ")))
     plant(folder, wanted, change)
-    assert f"broken rule {rule}:" in judge(folder)
+    assert f"broken rule {rule}:" in check(folder)
 
 
-def test_chaos__judge_finds_loss_where_nothing_was_dropped(traces: Path, tmp_path: Path) -> None:
+def test_chaos__checker_finds_loss_where_nothing_was_dropped(traces: Path, tmp_path: Path) -> None:
     folder = tmp_path / "traces"
     shutil.copytree(traces, folder)
     for path in folder.glob("*-network.trace"):
@@ -155,10 +155,10 @@ def test_chaos__judge_finds_loss_where_nothing_was_dropped(traces: Path, tmp_pat
         lambda line, posts: is_receive(line, posts, bound=0.5) and posts[line["id"]]["element"] == "7",
         lambda line: [{**line, "status": "within_bound", "missing": "0:1432", "missing_bytes": "1432"}],
     )
-    assert "broken rule 8:" in judge(folder)
+    assert "broken rule 8:" in check(folder)
 
 
-def test_chaos__judge_finds_transfers_that_stall(traces: Path, tmp_path: Path) -> None:
+def test_chaos__checker_finds_transfers_that_stall(traces: Path, tmp_path: Path) -> None:
     folder = tmp_path / "traces"
     shutil.copytree(traces, folder)
     (folder / "0000-network.trace").write_text(
@@ -169,7 +169,7 @@ def test_chaos__judge_finds_transfers_that_stall(traces: Path, tmp_path: Path) -
         lambda line, posts: is_receive(line, posts) and posts[line["id"]]["timeout"] == "8000000000",
         lambda line: [{**line, "status": "timed_out", "t": later(line, 8.1)}],
     )
-    assert "broken rule 7:" in judge(folder)
+    assert "broken rule 7:" in check(folder)
 
 
 def test_chaos__a_wall_clock_jumps_and_the_monotonic_one_does_not(tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_chaos__a_wall_clock_jumps_and_the_monotonic_one_does_not(tmp_path: Path
 def test_chaos__an_unread_last_line_is_left_out_and_others_are_errors(tmp_path: Path) -> None:
     file = tmp_path / "0000-0.trace"
     file.write_text("life job=0 rank=0 pid=1 t=1\ngoodbye job=0 rank=0 t=2\npost job=0 ra")
-    assert "broken 0" in judge(tmp_path)
+    assert "broken 0" in check(tmp_path)
     file.write_text("life job=0 rank=0 pid=1 t=1\nnonsense job=0 rank=0\n")
-    done = subprocess.run([str(JUDGE), str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(CHECKER), str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "0000-0.trace:2: no such record: nonsense" in done.stderr

@@ -21,7 +21,7 @@ pytestmark = needs_testbed
 pytest.importorskip("mlt._core")
 
 DOCTOR = [sys.executable, "-m", "mlt.cli.main", "doctor"]
-# Whatever this machine's scheduler did to round trips is not the network's: only these words are judged.
+# Whatever this machine's scheduler did to round trips is not the network's: only these words are checked.
 OK, PROBLEM = "ok", "problem"
 
 

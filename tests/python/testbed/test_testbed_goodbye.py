@@ -56,7 +56,7 @@ def test_goodbye__that_is_lost_for_seconds_still_arrives(tmp_path: Path) -> None
         assert_names(other.stdout.readline(), "rank 0", "left the job")
 
 
-def test_goodbye__to_a_host_that_is_gone_is_given_up(tmp_path: Path) -> None:
+def test_goodbye__to_a_host_that_is_gone_times_out(tmp_path: Path) -> None:
     with (
         Testbed(hosts=2, rate="200mbit") as bed,
         couple(bed) as (leaver, _),

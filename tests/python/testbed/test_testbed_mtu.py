@@ -63,7 +63,7 @@ def test_routed__a_smaller_mtu_on_the_route_is_found_within_a_second_and_named()
         for rank, one in enumerate(found):
             assert one["segment"] == 1432
             assert one["small sent"] == one["small received"] == "complete"
-            # The other side's send fails as ours does, so our receive is given up.
+            # The other side's send fails as ours does, so our receive is cancelled.
             assert one["large received"].startswith("CancelledError")
             assert one["large seconds"] < 3
             text = one["large sent"]
@@ -150,7 +150,7 @@ with mlt.Context(connect_timeout=20, operation_timeout=20) as context:
     print(json.dumps({"took": took, "counters": context.counters()}), flush=True)
 """
 
-# One ICMP "fragmentation needed" from whoever runs this: it quotes a packet without ports and without a cookie.
+# One ICMP "fragmentation needed" from this process: it quotes a packet without ports and without a cookie.
 FORGER = """
 import socket, struct, sys, time
 victim, peer = map(socket.inet_aton, sys.argv[1:3])

@@ -18,7 +18,7 @@ from mlt.testbed import Testbed
 pytestmark = needs_testbed
 
 SECOND = 1.0
-# A path that was given up is tried again every 640 ms at the latest, and comes back in steps.
+# A suspended path is tried again every 640 ms at the latest, and comes back in steps.
 HEALING_SECONDS = 4.0
 BOTH_SPINES = [{"segments": ["fd79::1"]}, {"segments": ["fd79::2"]}]
 

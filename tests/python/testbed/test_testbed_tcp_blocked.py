@@ -35,7 +35,7 @@ except mlt.MltError as error:
 """
 
 
-def judged(text: str) -> tuple[str, str]:
+def outcome(text: str) -> tuple[str, str]:
     """The first line of the log, which came within seconds, and the error."""
     waits, failed = re.search(r"WAITS (.*)", text), re.search(r"FAILED (.*)", text)
     assert waits is not None, text
@@ -46,7 +46,7 @@ def judged(text: str) -> tuple[str, str]:
 
 def test_start__names_the_control_port_that_is_blocked_at_both_ranks(tmp_path: Path) -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, dropping(bed, "host1", "host0", LISTENERS, tmp_path):
-        (waits_0, failed_0), (waits_1, failed_1) = map(judged, texts_of(bed, JOB, 2))
+        (waits_0, failed_0), (waits_1, failed_1) = map(outcome, texts_of(bed, JOB, 2))
     port = re.search(r"rank 0 at 10\.77\.0\.1:(\d+)", failed_1)
     assert port, failed_1
     where = f"10.77.0.1:{port[1]}"
@@ -61,7 +61,7 @@ def test_start__names_the_control_port_that_is_blocked_at_both_ranks(tmp_path: P
 
 def test_start__names_the_rendezvous_port_that_is_blocked_at_both_ranks(tmp_path: Path) -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, dropping(bed, "host1", "host0", (RENDEZVOUS, RENDEZVOUS), tmp_path):
-        zero, one = map(judged, texts_of(bed, JOB, 2))
+        zero, one = map(outcome, texts_of(bed, JOB, 2))
     for text in zero:
         assert_names(text, "rank 1", "no firewall blocks TCP to port 29001 of this host")
     for text in one:
@@ -71,8 +71,8 @@ def test_start__names_the_rendezvous_port_that_is_blocked_at_both_ranks(tmp_path
 def test_start__between_two_others_is_known_to_every_rank(tmp_path: Path) -> None:
     with Testbed(hosts=3, rate="200mbit") as bed, dropping(bed, "host2", "host1", LISTENERS, tmp_path):
         zero, one, two = texts_of(bed, JOB, 3)
-    waits_1, failed_1 = judged(one)
-    waits_2, failed_2 = judged(two)
+    waits_1, failed_1 = outcome(one)
+    waits_2, failed_2 = outcome(two)
     assert_names(waits_1, "the TCP connection of rank 2 (10.77.0.3) to 10.77.0.2:", "let TCP pass to this port")
     assert_names(waits_2, "its TCP connection to rank 1 at 10.77.0.2:", "let TCP pass to this port")
     # The first rank whose time is over says what it waited for. Rank 0, connected to both, ends then, and the other

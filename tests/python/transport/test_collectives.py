@@ -519,7 +519,7 @@ def test_timeout__names_the_rank_that_never_called() -> None:
             contexts[0].all_reduce(np.ones(10, np.float32), timeout=0.3)
         assert time.monotonic() - start < 5
         assert caught.value.peer == 1
-        # And says so to whoever comes too late.
+        # And says so to a rank that comes too late.
         with pytest.raises(mlt.OperationTimeoutError, match="rank 0 timed out"):
             contexts[1].all_reduce(np.ones(10, np.float32))
 

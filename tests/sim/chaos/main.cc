@@ -1,10 +1,10 @@
-// mlt_chaos_judge FOLDER: judges the traces of a run on real sockets (tools/chaos). Prints every broken rule and the
+// mlt_chaos_check FOLDER: checks the traces of a run on real sockets (tools/chaos). Prints every broken rule and the
 // totals as "name value" lines; ends with 1 if a rule was broken, with 2 if the trace can't be read.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
 
-#include "sim/chaos/judge.h"
+#include "sim/chaos/checker.h"
 
 namespace {
 
@@ -26,18 +26,18 @@ void print(const std::string& name, std::uint64_t value) {
 
 int main(int count, char** arguments) {
   if (count != 2) {
-    std::fprintf(stderr, "usage: mlt_chaos_judge FOLDER\n");
+    std::fprintf(stderr, "usage: mlt_chaos_check FOLDER\n");
     return 2;
   }
   try {
     mlt::chaos::Totals totals;
     std::uint64_t broken = 0;
     for (const auto& [number, job] : mlt::chaos::read_traces(arguments[1])) {
-      mlt::chaos::Judge judge(job);
-      judge.run();
-      for (const auto& [rule, text] : judge.broken()) std::printf("broken rule %d: %s\n", rule, text.c_str());
-      broken += judge.broken().size();
-      add(totals, judge.totals());
+      mlt::chaos::Checker checker(job);
+      checker.run();
+      for (const auto& [rule, text] : checker.broken()) std::printf("broken rule %d: %s\n", rule, text.c_str());
+      broken += checker.broken().size();
+      add(totals, checker.totals());
     }
     print("operations", totals.operations);
     print("lost", totals.lost);
@@ -49,7 +49,7 @@ int main(int count, char** arguments) {
     print("broken", broken);
     return broken == 0 ? 0 : 1;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "mlt_chaos_judge: %s\n", error.what());
+    std::fprintf(stderr, "mlt_chaos_check: %s\n", error.what());
     return 2;
   }
 }

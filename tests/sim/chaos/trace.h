@@ -1,7 +1,7 @@
 // The trace of a run on real sockets: what each rank posted, how it ended, and what was done to ranks and network
 // meanwhile. tools/chaos writes it: one file per rank of a job, and one of the job's network. A line is a word and
 // key=value pairs; times are nanoseconds on the machine's CLOCK_MONOTONIC. A last line without its end is left out: its
-// writer was killed. Absent on purpose: any judgement.
+// writer was killed. Absent on purpose: any check.
 #pragma once
 
 #include <cstdint>

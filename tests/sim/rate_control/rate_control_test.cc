@@ -75,7 +75,7 @@ class Rig {
     const std::vector<double> sent = payload_sent();
     const double placed = payload_placed();
     simulator_.run_for(setting_.half_ns);
-    return judge(sent, placed);
+    return evaluate(sent, placed);
   }
 
  private:
@@ -151,7 +151,7 @@ class Rig {
     return static_cast<double>(segments) * 1'432;
   }
 
-  Outcome judge(const std::vector<double>& sent_before, double placed_before) {
+  Outcome evaluate(const std::vector<double>& sent_before, double placed_before) {
     Outcome outcome;
     const std::vector<double> sent = payload_sent();
     double sum = 0;
@@ -261,7 +261,7 @@ TEST_CASE("rate_control__cards_ten_times_faster_than_the_port_share_it") {
   }
 }
 
-// A known fault: it stands here so that whoever mends it is told to strike should_fail. A slow flow's packets are
+// A known fault: the fix must remove should_fail. A slow flow's packets are
 // further apart, so their delays fall by less than the time between them: it measures less jitter than a fast one
 // (R1.2.14), has lower thresholds, and becomes slower.
 TEST_CASE("rate_control__jitter_leaves_each_flow_its_share" * doctest::should_fail()) {

@@ -76,9 +76,9 @@ TEST_CASE("layers__finish_from_front_to_back_although_they_start_from_the_back")
   simulator.connect_all();
   Oracle oracle(simulator, false);
   std::array<double, kLayers> finished{};
-  const auto judge = simulator.on_completion;
+  const auto oracle_check = simulator.on_completion;
   simulator.on_completion = [&](std::uint16_t rank, const core::Completion& completion) {
-    judge(rank, completion);
+    oracle_check(rank, completion);
     if (completion.kind != core::CompletionKind::kReceive) return;
     finished[completion.tag] += static_cast<double>(simulator.now()) / kSenders;
   };

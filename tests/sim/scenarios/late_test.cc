@@ -1,5 +1,5 @@
 // A network that loses nothing takes nothing away, however late it is: section 1.2 of PROTOCOL.md. The oracle's
-// rule 8 judges each run; what is asked here beside it is how long the receives took.
+// rule 8 checks each run; what is asked here beside it is how long the receives took.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ std::string fault_of(const sim::Scenario& scenario) { return sim::run_scenario(s
 }  // namespace
 
 // Half of the transfer stands in the slow spine when the sender, which saw the other half arrive, gives that path up.
-TEST_CASE("late__a_slow_path_that_was_given_up_loses_nothing") {
+TEST_CASE("late__a_slow_path_that_was_suspended_loses_nothing") {
   for (const double slow_ms : {2.0, 15.0, 200.0}) {
     for (const double bound : {0.1, 0.75, 0.9375}) {
       CAPTURE(slow_ms);

@@ -33,11 +33,11 @@ class Stream {
  public:
   Stream(sim::Simulator& simulator, sim::Oracle& oracle, const sim::Plan& send, double loss_bound, int depth)
       : simulator_(simulator), oracle_(oracle), send_(send), loss_bound_(loss_bound) {
-    judge_ = simulator.on_completion;
+    check_ = simulator.on_completion;
     simulator.on_completion = [this](std::uint16_t rank, const core::Completion& completion) {
       const bool mine = completion.kind == core::CompletionKind::kReceive && rank == send_.peer &&
                         completion.peer == send_.host && completion.tag >> 32 == send_.tag;
-      judge_(rank, completion);
+      check_(rank, completion);
       if (!mine) return;
       delivered_bytes_ += completion.total_bytes - completion.missing_bytes;
       if (running_) post();
@@ -63,7 +63,7 @@ class Stream {
   sim::Oracle& oracle_;
   sim::Plan send_;
   double loss_bound_;
-  std::function<void(std::uint16_t, const core::Completion&)> judge_;
+  std::function<void(std::uint16_t, const core::Completion&)> check_;
   std::uint64_t delivered_bytes_ = 0;
   std::uint64_t next_ = 0;
   bool running_ = true;

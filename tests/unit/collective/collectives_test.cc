@@ -460,7 +460,7 @@ TEST_CASE("collectives__a_transfer_that_fails_ends_all_once") {
   }
 }
 
-TEST_CASE("collectives__who_is_given_up_without_a_word_waits_a_second_and_names_the_peer") {
+TEST_CASE("collectives__an_abort_without_a_word_waits_a_second_and_names_the_peer") {
   for (std::uint16_t quiet = 0; quiet < 2; ++quiet) {
     CAPTURE(quiet);
     const auto other = static_cast<std::uint16_t>(1 - quiet);

@@ -191,15 +191,15 @@ class FakeBus {
     at.completions.push_back(completion);
   }
 
-  // The other side's end is given up too, when it meets this one's number.
+  // The other end is aborted too, once it matches this one's number.
   template <typename Request>
   void cancel(Host& at, std::deque<Posted<Request>>& queue, OperationId operation, core::CompletionKind kind) {
     const auto found = std::ranges::find_if(queue, [&](const auto& one) { return one.request.operation == operation; });
     if (found == queue.end()) return;
     end(at, found->request, kind, core::CompletionStatus::kCancelled);
     const bool is_send = kind == core::CompletionKind::kSend;
-    given_up_.insert({is_send ? at.rank : found->request.peer, is_send ? found->request.peer : at.rank,
-                      found->request.tag, found->number, is_send});
+    aborted_.insert({is_send ? at.rank : found->request.peer, is_send ? found->request.peer : at.rank,
+                     found->request.tag, found->number, is_send});
     queue.erase(found);
   }
 
@@ -225,7 +225,7 @@ class FakeBus {
       for (std::size_t i = 0; i < to.receives.size(); ++i) {
         if (meet(to, (first + i) % to.receives.size())) return true;
       }
-      if (give_up_unmatched_sends(to)) return true;
+      if (abort_unmatched_sends(to)) return true;
     }
     return false;
   }
@@ -234,7 +234,7 @@ class FakeBus {
   bool meet(Host& to, std::size_t index) {
     const Posted<core::ReceiveRequest> receive = to.receives[index];
     const auto erase = [&] { to.receives.erase(to.receives.begin() + static_cast<std::ptrdiff_t>(index)); };
-    if (given_up_.contains({receive.request.peer, to.rank, receive.request.tag, receive.number, true})) {
+    if (aborted_.contains({receive.request.peer, to.rank, receive.request.tag, receive.number, true})) {
       erase();
       end(to, receive.request, core::CompletionKind::kReceive, core::CompletionStatus::kCancelled);
       return true;
@@ -255,9 +255,9 @@ class FakeBus {
     return true;
   }
 
-  bool give_up_unmatched_sends(Host& at) {
+  bool abort_unmatched_sends(Host& at) {
     for (auto one = at.sends.begin(); one != at.sends.end(); ++one) {
-      if (!given_up_.contains({at.rank, one->request.peer, one->request.tag, one->number, false})) continue;
+      if (!aborted_.contains({at.rank, one->request.peer, one->request.tag, one->number, false})) continue;
       end(at, one->request, core::CompletionKind::kSend, core::CompletionStatus::kCancelled);
       at.sends.erase(one);
       return true;
@@ -359,7 +359,7 @@ class FakeBus {
   std::deque<Message> messages_;
   std::set<std::uint16_t> dead_, muted_;
   std::map<std::uint16_t, core::CompletionStatus> failures_;
-  std::set<std::tuple<std::uint16_t, std::uint16_t, std::uint64_t, std::uint64_t, bool>> given_up_;  // by the sender?
+  std::set<std::tuple<std::uint16_t, std::uint16_t, std::uint64_t, std::uint64_t, bool>> aborted_;  // by the sender?
   std::deque<std::vector<std::uint64_t>> bitmaps_;
   std::size_t most_posted_ = 0;
   std::uint64_t lost_elements_ = 0;

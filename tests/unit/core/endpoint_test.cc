@@ -96,7 +96,7 @@ TEST_CASE("post__refuses_more_than_four_gigabytes") {
   Transfer transfer(network, 8);
   core::SendRequest send = transfer.send_request();
   core::ReceiveRequest receive = transfer.receive_request();
-  // Never dereferenced: the size alone is judged.
+  // Never dereferenced: the size alone is checked.
   send.data = {transfer.data().data(), std::size_t{1} << 32};
   receive.data = {transfer.buffer().bytes().data(), std::size_t{1} << 32};
   CHECK(network.send(0, send) == PostStatus::kTooLarge);

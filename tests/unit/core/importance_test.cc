@@ -166,7 +166,7 @@ TEST_CASE("magnitude_tagger__never_singles_out_what_is_not_a_number") {
   auto tags = tag(values, ElementType::kFloat32, 1'600);
   CHECK(tags[0].is_important());
   CHECK(tags[2].is_important());
-  CHECK_FALSE(tags[4].is_important());  // the others are judged as before
+  CHECK_FALSE(tags[4].is_important());  // the others are classified as before
   CHECK(tags[5].is_important());
   std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
   tags = tag(values, ElementType::kFloat32, 1'600);

@@ -16,9 +16,9 @@ constexpr mlt::base::DurationNs kReorderNs = 30 * kMicrosecond;
 // The end of a round at `now` that names these packets, one per path.
 template <std::size_t kPaths>
 void end_round(LossDetection& loss, std::uint8_t round, mlt::base::TimeNs now,
-               const std::array<std::uint32_t, kPaths>& newest_sent, std::uint16_t given_up = 0) {
+               const std::array<std::uint32_t, kPaths>& newest_sent, std::uint16_t suspended = 0) {
   loss.begin_round(round, now);
-  loss.take_newest_sent(newest_sent, given_up);
+  loss.take_newest_sent(newest_sent, suspended);
 }
 
 TEST_CASE("known_lost_ns__never_before_the_end_of_a_round") {
@@ -101,7 +101,7 @@ TEST_CASE("names_older_packets__on_any_path") {
   CHECK_FALSE(loss.names_older_packets(newer));
 }
 
-TEST_CASE("request_ns__after_the_reorder_window_where_only_paths_given_up_lack_evidence") {
+TEST_CASE("request_ns__after_the_reorder_window_where_only_suspended_paths_lack_evidence") {
   LossDetection loss;
   end_round<2>(loss, 0, 200, {7, 9}, 0b10);
   loss.note_order(0, 7, 100);

@@ -86,14 +86,14 @@ TEST_CASE("many__to_a_peer_that_does_not_reply_take_turns_to_repeat_their_probes
     network.run_for(kSecond);
     const auto sent = [&](Counter counter) { return network.counter(0, counter); };
     const auto probes = sent(Counter::k_probes_sent);
-    const auto backstops = sent(Counter::k_backstop_messages_sent);
+    const auto fallbacks = sent(Counter::k_tcp_fallback_packets_sent);
     network.run_for(kSecond);
     // Each of few every 50 ms, and 64 of many: a probe, a trailing one, and the copy over TCP.
     const std::size_t most = 21 * std::min<std::size_t>(count, 64);
     CHECK(sent(Counter::k_probes_sent) - probes <= 3 * most);
     // TCP carries them all, though the sixth of each is far.
-    CHECK(sent(Counter::k_backstop_messages_sent) - backstops <= most);
-    CHECK(sent(Counter::k_backstop_messages_sent) - backstops >= most * 3 / 4);
+    CHECK(sent(Counter::k_tcp_fallback_packets_sent) - fallbacks <= most);
+    CHECK(sent(Counter::k_tcp_fallback_packets_sent) - fallbacks >= most * 3 / 4);
     network.every_link([](Link& link) { link.data.drop = link.control.drop = 0; });
     network.control_connections_stalled = false;
     const auto healed_ns = network.now();

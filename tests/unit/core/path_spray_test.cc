@@ -124,9 +124,9 @@ TEST_CASE("silence__is_concluded_from_siblings_and_ends_with_the_first_arrival")
     }
   };
   round(true);
-  CHECK_FALSE(s.spray.is_silent(1));
+  CHECK_FALSE(s.spray.is_suspended(1));
   round(false);
-  CHECK(s.spray.is_silent(1));
+  CHECK(s.spray.is_suspended(1));
   CHECK(s.spray.take_changes().suspended == 1);
   CHECK(s.spray.view(1).weight == 0);
   CHECK(s.spray.control_path() != 1);
@@ -134,13 +134,13 @@ TEST_CASE("silence__is_concluded_from_siblings_and_ends_with_the_first_arrival")
   for (int i = 0; i < 10; ++i) round(false);  // 400 ms
   CHECK(used[1] >= 2);
   CHECK(used[1] <= 6);  // 20, 40, 80, 160 ms
-  // Given up packets are not in flight, and nobody waits for them.
+  // Packets declared lost are not in flight.
   CHECK(s.spray.packets_in_flight() <= 1);
-  CHECK(s.spray.is_given_up(1));
-  CHECK_FALSE(s.spray.is_given_up(0));
+  CHECK(s.spray.is_excluded(1));
+  CHECK_FALSE(s.spray.is_excluded(0));
   used = {};
   for (int i = 0; i < 40; ++i) round(true);
-  CHECK_FALSE(s.spray.is_silent(1));
+  CHECK_FALSE(s.spray.is_suspended(1));
   CHECK(s.spray.take_changes().resumed == 1);
   CHECK(s.spray.view(1).weight == PathSpray::kFullWeight);
   CHECK(used[1] > 1'000);
@@ -155,26 +155,26 @@ TEST_CASE("silence__is_not_ended_by_a_late_report_of_what_came_before_it") {
   wire::AckBlock late = s.blocks[1];
   late.highest_sequence = s.sent[1];
   late.received_packets += 4;
-  for (int i = 0; i < 400 && !s.spray.is_silent(1); ++i) {
+  for (int i = 0; i < 400 && !s.spray.is_suspended(1); ++i) {
     if (const std::uint8_t path = s.send(4); path != 1) s.report(path);
     s.spray.after_report(s.now += 100 * kMicrosecond);
   }
-  REQUIRE(s.spray.is_silent(1));
+  REQUIRE(s.spray.is_suspended(1));
   s.spray.on_block(1, late, base::kNever);
-  CHECK(s.spray.is_silent(1));
+  CHECK(s.spray.is_suspended(1));
   CHECK(s.spray.take_changes().resumed == 0);
   CHECK(s.spray.view(1).packets_reported == late.received_packets);
   // The packet that goes there after 20 ms tells.
-  s.now += PathSpray::kSilentProbeNs;
+  s.now += PathSpray::kSuspendedProbeNs;
   while (s.send(4) != 1) {
   }
   late.highest_sequence = s.sent[1];
   ++late.received_packets;
   s.spray.on_block(1, late, s.now);
-  CHECK_FALSE(s.spray.is_silent(1));
+  CHECK_FALSE(s.spray.is_suspended(1));
 }
 
-TEST_CASE("give_up__reaches_what_was_sent_after_the_last_report_even_if_nothing_follows") {
+TEST_CASE("declare_lost__reaches_what_was_sent_after_the_last_report_even_if_nothing_follows") {
   // Two bursts on path 0: the report of the first leaves the second in flight, and nothing more is sent there. When its
   // siblings' later packets have arrived, it has to leave the window.
   Spray s;
@@ -201,12 +201,12 @@ TEST_CASE("give_up__reaches_what_was_sent_after_the_last_report_even_if_nothing_
 TEST_CASE("silence__of_all_paths_at_once_is_the_peers_and_no_paths") {
   Spray s;
   for (int i = 0; i < 100; ++i) s.send(4);
-  s.spray.give_up_all();
+  s.spray.declare_all_lost();
   for (int i = 0; i < 100; ++i) s.send(4);
-  s.spray.give_up_all();
-  for (std::uint8_t path = 0; path < 4; ++path) CHECK_FALSE(s.spray.is_silent(path));
+  s.spray.declare_all_lost();
+  for (std::uint8_t path = 0; path < 4; ++path) CHECK_FALSE(s.spray.is_suspended(path));
   CHECK(s.spray.packets_in_flight() == 0);
-  for (std::uint8_t path = 0; path < 4; ++path) CHECK_FALSE(s.spray.is_given_up(path));
+  for (std::uint8_t path = 0; path < 4; ++path) CHECK_FALSE(s.spray.is_excluded(path));
 }
 
 TEST_CASE("delay__a_path_far_slower_than_the_best_is_used_less_and_gives_no_rate_sample") {

@@ -143,18 +143,18 @@ TEST_CASE("dead_path__is_avoided_within_20_ms_and_used_again_once_it_works" * do
   };
   set(1.0);
   stream.run(20 * kMillisecond);
-  CHECK(stream.view(0).silent);
+  CHECK(stream.view(0).suspended);
   CHECK(stream.network.counter(0, Counter::k_paths_suspended) == 1);
   const auto lost = stream.view(0).packets_sent;
   stream.share(0);
   CHECK(stream.run(100 * kMillisecond) > 0.9 * clean);
   CHECK(stream.view(0).packets_sent < lost + 5);  // one packet after 20, 40, 80 ms
-  CHECK(stream.network.counter(0, Counter::k_backstop_messages_sent) == 0);
-  CHECK(stream.network.counter(1, Counter::k_backstop_messages_sent) == 0);
+  CHECK(stream.network.counter(0, Counter::k_tcp_fallback_packets_sent) == 0);
+  CHECK(stream.network.counter(1, Counter::k_tcp_fallback_packets_sent) == 0);
 
   set(0.0);
-  stream.run(PathSpray::kMaxSilentProbeNs + 20 * kMillisecond);
-  CHECK_FALSE(stream.view(0).silent);
+  stream.run(PathSpray::kMaxSuspendedProbeNs + 20 * kMillisecond);
+  CHECK_FALSE(stream.view(0).suspended);
   CHECK(stream.network.counter(0, Counter::k_paths_resumed) == 1);
   stream.share(0);
   CHECK(stream.run(50 * kMillisecond) > 0.95 * clean);
@@ -170,7 +170,7 @@ TEST_CASE("dead_path__does_not_slow_the_end_of_later_rounds") {
     if (dead) {
       stream.network.link(0, 1, 3).data.drop = stream.network.link(0, 1, 3).control.drop = 1;
       stream.run(100 * kMillisecond);
-      REQUIRE(stream.view(3).silent);
+      REQUIRE(stream.view(3).suspended);
     }
     std::vector<double> elapsed;
     for (std::uint64_t i = 0; i < 101; ++i) {
@@ -287,8 +287,8 @@ TEST_CASE("control__survives_a_path_that_is_dead_there_or_back") {
           CHECK(transfer.fault() == "");
         }
         CHECK(network.now() - start < 40 * kMillisecond);  // 5 ms of sending, and a few timeouts
-        CHECK(network.counter(0, Counter::k_backstop_messages_sent) == 0);
-        CHECK(network.counter(1, Counter::k_backstop_messages_sent) == 0);
+        CHECK(network.counter(0, Counter::k_tcp_fallback_packets_sent) == 0);
+        CHECK(network.counter(1, Counter::k_tcp_fallback_packets_sent) == 0);
       }
     }
   }

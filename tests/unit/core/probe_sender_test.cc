@@ -123,7 +123,7 @@ TEST_CASE("fill__a_probe_that_repeats_an_unanswered_one_takes_another_path") {
   world.probes.schedule(state, true);
   REQUIRE(world.fill());
   const std::uint8_t first = world.run.path;
-  for (std::uint32_t i = 0; i <= core::kBackstopAfterProbes; ++i) {
+  for (std::uint32_t i = 0; i <= core::kFallbackAfterProbes; ++i) {
     world.probes.schedule(state, true);
     state.probe.count_unanswered(i * base::kSecond, world.shared.counters);
   }
@@ -144,7 +144,7 @@ TEST_CASE("cancel__leaves_what_is_due_over_tcp_and_forget_nothing") {
   REQUIRE(world.fill_over_tcp());
   CHECK(world.probe.transfer.tag == 5);
   CHECK_FALSE(world.fill_over_tcp());
-  CHECK(world.shared.counters.value(core::Counter::k_backstop_messages_sent) == 1);
+  CHECK(world.shared.counters.value(core::Counter::k_tcp_fallback_packets_sent) == 1);
   world.probes.schedule_over_tcp(a);
   world.probes.cancel_over_tcp(a);
   CHECK_FALSE(world.fill_over_tcp());

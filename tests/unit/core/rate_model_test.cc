@@ -77,7 +77,7 @@ class Port {
           break;
       }
     }
-    return judge();
+    return evaluate();
   }
 
  private:
@@ -117,7 +117,7 @@ class Port {
     push(std::max(now + 1, flow.pacer.next_ns()) + static_cast<DurationNs>(prng_.below(2'000)), Kind::kSend, index, 0);
   }
 
-  Result judge() {
+  Result evaluate() {
     Result result;
     const double fair = model_.port_rate / model_.flows * static_cast<double>(model_.duration_ns) * 1e-9 / 2;
     for (const Flow& flow : flows_) {

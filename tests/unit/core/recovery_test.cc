@@ -115,7 +115,7 @@ TEST_CASE("trailing_probe__ends_the_round_while_a_measurement_is_due") {
   CHECK(flags_of(probes[1]) == MLT_PROBE_FLAG_ACK_ONLY);  // that measures (R1.2.11)
 }
 
-TEST_CASE("backstop__carries_a_transfer_when_every_control_datagram_is_lost") {
+TEST_CASE("tcp_fallback__carries_a_transfer_when_every_control_datagram_is_lost") {
   for (const std::size_t bytes : {0UL, 10'000UL, 500'000UL, 5'000'000UL}) {
     for (const double loss : {0.0, 0.05}) {
       CAPTURE(bytes);
@@ -131,8 +131,8 @@ TEST_CASE("backstop__carries_a_transfer_when_every_control_datagram_is_lost") {
       CHECK(transfer.fault() == "");
       CHECK(transfer.received()->status == CompletionStatus::kComplete);
       CHECK(transfer.sent()->status == CompletionStatus::kComplete);
-      CHECK(network.counter(0, Counter::k_backstop_messages_sent) > 0);
-      CHECK(network.counter(1, Counter::k_backstop_messages_sent) > 0);
+      CHECK(network.counter(0, Counter::k_tcp_fallback_packets_sent) > 0);
+      CHECK(network.counter(1, Counter::k_tcp_fallback_packets_sent) > 0);
     }
   }
 }
@@ -174,7 +174,7 @@ TEST_CASE("tcp_fallback__is_not_delayed_by_acks_of_trailing_probes") {
       REQUIRE(transfer.run(2 * kSecond));
       CHECK(transfer.fault() == "");
       CHECK(transfer.sent()->status == CompletionStatus::kComplete);
-      CHECK(network.counter(0, Counter::k_backstop_messages_sent) > 0);
+      CHECK(network.counter(0, Counter::k_tcp_fallback_packets_sent) > 0);
     }
   }
 }

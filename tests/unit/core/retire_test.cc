@@ -1,5 +1,5 @@
-// Tags that are not in use are forgotten (PROTOCOL 5.2): whatever the network delays and repeats, and whoever gives up,
-// the k-th send of a tag meets the k-th receive, and nothing old is taken for new.
+// Tags that are not in use are forgotten (PROTOCOL 5.2): whatever the network delays and repeats, and whichever side
+// aborts, the k-th send of a tag meets the k-th receive, and nothing old is taken for new.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -17,7 +17,7 @@ namespace {
 
 struct Use {
   std::unique_ptr<Transfer> transfer;
-  bool given_up = false;  // by either side, or a deadline was set
+  bool aborted = false;  // by either side, or a deadline was set
 };
 
 // Transfers of a few tags, again and again, one way between two hosts. Sends and receives of a tag are posted in the
@@ -25,7 +25,7 @@ struct Use {
 struct Model {
   Model(std::uint64_t seed, SimulationConfig config) : prng(seed), network(config) {}
 
-  // One step: a post at one side or the other, or something given up.
+  // One step: a post at one side or the other, or an abort.
   void step() {
     network.run_for(static_cast<base::DurationNs>(prng.below(static_cast<std::uint64_t>(pause_ns))));
     const std::uint64_t tag = 1 + prng.below(tags);
@@ -37,8 +37,8 @@ struct Model {
     while (uses.size() <= next) uses.push_back(make(tag));
     Use& use = uses[next++];
     REQUIRE((send ? use.transfer->post_send() : use.transfer->post_receive()) == PostStatus::kPosted);
-    if (prng.chance(give_up)) {
-      use.given_up = true;
+    if (prng.chance(abort_chance)) {
+      use.aborted = true;
       if (prng.chance(0.5)) network.run_for(static_cast<base::DurationNs>(prng.below(kMillisecond)));
       network.cancel(send ? 0 : 1, use.transfer->options().operation,
                      send ? core::CompletionKind::kSend : core::CompletionKind::kReceive);
@@ -50,7 +50,7 @@ struct Model {
     options.tag = tag;
     options.operation = ++operations;
     options.loss_bound = prng.chance(0.3) ? 0.2 : 0.0;
-    const bool hurries = prng.chance(give_up);
+    const bool hurries = prng.chance(abort_chance);
     if (hurries) options.deadline_ns = static_cast<base::DurationNs>(1 + prng.below(5 * kMillisecond));
     // Sizes differ: to meet another's use of the tag is an error of its own, beside the contents.
     return {std::make_unique<Transfer>(network, 8 * (1 + prng.below(600)), options), hurries};
@@ -68,7 +68,7 @@ struct Model {
     }
   }
 
-  void judge() {
+  void check_ends() {
     for (auto& [tag, uses] : by_tag) {
       for (std::size_t k = 0; k < uses.size(); ++k) {
         CAPTURE(tag);
@@ -79,11 +79,11 @@ struct Model {
         for (const Completed* end : {transfer.sent(), transfer.received()}) {
           REQUIRE(end->status != CompletionStatus::kSizeMismatch);
           REQUIRE(end->status != CompletionStatus::kTimedOut);
-          // Only what was given up ends without success: its own use, never another of the tag.
-          if (!uses[k].given_up) REQUIRE_FALSE(core::is_failure(end->status));
+          // Only an aborted transfer ends without success: its own use, never another of the tag.
+          if (!uses[k].aborted) REQUIRE_FALSE(core::is_failure(end->status));
         }
         if (!core::is_failure(transfer.received()->status)) REQUIRE(transfer.fault() == "");
-        ++judged;
+        ++checked;
       }
     }
     // What came late of forgotten tags takes no room: it would stay for ever.
@@ -96,12 +96,12 @@ struct Model {
   Simulation network;
   std::uint64_t tags = 6;
   std::size_t ahead = 3;  // posts by which one side may lead
-  double give_up = 0.1;
+  double abort_chance = 0.1;
   base::DurationNs pause_ns = 2 * kMillisecond;
   std::map<std::uint64_t, std::vector<Use>> by_tag;
   std::map<std::uint64_t, std::size_t> sent, received;
   core::OperationId operations = 0;
-  std::size_t judged = 0;
+  std::size_t checked = 0;
 };
 
 SimulationConfig eager(std::uint64_t seed, std::uint32_t retire_after) {
@@ -119,7 +119,7 @@ TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_send_matches_the_kth
           doctest::test_suite("long")) {
   std::uint64_t retirements = 0;
   std::uint64_t stale = 0;
-  std::size_t judged = 0;
+  std::size_t checked = 0;
   for (std::uint64_t seed = 1; seed <= 160; ++seed) {
     CAPTURE(seed);
     base::Prng prng(seed * 77);
@@ -135,16 +135,16 @@ TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_send_matches_the_kth
     Model model(seed, config);
     model.tags = 1 + prng.below(60);
     model.ahead = prng.below(6);
-    model.give_up = prng.chance(0.5) ? 0.15 : 0.0;
+    model.abort_chance = prng.chance(0.5) ? 0.15 : 0.0;
     for (int step = 0; step < 1'000; ++step) model.step();
     model.post_the_rest();
     model.network.run_for(60 * kSecond);
-    model.judge();
+    model.check_ends();
     retirements += model.network.counter(1, Counter::k_retirements_received);
     stale += model.network.counter(1, Counter::k_stale_packets);
-    judged += model.judged;
+    checked += model.checked;
   }
-  CHECK(judged > 32'000);
+  CHECK(checked > 32'000);
   CHECK(retirements > 3'200);
   CHECK(stale > 4'000);
 }

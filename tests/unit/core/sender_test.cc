@@ -677,7 +677,7 @@ TEST_CASE("probe__is_repeated_with_backoff_while_no_reply_comes") {
   const auto probes = network.counter(0, Counter::k_probes_sent);
   CHECK(probes > 100);  // at least every 50 ms, by both ways
   CHECK(probes < 1'000);
-  CHECK(network.counter(0, Counter::k_backstop_messages_sent) > 0);
+  CHECK(network.counter(0, Counter::k_tcp_fallback_packets_sent) > 0);
 }
 
 TEST_CASE("probe__waits_at_the_slowest_pace_for_a_receive_that_is_not_posted") {
@@ -686,7 +686,7 @@ TEST_CASE("probe__waits_at_the_slowest_pace_for_a_receive_that_is_not_posted") {
   REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
   network.run_for(5 * kSecond);
   CHECK(network.counter(0, Counter::k_probes_sent) < 5'000 / 50 + 10);
-  CHECK(network.counter(0, Counter::k_backstop_messages_sent) == 0);
+  CHECK(network.counter(0, Counter::k_tcp_fallback_packets_sent) == 0);
   CHECK(network.counter(0, Counter::k_data_packets_sent) == 1);
 }
 
@@ -734,16 +734,16 @@ TEST_CASE("cancel__of_a_send_ends_its_receive_posted_before_or_after_and_the_nex
     TransferOptions options;
     options.operation = 1;
     options.tag = 5;
-    Transfer given_up(network, 1'000'000, options);
-    if (posted_before) REQUIRE(given_up.post_receive() == core::PostStatus::kPosted);
-    REQUIRE(given_up.post_send() == core::PostStatus::kPosted);
+    Transfer aborted(network, 1'000'000, options);
+    if (posted_before) REQUIRE(aborted.post_receive() == core::PostStatus::kPosted);
+    REQUIRE(aborted.post_send() == core::PostStatus::kPosted);
     network.run_for(kMillisecond);
     network.cancel(0, 1, core::CompletionKind::kSend);
     network.run_for(10 * kMillisecond);
-    if (!posted_before) REQUIRE(given_up.post_receive() == core::PostStatus::kPosted);
+    if (!posted_before) REQUIRE(aborted.post_receive() == core::PostStatus::kPosted);
     network.run_for(kMillisecond);
-    REQUIRE(given_up.received() != nullptr);
-    CHECK(given_up.received()->status == core::CompletionStatus::kCancelled);
+    REQUIRE(aborted.received() != nullptr);
+    CHECK(aborted.received()->status == core::CompletionStatus::kCancelled);
     CHECK(network.counter(1, Counter::k_aborts_received) == 1);
     options.operation = 2;
     Transfer next(network, 5'000, options);

@@ -250,9 +250,9 @@ TEST_CASE("tcp_fallback__is_used_from_the_first_probe_on_if_the_last_reply_came_
     dead = false;
     (void)take(0);
     (void)take(1);
-    const std::uint64_t messages = network.counter(0, Counter::k_backstop_messages_sent);
+    const std::uint64_t messages = network.counter(0, Counter::k_tcp_fallback_packets_sent);
     (void)take(1);
-    CHECK(network.counter(0, Counter::k_backstop_messages_sent) == messages);
+    CHECK(network.counter(0, Counter::k_tcp_fallback_packets_sent) == messages);
   }
 }
 

@@ -360,7 +360,7 @@ TEST_CASE("early_buffer__probes_take_no_space_from_data") {
     CHECK(early.keep(*transfer, {}, payload) == core::EarlyBuffer::Kept::kKept);
   }
   CHECK(early.find_or_insert_for_data(1, {200, 0}) == nullptr);
-  // That a transfer was given up is worth more than that somebody asked.
+  // An ABORT displaces a probe.
   REQUIRE(early.abort(1, {300, 0}));
   REQUIRE(early.find(1, {300, 0}) != nullptr);
   CHECK(early.find(1, {300, 0})->aborted());
@@ -368,7 +368,7 @@ TEST_CASE("early_buffer__probes_take_no_space_from_data") {
   REQUIRE(early.abort(1, {100, 0}));
   CHECK(early.segments_kept() == 3);
   REQUIRE(early.find(1, {100, 0}) != nullptr);
-  // Of what is given up nothing makes room: the newest is not remembered, and keeps no data all the same.
+  // An ABORT displaces no other: the newest is not remembered, and its transfer keeps no data either.
   for (const std::uint64_t tag : {101UL, 102UL}) REQUIRE(early.abort(1, {tag, 0}));
   CHECK_FALSE(early.abort(1, {103, 0}));
   CHECK(early.find(1, {103, 0}) == nullptr);

@@ -1,4 +1,4 @@
-// The queue of commands from any thread to whoever runs the event loop.
+// The queue of commands from any thread to the thread that runs the event loop.
 #include "engine/command_queue.h"
 
 #include <doctest/doctest.h>

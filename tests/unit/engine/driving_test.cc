@@ -130,9 +130,9 @@ TEST_CASE("driving__what_is_queued_is_run_though_its_caller_did_not_get_the_lock
         REQUIRE(world.loop.commands.push([&](base::TimeNs) { ran.store(true); }));
         world.driving.run_queued();
         // Nothing else wakes the I/O thread: the holder of the lock runs it, or nobody.
-        const base::TimeNs give_up = io::monotonic_now() + 2 * kSecond;
+        const base::TimeNs deadline = io::monotonic_now() + 2 * kSecond;
         while (!ran.load()) {
-          if (io::monotonic_now() < give_up) continue;
+          if (io::monotonic_now() < deadline) continue;
           ++stranded;
           world.loop.deliver();
           while (!ran.load()) std::this_thread::yield();
@@ -178,7 +178,7 @@ TEST_CASE("driving__who_leaves_hands_the_seat_to_another_waiter") {
 }
 
 TEST_CASE("driving__a_waiter_that_is_done_passes_the_seat_on_that_it_was_offered") {
-  // All end at once, in any order: whoever is left drives, and nobody waits for a seat that nobody has.
+  // All end at once, in any order: a thread that is left drives, and none waits for a free seat.
   World world;
   for (int round = 0; round < 200; ++round) {
     std::array<Waiter, 3> waiters;

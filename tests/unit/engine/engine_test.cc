@@ -391,7 +391,7 @@ TEST_CASE("post_recv__ends_when_it_is_due_though_nothing_wakes_the_io_thread") {
   CHECK(soonest_ns < kSecond / 10);  // heartbeats wake it a few times a second
 }
 
-TEST_CASE("post_recv__of_what_was_given_up_before_it_ends_at_once") {
+TEST_CASE("post_recv__of_a_transfer_aborted_before_it_ends_at_once") {
   Job job(2);
   const std::vector<std::byte> data = pattern(400, 1);
   std::vector<std::byte> into(400);
@@ -560,9 +560,9 @@ TEST_CASE("post__a_receive_behind_thousands_times_out_is_cancelled_and_fails_wit
   CHECK(late.peer == 1);
   CHECK(late.tag == 3'000);
   CHECK(late.elapsed_ns >= kSecond / 20);
-  const auto given_up = job[0].post_recv(from(1, 3'001, never));
-  job[0].cancel(given_up);
-  CHECK(finish(job[0], given_up).status == Status::kCancelled);
+  const auto aborted = job[0].post_recv(from(1, 3'001, never));
+  job[0].cancel(aborted);
+  CHECK(finish(job[0], aborted).status == Status::kCancelled);
   const auto waiting = job[0].post_recv(from(1, 3'002, never));
   CHECK_FALSE(job[0].wait(waiting, kSecond / 50).has_value());
   job[1].close();

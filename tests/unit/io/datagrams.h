@@ -114,11 +114,11 @@ class CollectingSink final : public io::ReceiveSink {
 
 // Receives until `sink` holds `count` datagrams, or nothing came for a second of real time.
 inline void receive_until(io::Datapath& datapath, CollectingSink& sink, std::size_t count) {
-  const base::TimeNs give_up = io::monotonic_now() + base::kSecond;
+  const base::TimeNs deadline = io::monotonic_now() + base::kSecond;
   while (sink.datagrams.size() < count) {
     const base::TimeNs now = io::monotonic_now();
     if (datapath.receive(now, 16, sink) > 0) continue;
-    if (now > give_up) return;
+    if (now > deadline) return;
     if (datapath.readable_fd() >= 0) {
       pollfd ready{datapath.readable_fd(), POLLIN, 0};
       ::poll(&ready, 1, 1);

@@ -25,7 +25,7 @@ Escapes damage(const std::vector<std::byte>& message) {
   Escapes escapes;
   std::vector<std::byte> bytes = message;
   const std::uint64_t cookie = sim::cookie_found(message);
-  const auto judge = [&](std::uint32_t& escaped) {
+  const auto count = [&](std::uint32_t& escaped) {
     if (sim::cookie_found(bytes) != cookie) return;
     ++escaped;
     if (sim::udp_sum(bytes) == sim::udp_sum(message)) ++escapes.both;
@@ -33,13 +33,13 @@ Escapes damage(const std::vector<std::byte>& message) {
   const std::size_t bits = 8 * message.size();
   for (std::size_t i = 0; i < bits; ++i) {
     flip(bytes, i);
-    judge(escapes.one_or_two);
+    count(escapes.one_or_two);
     for (std::size_t j = i + 1; j < bits; ++j) {
       flip(bytes, j);
-      judge(escapes.one_or_two);
+      count(escapes.one_or_two);
       for (std::size_t k = j + 1; k < bits; ++k) {
         flip(bytes, k);
-        judge(escapes.three);
+        count(escapes.three);
         flip(bytes, k);
       }
       flip(bytes, j);

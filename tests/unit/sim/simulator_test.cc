@@ -121,10 +121,10 @@ TEST_CASE("simulator__a_crash_fails_the_peers_operations_and_a_new_incarnation_w
   simulator.run_for(kMillisecond);
   const std::uint64_t before = simulator.connection(0, 1);
   std::map<core::OperationId, core::CompletionStatus> ended;
-  const auto judge = simulator.on_completion;
+  const auto oracle_check = simulator.on_completion;
   simulator.on_completion = [&](std::uint16_t rank, const core::Completion& completion) {
     ended[completion.operation] = completion.status;
-    judge(rank, completion);
+    oracle_check(rank, completion);
   };
   const Pair lost = post(oracle, 0, 1, 4'000'000);
   simulator.run_for(100 * kMicrosecond);

@@ -49,7 +49,7 @@ wire::Probe example_probe(std::uint8_t paths) {
   probe.timestamp_ns = 34;
   probe.path_count = paths;
   for (std::uint8_t i = 0; i < paths; ++i) probe.last_sequence[i] = 1'000U + i;
-  probe.given_up_paths = static_cast<std::uint16_t>(0x9246 & ((1U << paths) - 1));
+  probe.suspended_paths = static_cast<std::uint16_t>(0x9246 & ((1U << paths) - 1));
   return probe;
 }
 
@@ -323,7 +323,7 @@ TEST_CASE("probe__round_trip_with_every_number_of_paths") {
     CHECK(probe.timestamp_ns == 34);
     REQUIRE(probe.path_count == paths);
     for (std::uint8_t i = 0; i < paths; ++i) CHECK(probe.last_sequence[i] == 1'000U + i);
-    CHECK(probe.given_up_paths == (0x9246 & ((1U << paths) - 1)));
+    CHECK(probe.suspended_paths == (0x9246 & ((1U << paths) - 1)));
   }
 }
 

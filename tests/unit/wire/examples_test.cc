@@ -53,7 +53,7 @@ wire::Probe example_probe() {
   probe.critical_segments = 2;
   probe.timestamp_ns = 1'200'000;
   probe.path_count = 2;
-  probe.given_up_paths = 0b10;
+  probe.suspended_paths = 0b10;
   probe.last_sequence[0] = 7;
   probe.last_sequence[1] = 5;
   return probe;

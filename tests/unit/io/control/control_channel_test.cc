@@ -399,7 +399,7 @@ TEST_CASE("hello__reaching_the_wrong_rank_is_refused") {
   CHECK_CONTAINS(two.sink.downs[0].text, "rank 0 and reached rank 1");
 }
 
-TEST_CASE("hello__attempt_given_up_before_confirming_is_no_death") {
+TEST_CASE("hello__attempt_ended_before_confirming_is_no_death") {
   Node zero(0, 2);
   {
     RawClient client(zero);

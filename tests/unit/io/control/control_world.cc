@@ -7,12 +7,12 @@
 namespace mlt::io_test {
 
 bool serve(const std::vector<Node*>& nodes, const std::function<bool()>& done, base::DurationNs most) {
-  const base::TimeNs give_up = io::monotonic_now() + most;
+  const base::TimeNs deadline = io::monotonic_now() + most;
   for (;;) {
     if (done()) return true;
     base::TimeNs now = io::monotonic_now();
-    if (now >= give_up) return false;
-    base::TimeNs next = give_up;
+    if (now >= deadline) return false;
+    base::TimeNs next = deadline;
     std::vector<pollfd> ready;
     for (const Node* node : nodes) {
       ready.push_back({node->channel->poll_fd(), POLLIN, 0});

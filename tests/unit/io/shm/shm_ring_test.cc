@@ -120,7 +120,7 @@ TEST_CASE("shm_ring__a_reader_breaks_at_a_tail_that_can_not_be") {
     io::ShmRecord record;
     CHECK_FALSE(reader.front(record));
     CHECK(reader.is_broken());
-    CHECK_FALSE(reader.has_more());  // or whoever waits for it would never sleep again
+    CHECK_FALSE(reader.has_more());  // or its waiting thread would never sleep again
     ring.control.tail = io::shm_footprint(100);
     CHECK_FALSE(reader.front(record));
   }
@@ -254,7 +254,7 @@ TEST_CASE("shm_ring__random_contents_never_lead_out_of_it") {
   CHECK(taken > 1'000);
 }
 
-// The announcements and the last looks of both sides, with real threads: whoever sleeps is woken. The ring is plain
+// The announcements and the last looks of both sides, with real threads: a sleeping side is woken. The ring is plain
 // memory at one address, so that ThreadSanitizer sees both sides of every access.
 TEST_CASE("shm_ring__two_threads_that_sleep_whenever_they_may_lose_no_wake_up") {
   PlainRing ring;

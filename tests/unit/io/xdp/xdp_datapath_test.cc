@@ -62,10 +62,10 @@ Ends open_both(const VethPair& cable, const char* const (&hosts)[2],
 
 // Sends until a run has gone past the kernel: the first ones make it find the peer's Ethernet address.
 void meet(Ends& ends, std::size_t from) {
-  const base::TimeNs give_up = io::monotonic_now() + 2 * base::kSecond;
+  const base::TimeNs deadline = io::monotonic_now() + 2 * base::kSecond;
   CollectingSink sink;
   std::size_t sent = 0;
-  while (ends.count(from, "xdp_runs_sent") == 0 && io::monotonic_now() < give_up) {
+  while (ends.count(from, "xdp_runs_sent") == 0 && io::monotonic_now() < deadline) {
     const TestRun run(static_cast<std::uint16_t>(1 - from), 0, 1, 100);
     REQUIRE(ends[from].send(io::monotonic_now(), run.get()) == io::SendStatus::kSent);
     ++sent;
@@ -176,9 +176,9 @@ TEST_CASE("send__goes_by_a_gateway_whatever_mtu_the_route_has") {
   REQUIRE_MESSAGE(far != nullptr, error.text);
   REQUIRE(near->set_peer(1, far->local_address(), error));
   CollectingSink sink;
-  const base::TimeNs give_up = io::monotonic_now() + 2 * base::kSecond;
+  const base::TimeNs deadline = io::monotonic_now() + 2 * base::kSecond;
   std::size_t sent = 0;
-  while (io::counter_value(near->counters(), "xdp_runs_sent") == 0 && io::monotonic_now() < give_up) {
+  while (io::counter_value(near->counters(), "xdp_runs_sent") == 0 && io::monotonic_now() < deadline) {
     const TestRun run(1, 0, 3, 1'472);
     REQUIRE(near->send(io::monotonic_now(), run.get()) == io::SendStatus::kSent);
     sent += 3;
@@ -232,8 +232,8 @@ TEST_CASE("send__fails_by_name_while_the_interface_is_down_and_works_again_after
   CHECK(ends.count(0, "xdp_send_failed") == 1);
   cable.run(0, "ip link set mlt0 up");
   CollectingSink sink;
-  const base::TimeNs give_up = io::monotonic_now() + 5 * base::kSecond;
-  while (sink.datagrams.size() < 8 && io::monotonic_now() < give_up) {
+  const base::TimeNs deadline = io::monotonic_now() + 5 * base::kSecond;
+  while (sink.datagrams.size() < 8 && io::monotonic_now() < deadline) {
     ends[0].send(io::monotonic_now(), run.get());
     ends[1].receive(io::monotonic_now(), 16, sink);
     ::usleep(1'000);  // only between two sends

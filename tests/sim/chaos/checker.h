@@ -1,4 +1,4 @@
-// Judges a run on real sockets by its trace. The rules are the oracle's (sim/oracle.h, sim/completion_rules.h), as far
+// Checks a run on real sockets by its trace. The rules are the oracle's (sim/oracle.h, sim/completion_rules.h), as far
 // as a trace shows them:
 //   1  bound and critical segments
 //   2  contents, by digest: what arrived, what is missing, and the results of collectives
@@ -38,9 +38,9 @@ struct Totals {
   std::map<std::string, base::DurationNs> worst_end;  // by kind of fault: from its begin, or the post, to the end
 };
 
-class Judge {
+class Checker {
  public:
-  explicit Judge(const Job& job);
+  explicit Checker(const Job& job);
 
   void run();
   const std::vector<Broken>& broken() const { return broken_; }

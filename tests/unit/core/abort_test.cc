@@ -1,4 +1,4 @@
-// Sends that are given up: what they sent blindly counts until the receiver keeps nothing of it any more (PROTOCOL
+// Aborted sends: their early data counts until the receiver keeps nothing of it any more (PROTOCOL
 // 6.4.4, 8.1), and what was dropped for want of room is no loss (7.5.10).
 #include <doctest/doctest.h>
 
@@ -32,17 +32,17 @@ std::size_t sends_held(Simulation& network) { return network.endpoint(0).usage()
 }  // namespace
 
 // TCP is slower than the datagrams: the next send must not take for free what ABORT has not freed yet.
-TEST_CASE("give_up__the_next_send_loses_nothing_while_abort_is_in_flight") {
+TEST_CASE("abort__the_next_send_loses_nothing_while_abort_is_in_flight") {
   for (const auto delay : {kMillisecond / 10, 5 * kMillisecond, 200 * kMillisecond}) {
     CAPTURE(delay);
     SimulationConfig config = small_early_buffer(8, 8);
     config.control_delay_ns = delay;
     Simulation network(config);
-    const auto given_up = transfer_of(network, 1, 2, 0);
-    REQUIRE(given_up->post_send() == core::PostStatus::kPosted);
+    const auto aborted = transfer_of(network, 1, 2, 0);
+    REQUIRE(aborted->post_send() == core::PostStatus::kPosted);
     network.run_for(kMillisecond);
     network.cancel(0, 1, core::CompletionKind::kSend);
-    REQUIRE(given_up->sent() != nullptr);
+    REQUIRE(aborted->sent() != nullptr);
     const auto next = transfer_of(network, 2, 8, 0.375);
     REQUIRE(next->post_send() == core::PostStatus::kPosted);
     network.run_for(10 * kMillisecond);
@@ -61,31 +61,31 @@ TEST_CASE("give_up__the_next_send_loses_nothing_while_abort_is_in_flight") {
   }
 }
 
-TEST_CASE("give_up__an_abort_that_was_lost_is_sent_again") {
+TEST_CASE("abort__an_abort_that_was_lost_is_sent_again") {
   Simulation network(small_early_buffer(8, 8));
-  const auto given_up = transfer_of(network, 1, 2, 0);
-  given_up->post_receive();
+  const auto aborted = transfer_of(network, 1, 2, 0);
+  aborted->post_receive();
   network.every_link([](Link& link) { link.data.drop = link.control.drop = 1; });
-  REQUIRE(given_up->post_send() == core::PostStatus::kPosted);
+  REQUIRE(aborted->post_send() == core::PostStatus::kPosted);
   network.control_connections_stalled = true;
   network.cancel(0, 1, core::CompletionKind::kSend);
   network.run_for(100 * kMillisecond);
-  CHECK(given_up->received() == nullptr);
+  CHECK(aborted->received() == nullptr);
   network.control_connections_stalled = false;
   network.run_for(500 * kMillisecond);
-  REQUIRE(given_up->received() != nullptr);
-  CHECK(given_up->received()->status == CompletionStatus::kCancelled);
+  REQUIRE(aborted->received() != nullptr);
+  CHECK(aborted->received()->status == CompletionStatus::kCancelled);
   CHECK(network.counter(0, Counter::k_aborts_sent) == 2);
   CHECK(sends_held(network) == 0);
 }
 
 // The receiver has room to remember two ABORTs. Of the third it keeps no data either, but packets that come late could
 // take a place again: the sender must not count on it.
-TEST_CASE("give_up__an_abort_that_is_not_remembered_frees_no_space") {
+TEST_CASE("abort__an_abort_that_is_not_remembered_frees_no_space") {
   Simulation network(small_early_buffer(8, 2));
   for (std::uint64_t tag = 1; tag <= 3; ++tag) {
-    const auto given_up = transfer_of(network, tag, 2, 0);
-    REQUIRE(given_up->post_send() == core::PostStatus::kPosted);
+    const auto aborted = transfer_of(network, tag, 2, 0);
+    REQUIRE(aborted->post_send() == core::PostStatus::kPosted);
     network.run_for(kMillisecond);
     network.cancel(0, tag, core::CompletionKind::kSend);
     network.run_for(kMillisecond);

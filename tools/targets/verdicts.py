@@ -26,7 +26,7 @@ ACK_FRAME_BYTES, PACKETS_PER_ACK = 52 + 42, 10
 GAP_SECONDS = 0.1
 
 Row = dict[str, Any]
-Judge = Callable[["Run", dict[str, Any]], list["Verdict"]]
+Check = Callable[["Run", dict[str, Any]], list["Verdict"]]
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """One ``mlt perf``; ``testbed`` None: over loopback. ``judge`` turns its result into verdicts.
+    """One ``mlt perf``; ``testbed`` None: over loopback. ``check`` turns its result into verdicts.
 
     ``program``: a file to run instead of ``mlt perf``, which prints its result as JSON.
     """
 
     name: str
     perf: Sequence[str]
-    judge: Judge
+    check: Check
     testbed: dict[str, Any] | None = None
     environment: tuple[tuple[str, str], ...] = ()
     program: str = ""
@@ -73,7 +73,7 @@ class Run:
 
 
 def counts(verdicts: Sequence[Verdict]) -> tuple[int, int]:
-    """Met targets, and all that were judged."""
+    """Met targets, and all that were checked."""
     return sum(one.met is True for one in verdicts), sum(one.met is not None for one in verdicts)
 
 
@@ -141,10 +141,10 @@ def ring_limit_seconds(size: int) -> float:
     return 2 * (HOSTS - 1) / HOSTS * size * per_payload_byte * 8 / RATE_BITS
 
 
-# Judging
+# Checks
 
 
-def judge_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
+def check_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
     size = 64 * MIB
     ours, verdicts = row_of(result, "mlt p=0", size), []
     assert ours is not None
@@ -169,21 +169,21 @@ def judge_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
     return verdicts
 
 
-def untagged(judge: Judge) -> Judge:
+def untagged(check: Check) -> Check:
     """The same without tagging by magnitude, to measure its cost: for information, without a target."""
-    return _for_information(judge, "untagged")
+    return _for_information(check, "untagged")
 
 
-def short_segments(judge: Judge) -> Judge:
+def short_segments(check: Check) -> Check:
     """The same with the packets of an Ethernet of MTU 1,500: for information, without a target."""
-    return _for_information(judge, "1,440 B")
+    return _for_information(check, "1,440 B")
 
 
-def _for_information(judge: Judge, what: str) -> Judge:
-    def judge_all(run: Run, result: dict[str, Any]) -> list[Verdict]:
-        return [replace(one, case=f"{one.case}, {what}", target="", met=None) for one in judge(run, result)]
+def _for_information(check: Check, what: str) -> Check:
+    def check_all(run: Run, result: dict[str, Any]) -> list[Verdict]:
+        return [replace(one, case=f"{one.case}, {what}", target="", met=None) for one in check(run, result)]
 
-    return judge_all
+    return check_all
 
 
 def _beside(run: Run, result: dict[str, Any], size: int, name: str, least: float | None) -> list[Verdict]:
@@ -194,7 +194,7 @@ def _beside(run: Run, result: dict[str, Any], size: int, name: str, least: float
         return []
     ratio = speed_ratio(ours, theirs)
     if name == "raw-udp":
-        ratio = ours["goodput_bits_per_second"] / theirs["goodput_bits_per_second"]  # as in judge_one_way
+        ratio = ours["goodput_bits_per_second"] / theirs["goodput_bits_per_second"]  # as in check_one_way
     measured = f"mlt {microseconds(ours):,.0f}, {name} {microseconds(theirs):,.0f} us"
     met = None if least is None else ratio > least if least == 1 else ratio >= least
     target = "" if least is None else "> 1" if least == 1 else f">= {least:g}"
@@ -216,7 +216,7 @@ def _case(run: Run, size: int) -> str:
     return f"all-reduce of {format_size(size)}, 2 ranks, {what}"
 
 
-def judge_all_reduce(run: Run, result: dict[str, Any]) -> list[Verdict]:
+def check_all_reduce(run: Run, result: dict[str, Any]) -> list[Verdict]:
     small, middle, large, huge = SIZES
     verdicts = [_within(run, result, small, 20), _within(run, result, middle, 46, "mpi")]
     verdicts += _beside(run, result, large, "mpi", 1)
@@ -228,18 +228,18 @@ def judge_all_reduce(run: Run, result: dict[str, Any]) -> list[Verdict]:
     return verdicts
 
 
-def judge_asleep(run: Run, result: dict[str, Any]) -> list[Verdict]:
+def check_asleep(run: Run, result: dict[str, Any]) -> list[Verdict]:
     return [one for size in SIZES for name in ("tcp", "gloo") for one in _beside(run, result, size, name, 1)]
 
 
-def judge_shared_memory(run: Run, result: dict[str, Any]) -> list[Verdict]:
+def check_shared_memory(run: Run, result: dict[str, Any]) -> list[Verdict]:
     verdicts = [_within(run, result, size, most) for size, most in zip(SIZES, (3.0, 20.0, 100.0, 7_000.0), strict=True)]
     for size in SIZES:
         verdicts += _beside(run, result, size, "mpi-shm", None if size < 64 * KIB else 1)
     return verdicts
 
 
-def judge_push_pull(run: Run, result: dict[str, Any]) -> list[Verdict]:
+def check_push_pull(run: Run, result: dict[str, Any]) -> list[Verdict]:
     one_way, push_pull = (result["bytes_per_second"][kind] for kind in ("one_way", "push_pull"))
     ratio = push_pull / one_way
     measured = f"push-pull {push_pull * 8e-9:.1f}, one way {one_way * 8e-9:.1f} Gbit/s of keys in one direction"
@@ -247,7 +247,7 @@ def judge_push_pull(run: Run, result: dict[str, Any]) -> list[Verdict]:
     return [Verdict(case, measured, f"{ratio:.2f}", ">= 0.8", ratio >= 0.8, run.name)]
 
 
-def judge_cpu(run: Run, result: dict[str, Any]) -> list[Verdict]:
+def check_cpu(run: Run, result: dict[str, Any]) -> list[Verdict]:
     ours, theirs = row_of(result, "mlt p=0", 10**6), row_of(result, "gloo", 10**6)
     if ours is None or theirs is None:
         return []
@@ -266,7 +266,7 @@ def judge_cpu(run: Run, result: dict[str, Any]) -> list[Verdict]:
     ]
 
 
-def judge_ring(run: Run, result: dict[str, Any]) -> list[Verdict]:
+def check_ring(run: Run, result: dict[str, Any]) -> list[Verdict]:
     assert run.testbed is not None
     verdicts = []
     for size, most in ((64 * KIB, 1.5), (MIB, 1.15)):
@@ -297,7 +297,7 @@ def judge_ring(run: Run, result: dict[str, Any]) -> list[Verdict]:
     return verdicts
 
 
-def judge_incast(run: Run, result: dict[str, Any]) -> list[Verdict]:
+def check_incast(run: Run, result: dict[str, Any]) -> list[Verdict]:
     verdicts = []
     for label in ("mlt p=0", "mlt p=0.1", "gloo"):
         row = row_of(result, label, MIB)

@@ -3,8 +3,8 @@
 #include <map>
 #include <set>
 
+#include "sim/chaos/checker.h"
 #include "sim/chaos/digest.h"
-#include "sim/chaos/judge.h"
 
 namespace mlt::chaos {
 
@@ -28,7 +28,7 @@ bool is_well(const Operation& operation) { return operation.ends > 0 && !core::i
 
 }  // namespace
 
-std::uint64_t Judge::expected_result(const Operation& operation) const {
+std::uint64_t Checker::expected_result(const Operation& operation) const {
   const std::size_t bytes = operation.plan.bytes;
   std::vector<std::byte> result(bytes);
   if (operation.verb == "all_reduce") {
@@ -51,7 +51,7 @@ std::uint64_t Judge::expected_result(const Operation& operation) const {
   return digest(result);
 }
 
-void Judge::check_results(const std::vector<const Operation*>& members) {
+void Checker::check_results(const std::vector<const Operation*>& members) {
   const bool all_well = std::ranges::all_of(members, [](const Operation* one) { return is_well(*one); }) &&
                         members.size() == members.front()->group.size();
   const bool nothing_missing =
@@ -78,7 +78,7 @@ void Judge::check_results(const std::vector<const Operation*>& members) {
   }
 }
 
-void Judge::check_collective(const std::vector<const Operation*>& members, bool earlier_failed) {
+void Checker::check_collective(const std::vector<const Operation*>& members, bool earlier_failed) {
   check_results(members);
   base::TimeNs last = 0;
   bool excused = earlier_failed;
@@ -98,7 +98,7 @@ void Judge::check_collective(const std::vector<const Operation*>& members, bool 
   }
 }
 
-void Judge::check_collectives() {
+void Checker::check_collectives() {
   using Key = std::pair<std::vector<std::uint16_t>, std::uint64_t>;
   std::map<Key, std::vector<const Operation*>> collectives;
   for (const auto& [number, rank] : job_.ranks) {

@@ -1,4 +1,4 @@
-#include "sim/chaos/judge.h"
+#include "sim/chaos/checker.h"
 
 #include <algorithm>
 
@@ -28,9 +28,9 @@ std::vector<std::uint64_t> key_of(const Operation& operation) {
 
 }  // namespace
 
-Judge::Judge(const Job& job) : job_(job) {}
+Checker::Checker(const Job& job) : job_(job) {}
 
-void Judge::run() {
+void Checker::run() {
   match();
   for (const auto& [number, rank] : job_.ranks) {
     for (const std::string& fault : rank.faults)
@@ -52,7 +52,7 @@ void Judge::run() {
   check_collectives();
 }
 
-void Judge::match() {
+void Checker::match() {
   for (const auto& [number, rank] : job_.ranks) {
     for (const auto& [id, operation] : rank.operations) {
       if (!operation.group.empty()) continue;
@@ -62,7 +62,7 @@ void Judge::match() {
   }
 }
 
-void Judge::violate(int rule, const Operation& operation, const std::string& text) {
+void Checker::violate(int rule, const Operation& operation, const std::string& text) {
   const sim::Plan& plan = operation.plan;
   std::string whose = operation.verb + " " + std::to_string(operation.id) + " of rank " + std::to_string(plan.host);
   if (operation.group.empty()) {
@@ -72,15 +72,15 @@ void Judge::violate(int rule, const Operation& operation, const std::string& tex
   broken_.push_back({rule, "job " + job_.name + ": " + whose + ", " + std::to_string(plan.bytes) + " bytes: " + text});
 }
 
-void Judge::hold(const Operation& operation, const sim::Finding& finding) {
+void Checker::hold(const Operation& operation, const sim::Finding& finding) {
   if (finding) violate(finding->rule, operation, finding->text);
 }
 
-bool Judge::is_lost(const Operation& operation) const {
+bool Checker::is_lost(const Operation& operation) const {
   return operation.ends == 0 && !job_.ranks.at(operation.plan.host).said_goodbye;
 }
 
-sim::Side Judge::side_of(const Operation& operation) const {
+sim::Side Checker::side_of(const Operation& operation) const {
   return {&operation.plan,
           operation.kind,
           operation.ends > 0,
@@ -91,7 +91,7 @@ sim::Side Judge::side_of(const Operation& operation) const {
 }
 
 // A post is refused only towards a peer that went down; a collective's, if any did.
-void Judge::check_refusal(std::uint16_t rank, const Refusal& refusal) {
+void Checker::check_refusal(std::uint16_t rank, const Refusal& refusal) {
   bool excused = false;
   for (const auto& [other, unused] : job_.ranks) {
     if (refusal.peer < 0 || refusal.peer == other) excused = excused || is_cut(rank, other, refusal.at_ns);
@@ -102,7 +102,7 @@ void Judge::check_refusal(std::uint16_t rank, const Refusal& refusal) {
 }
 
 // What its rank was stopped for, and the machine's own stalls, excuse an operation for coming late.
-base::DurationNs Judge::slack(const Operation& operation) const {
+base::DurationNs Checker::slack(const Operation& operation) const {
   base::DurationNs sum = kSlackNs + job_.stall_ns;
   for (const Fault& fault : job_.faults) {
     if (fault.kind != "stop" || std::ranges::count(fault.ranks, operation.plan.host) == 0) continue;
@@ -111,7 +111,7 @@ base::DurationNs Judge::slack(const Operation& operation) const {
   return sum;
 }
 
-void Judge::check_ends(const Operation& operation) {
+void Checker::check_ends(const Operation& operation) {
   if (operation.ends > 1) return violate(3, operation, "completes again");
   if (operation.ends == 0) {
     if (!is_lost(operation)) violate(3, operation, "never ended");
@@ -131,7 +131,7 @@ void Judge::check_ends(const Operation& operation) {
 }
 
 // Rule 14, of what an application can see.
-void Judge::check_settled(const Operation& operation) {
+void Checker::check_settled(const Operation& operation) {
   const base::DurationNs late = operation.ended_ns - slack(operation);
   if (operation.cancelled_ns > 0 && late > operation.cancelled_ns) {
     violate(14, operation,
@@ -148,7 +148,7 @@ void Judge::check_settled(const Operation& operation) {
 }
 
 // Rule 4.
-void Judge::check_memory(const Operation& operation) {
+void Checker::check_memory(const Operation& operation) {
   if (operation.ends == 0) return;
   if (operation.guards != guards_digest()) violate(4, operation, "written outside its buffer");
   if (operation.verb == "send" && operation.digest != digest_of(operation.id, 0, 0, operation.plan.bytes)) {
@@ -161,7 +161,7 @@ void Judge::check_memory(const Operation& operation) {
   }
 }
 
-void Judge::check_transfer(const Operation& operation) {
+void Checker::check_transfer(const Operation& operation) {
   if (operation.ends == 0) return;
   const Pair& pair = pairs_.at(key_of(operation));
   const bool is_send = operation.kind == CompletionKind::kSend;
@@ -182,7 +182,7 @@ void Judge::check_transfer(const Operation& operation) {
   }
 }
 
-void Judge::check_receive(const Operation& receive, const Operation* send) {
+void Checker::check_receive(const Operation& receive, const Operation* send) {
   if (receive.off_grid) return violate(2, receive, "what is missing are no whole segments");
   hold(receive, sim::check_bound(receive.plan, receive.completion));
   hold(receive, sim::check_source(receive.plan, receive.completion, send == nullptr ? nullptr : &send->plan));
@@ -197,7 +197,7 @@ void Judge::check_receive(const Operation& receive, const Operation* send) {
 
 // Rule 2. After a failure the buffer is unspecified, but holds nothing that was neither there nor sent: the trace has
 // what arrived and what is missing apart.
-void Judge::check_contents(const Operation& receive, const Operation* send) {
+void Checker::check_contents(const Operation& receive, const Operation* send) {
   hold(receive, sim::check_missing_bytes(receive.plan, receive.completion));
   if (core::is_failure(receive.status)) return;
   std::uint64_t sent = 0;
@@ -211,28 +211,28 @@ void Judge::check_contents(const Operation& receive, const Operation* send) {
   if (gaps != receive.gaps_digest) violate(2, receive, "what is missing is not filled as promised");
 }
 
-void Judge::check_peer_failed(const Operation& operation, base::TimeNs at) {
+void Checker::check_peer_failed(const Operation& operation, base::TimeNs at) {
   if (is_cut(operation.plan.host, operation.plan.peer, at)) return;
   violate(3, operation, "the peer is said to have failed, but nothing cut it off");
 }
 
 // Rule 7.
-void Judge::check_progress(const Operation& operation, const Operation* other) {
+void Checker::check_progress(const Operation& operation, const Operation* other) {
   if (other == nullptr || sim::gave_reason(side_of(*other)) || is_disturbed(operation)) return;
   if (operation.ended_ns - std::max(operation.posted_ns, other->posted_ns) < kProgressNs) return;
   violate(7, operation, "timed out, although its other side was posted and nothing disturbed it");
 }
 
-bool Judge::is_disturbed(const Operation& operation) const {
+bool Checker::is_disturbed(const Operation& operation) const {
   return std::ranges::any_of(
       job_.faults, [&](const Fault& fault) { return overlaps(fault, operation.posting_ns, operation.ended_ns); });
 }
 
-bool Judge::dropped_between(base::TimeNs begin, base::TimeNs end) const {
+bool Checker::dropped_between(base::TimeNs begin, base::TimeNs end) const {
   return std::ranges::any_of(job_.drops, [&](const Fault& drop) { return overlaps(drop, begin, end); });
 }
 
-bool Judge::is_cut(std::uint16_t a, std::uint16_t b, base::TimeNs at) const {
+bool Checker::is_cut(std::uint16_t a, std::uint16_t b, base::TimeNs at) const {
   for (const Fault& fault : job_.faults) {
     if (fault.begin_ns <= at && touches(fault, a, b) && (fault.cuts || fault.kind == "kill")) return true;
   }
@@ -243,7 +243,7 @@ bool Judge::is_cut(std::uint16_t a, std::uint16_t b, base::TimeNs at) const {
   return left(a) || left(b);
 }
 
-void Judge::count(const Operation& operation) {
+void Checker::count(const Operation& operation) {
   static const char* const names[] = {"complete",      "within_bound", "deadline",  "size_mismatch",
                                       "type_mismatch", "peer_failed",  "timed_out", "cancelled"};
   ++totals_.operations;
