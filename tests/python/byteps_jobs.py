@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rank_jobs import outputs_of
+
 from mlt.demo.processes import free_port_pair
 
 _OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MLT_RENDEZVOUS_PORT")
@@ -36,11 +38,4 @@ def run(script: Path, arguments: Sequence[str] = (), *, workers: int = 2, limit_
         )
         for worker in range(workers)
     ]
-    try:
-        outputs = [process.communicate(timeout=limit_seconds)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * workers, "\n".join(outputs)
-    return outputs
+    return outputs_of(processes, limit_seconds)

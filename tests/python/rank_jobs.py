@@ -87,6 +87,18 @@ def run_job(
                 process.communicate()
 
 
+def outputs_of(processes: Sequence[Any], limit_seconds: float) -> list[str]:
+    """What each process printed; fails if one does not end with status 0 in time, and kills those that are left."""
+    try:
+        outputs = [process.communicate(timeout=limit_seconds)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(outputs)
+    return outputs
+
+
 def answers(outcomes: list[Outcome], *, workers: int = 2) -> list[Any]:
     """The workers' answers; fails with the output of those that failed."""
     for rank, outcome in enumerate(outcomes):

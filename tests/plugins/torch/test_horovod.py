@@ -14,6 +14,7 @@ import warm_python
 from checks import assert_names
 from job import MODULES, answers, run_job
 from loading import load
+from rank_jobs import outputs_of
 
 from mlt.demo.processes import free_port_pair
 
@@ -96,13 +97,7 @@ def test_example__trains_and_all_ranks_agree(example: str) -> None:
         )
         for rank in range(2)
     ]
-    try:
-        outputs = [process.communicate(timeout=60)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    outputs = outputs_of(processes, 60)
     losses = [float(line.split()[-1]) for line in outputs[0].splitlines() if line.startswith("epoch")]
     assert len(losses) == 2
     assert losses[1] < losses[0] / 2

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 from checks import assert_names, until
+from rank_jobs import outputs_of
 
 import mlt.cli
 from mlt.demo.processes import free_port_pair
@@ -252,14 +253,7 @@ def test_launch_byteps__two_hosts_form_a_job() -> None:
         )
         for host in range(2)
     ]
-    try:
-        outputs = [process.communicate(timeout=60)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    for host, output in enumerate(outputs):
+    for host, output in enumerate(outputs_of(processes, 60)):
         assert sorted(output.splitlines()) == [
             f"[{2 * host + local}] {2 * host + local} 4 {local} 2 {host}" for local in range(2)
         ]

@@ -94,11 +94,7 @@ TEST_CASE("chain__takes_any_group_in_its_own_order_and_many_pieces") {
     bus.start(rank, request);
   }
   bus.run();
-  for (const std::uint16_t rank : group) {
-    REQUIRE(bus.done(rank).size() == 1);
-    CHECK(bus.done(rank)[0].error == "");
-    CHECK(have_same_bits(tensors[rank], expected));
-  }
+  check_group_complete(bus, group, tensors, expected);
 }
 
 TEST_CASE("chain__each_rank_has_a_stream_each_way_and_only_the_shape_from_the_last_to_the_root") {

@@ -407,6 +407,28 @@ inline void check_complete(FakeBus& bus, const std::vector<std::vector<float>>& 
   }
 }
 
+// One all-reduce of so many elements by every rank: direct_sum's bits.
+inline void check_direct_sum(std::size_t ranks, std::size_t elements, bool average) {
+  CAPTURE(ranks);
+  CAPTURE(elements);
+  FakeBus bus({.ranks = static_cast<std::uint16_t>(ranks), .seed = elements + ranks});
+  auto tensors = random_tensors(ranks, elements, elements + 7);
+  const auto expected = direct_sum(tensors, average);
+  all_reduce(bus, tensors, average);
+  check_complete(bus, tensors, expected);
+}
+
+// The ranks of `group` have called: each call is complete, with these bits.
+inline void check_group_complete(FakeBus& bus, const std::vector<std::uint16_t>& group,
+                                 const std::vector<std::vector<float>>& tensors, const std::vector<float>& expected) {
+  for (const std::uint16_t rank : group) {
+    CAPTURE(rank);
+    REQUIRE(bus.done(rank).size() == 1);
+    CHECK(bus.done(rank)[0].error == "");
+    CHECK(have_same_bits(tensors[rank], expected));
+  }
+}
+
 // Several all-reduces at once, of small tensors, where each rank may have few transfers.
 inline void check_waits_for_space(std::uint16_t ranks, std::size_t calls, std::size_t elements, std::uint64_t seeds) {
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {

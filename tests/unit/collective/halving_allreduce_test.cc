@@ -53,11 +53,7 @@ TEST_CASE("halving_allreduce__takes_any_group_in_its_own_order") {
     bus.start(rank, request);
   }
   bus.run();
-  for (const std::uint16_t rank : group) {
-    REQUIRE(bus.done(rank).size() == 1);
-    CHECK(bus.done(rank)[0].error == "");
-    CHECK(tensors[rank] == expected);
-  }
+  check_group_complete(bus, group, tensors, expected);
 }
 
 // Of 256 ranks, each has 8 partners: 16 parts each way, not the 510 of a ring.

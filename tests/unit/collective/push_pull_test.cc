@@ -413,17 +413,22 @@ TEST_CASE("push_pull__the_cause_of_a_death_is_named_if_it_is_known") {
   }
 }
 
+// Worker 0 leaves after a round of key 1 that it has completed; worker 1 completes it with the same result.
+static void leave_after_a_round(Job& job, std::vector<std::vector<float>>& tensors) {
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.1));
+  REQUIRE(job.run_until_done(0, 1));
+  job.kill(0);
+  REQUIRE(job.run_until_done(1, 1));
+  CHECK(job.done(1)[0].error == "");
+  CHECK(tensors[0] == tensors[1]);
+}
+
 TEST_CASE("push_pull__a_worker_that_leaves_after_the_last_round_takes_nothing_from_the_others") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     Job job(lossy(0.1, seed), 2, 1);
     std::vector<std::vector<float>> tensors{gradient(50'000, 0, 0), gradient(50'000, 1, 0)};
-    for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.1));
-    REQUIRE(job.run_until_done(0, 1));
-    job.kill(0);
-    REQUIRE(job.run_until_done(1, 1));
-    CHECK(job.done(1)[0].error == "");
-    CHECK(tensors[0] == tensors[1]);
+    leave_after_a_round(job, tensors);
   }
 }
 
@@ -433,12 +438,7 @@ TEST_CASE("push_pull__a_partition_that_is_over_does_not_end_the_others_when_a_wo
     Job job(lossy(0.1, seed), 2, 1);
     const std::size_t elements = kPartitionElements * 2 + 50'000;
     std::vector<std::vector<float>> tensors{gradient(elements, 0, 0), gradient(elements, 1, 0)};
-    for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.1));
-    REQUIRE(job.run_until_done(0, 1));
-    job.kill(0);
-    REQUIRE(job.run_until_done(1, 1));
-    CHECK(job.done(1)[0].error == "");
-    CHECK(tensors[0] == tensors[1]);
+    leave_after_a_round(job, tensors);
     // The next round can't be: it says so when it is started.
     job.start(1, request_of(1, tensors[1], 0.1));
     REQUIRE(job.run_until_done(1, 2));

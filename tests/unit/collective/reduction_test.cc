@@ -145,14 +145,20 @@ bool is_same(T found, T expected) {
   return std::isnan(expected) ? std::isnan(found) : std::memcmp(&found, &expected, sizeof found) == 0;
 }
 
+// Null for the bitwise reductions, which floating point does not have.
+const Kernel* kernel_of_floats(ElementType element, Reduction reduction) {
+  const Kernel* const kernel = kernel_of(element, reduction);
+  REQUIRE((kernel == nullptr) == (reduction >= Reduction::kAnd));
+  return kernel;
+}
+
 template <typename T>
 void check_floats(ElementType element) {
   constexpr std::size_t kCount = 2'000;
   const auto a = random_bytes(kCount * sizeof(T), 1), b = random_bytes(kCount * sizeof(T) + 1, 2);
   for (const Reduction reduction : kAll) {
     CAPTURE(std::string(reduction_name(reduction)));
-    const Kernel* const kernel = kernel_of(element, reduction);
-    REQUIRE((kernel == nullptr) == (reduction >= Reduction::kAnd));
+    const Kernel* const kernel = kernel_of_floats(element, reduction);
     if (kernel == nullptr) continue;
     const bool is_mean = reduction == Reduction::kMean;
     REQUIRE(static_cast<bool>(kernel->scale) == is_mean);
@@ -187,8 +193,7 @@ void check_halves(ElementType element) {
   const auto* const right = reinterpret_cast<const std::byte*>(b.data());
   for (const Reduction reduction : kAll) {
     CAPTURE(std::string(reduction_name(reduction)));
-    const Kernel* const kernel = kernel_of(element, reduction);
-    REQUIRE((kernel == nullptr) == (reduction >= Reduction::kAnd));
+    const Kernel* const kernel = kernel_of_floats(element, reduction);
     if (kernel == nullptr) continue;
     const bool is_mean = reduction == Reduction::kMean;
     auto pair = a, last = a, all = a;

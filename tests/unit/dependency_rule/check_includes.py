@@ -5,12 +5,13 @@ Which layer includes what, and that planners and switch_configs are plain Python
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from rule_check import run
 
 # layer -> other layers of src/ that it may include. "mlt.h" is the public header, "wire/packet.h" one file of a layer.
 LAYERS: dict[str, set[str]] = {
@@ -183,13 +184,8 @@ def self_test() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("root", type=Path, help="top of the source tree")
     self_test()
-    violations = check(parser.parse_args().root)
-    for violation in violations:
-        print(f"dependency rule: {violation}")
-    return 1 if violations else 0
+    return run("dependency rule", __doc__, check)
 
 
 if __name__ == "__main__":

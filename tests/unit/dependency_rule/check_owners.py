@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from rule_check import run
 
 # file of src/ -> calls that give back what it owns
 OWNERS: dict[str, set[str]] = {
@@ -71,13 +72,8 @@ def self_test() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("root", type=Path, help="top of the source tree")
     self_test()
-    found = check(parser.parse_args().root)
-    for violation in found:
-        print(f"owners: {violation}")
-    return 1 if found else 0
+    return run("owners", __doc__, check)
 
 
 if __name__ == "__main__":

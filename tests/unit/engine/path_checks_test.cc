@@ -40,6 +40,15 @@ struct Pair {
   explicit Pair(std::uint8_t paths, std::uint16_t ranks = 2)
       : checks{PathChecks(ranks, paths, 31, 1), PathChecks(ranks, paths, 31, 2)} {}
 
+  // With that fraction lost, and a delay drawn by `seed`, which TCP has only at high loss.
+  void come_up_with(double fraction_lost, std::uint64_t seed) {
+    loss = fraction_lost;
+    delay = static_cast<base::DurationNs>(seed % 400) * base::kMillisecond;
+    report_delay = loss > 0.1 ? delay : 0;
+    prng = base::Prng(seed);
+    come_up();
+  }
+
   void come_up() {
     for (std::uint16_t rank = 0; rank < 2; ++rank) {
       core::PeerUp up;
@@ -201,12 +210,7 @@ TEST_CASE("check__loss_and_delay_raise_no_alarm" * doctest::test_suite("long")) 
     int alarms = 0;
     for (std::uint64_t seed = 1; seed <= 1'000; ++seed) {
       Pair pair(1);
-      pair.loss = loss;
-      pair.delay = static_cast<base::DurationNs>(seed % 400) * base::kMillisecond;
-      // Injected delay is none of TCP's.
-      pair.report_delay = loss > 0.1 ? pair.delay : 0;
-      pair.prng = base::Prng(seed);
-      pair.come_up();
+      pair.come_up_with(loss, seed);
       pair.run(4 * base::kSecond);
       alarms += static_cast<int>(pair.verdicts[0].size() + pair.verdicts[1].size());
     }
@@ -353,11 +357,7 @@ TEST_CASE("watch__loss_and_delay_raise_no_alarm_and_checks_end" * doctest::test_
     int sent = 0;
     for (std::uint64_t seed = 1; seed <= 300; ++seed) {
       Pair pair(1);
-      pair.loss = loss;
-      pair.delay = static_cast<base::DurationNs>(seed % 400) * base::kMillisecond;
-      pair.report_delay = loss > 0.1 ? pair.delay : 0;
-      pair.prng = base::Prng(seed);
-      pair.come_up();
+      pair.come_up_with(loss, seed);
       pair.needed = true;
       pair.run(20 * base::kSecond);
       alarms += static_cast<int>(pair.verdicts[0].size() + pair.verdicts[1].size());
