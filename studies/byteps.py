@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlt.planners.byteps.load_assignment import LoadAssignment, assign_loads, plan_assignment
-from mlt.planners.byteps.partition_hash import partitions
 from mlt.planners.cluster import Cluster, Host, Job
 from mlt.planners.plan import Assignment
-from studies.byteps_placement import achieved_loads, overload, place_evenly
+from studies.byteps_placement import achieved_loads, overload, partitions, place_evenly
 
 GOODPUT = 90e9  # bit/s between two machines, measured by the paper for its figure 12
 MIB = 2**20

@@ -1,18 +1,62 @@
-"""Other ways to place partitions than by ranges of hash values, and how far hashing is from the planned loads.
+"""Partitions of tensors placed by ranges of hash values, other ways to place them, and how far each is from the plan.
 
+``service_of`` applies the ranges of a plan (BytePS, section 4.1). The hash is FNV-1a (64 bits) followed by the
+splitmix64 finaliser: ten lines in any language.
 ``rendezvous_service`` keeps every part whose service is still there when services come and go, at the cost of one hash
 per part and service; ``place_evenly`` needs all names beforehand and comes closest to the loads.
 """
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from mlt.planners.byteps.partition_hash import Partition, service_of, stable_hash
+from mlt.planners.byteps.partition_hash import DEFAULT_PARTITION_BYTES
 from mlt.planners.plan import Assignment
+
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A slice of one tensor."""
+
+    tensor: str
+    index: int
+    size: int
+
+
+def partitions(tensors: Mapping[str, int], *, partition_bytes: int = DEFAULT_PARTITION_BYTES) -> Iterator[Partition]:
+    """Cut tensors (name -> bytes) into parts of at most ``partition_bytes``, in order.
+
+    Raises:
+        ValueError: ``partition_bytes`` is not above zero.
+    """
+    if partition_bytes <= 0:
+        raise ValueError(f"partition_bytes is {partition_bytes}; expected more than zero")
+    for tensor, total in tensors.items():
+        for index, offset in enumerate(range(0, total, partition_bytes)):
+            yield Partition(tensor=tensor, index=index, size=min(partition_bytes, total - offset))
+
+
+def stable_hash(text: str) -> int:
+    """64-bit hash of ``text``, the same on every host and in every run."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = ((value ^ byte) * 0x100000001B3) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def service_of(assignment: Assignment, partition: Partition) -> int:
+    """Index into ``assignment.services`` of the service that sums ``partition``."""
+    value = stable_hash(f"{partition.tensor}:{partition.index}") % assignment.hash_space
+    return bisect.bisect_right([service.hash_end for service in assignment.services], value)
 
 
 def rendezvous_service(loads: Mapping[str, float], partition: Partition) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -25,11 +24,10 @@ import numpy as np
 
 from mlt.planners.aro.bounds import Objective, best_rates, bound_rates
 from mlt.planners.aro.contract import Bundled, contract
-from mlt.planners.aro.flow import flows_that_fit
 from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph
-from mlt.planners.aro.highs import Rows, Verdict, solve
+from mlt.planners.aro.highs import Verdict
 from mlt.planners.aro.instance import Instance
-from mlt.planners.aro.joint import add_task, edge_limits, route_jointly
+from mlt.planners.aro.joint import route_jointly, solve_together
 
 TOLERANCE = 5e-4  # relative: boxes that promise a smaller gain over the best known value are skipped
 _ABOVE = 1 + 1e-6  # just above a rate that divides a link's capacity, the link carries one flow less
@@ -180,27 +178,8 @@ class Search:
 
     def _relaxation(self, rates: FloatArray) -> Verdict:
         graphs, width = self.bundled.graphs, self.bundled.width
-        offsets = np.cumsum([0, *(len(graph.tail) for graph in graphs)])
-        rows = Rows()
-        lowers, uppers = [], []
-        on_link: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
-        for i, graph in enumerate(graphs):
-            real = ~graph.virtual
-            parallel = np.where(real, width[np.where(real, graph.link, 0)], 1)
-            lower, upper = edge_limits(graph, flows_that_fit(graph.capacity, float(rates[i])) * parallel)
-            lowers.append(lower)
-            uppers.append(upper)
-            add_task(rows, graph, upper, int(offsets[i]))
-            for e in np.flatnonzero(real).tolist():
-                pooled = float(graph.capacity[e]) * float(parallel[e])
-                on_link[int(graph.link[e])].append((int(offsets[i]) + e, float(rates[i]), pooled))
-        for users in on_link.values():
-            if len(users) > 1:
-                columns, loads, capacities = (np.array(side) for side in zip(*users, strict=True))
-                rows.add(columns, loads, -np.inf, float(capacities[0]) * (1 + 1e-9))
         whole = np.concatenate([graph.virtual for graph in graphs])
-        bounds = np.concatenate(lowers), np.concatenate(uppers)
-        return solve(np.zeros(int(offsets[-1])), *bounds, whole, rows, seconds=self._patience()).verdict
+        return solve_together(graphs, rates, whole, seconds=self._patience(), width=width).verdict
 
     # ---- boxes ----
 

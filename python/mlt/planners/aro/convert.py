@@ -21,10 +21,8 @@ from mlt.planners.plan import EcmpOverride, JobPlan, PipelineUse, Plan, Route, R
 _GIGA = 1e9
 
 
-def instance_of(
-    cluster: Cluster, *, jobs: Sequence[str] | None = None, weights: Mapping[str, float] | None = None
-) -> Instance:
-    """The routing problem of the named jobs (default: every job with servers).
+def instance_of(cluster: Cluster, *, jobs: Sequence[str] | None = None) -> Instance:
+    """The routing problem of the named jobs (default: every job with servers), all of one weight.
 
     Raises:
         InputError: a job is unknown or has no servers, or the network is not a Clos that ARO can route.
@@ -52,12 +50,12 @@ def instance_of(
     if problems:
         raise InputError(problems)
     try:
-        return _instance(cluster, names, weights or {})
+        return _instance(cluster, names)
     except InstanceError as error:
         raise InputError([Problem(where=(), message=str(error))]) from error
 
 
-def _instance(cluster: Cluster, names: Sequence[str], weights: Mapping[str, float]) -> Instance:
+def _instance(cluster: Cluster, names: Sequence[str]) -> Instance:
     chosen = [cluster.job_by_name[name] for name in names]
     used = {host for job in chosen for host in (*job.workers, *job.servers)}
     hosts = [
@@ -75,12 +73,7 @@ def _instance(cluster: Cluster, names: Sequence[str], weights: Mapping[str, floa
         switches=tuple(_switch(cluster, switch, known) for switch in cluster.switches),
         hosts=tuple(hosts),
         links=tuple(links),
-        jobs=tuple(
-            Job(
-                job.name, job.workers, tuple(Task(server, server) for server in job.servers), weights.get(job.name, 1.0)
-            )
-            for job in chosen
-        ),
+        jobs=tuple(Job(job.name, job.workers, tuple(Task(server, server) for server in job.servers)) for job in chosen),
         notes={"cluster": cluster.name},
     )
 

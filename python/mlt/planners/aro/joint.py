@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlt.planners.aro.flow import drop_idle, flows_that_fit
+from mlt.planners.aro.flow import BoolArray, drop_idle, flows_that_fit
 from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph
-from mlt.planners.aro.highs import Rows, Verdict, solve
+from mlt.planners.aro.highs import Answer, Rows, Verdict, solve
 
 
 def add_task(rows: Rows, graph: TaskGraph, upper: FloatArray, offset: int) -> None:
@@ -40,6 +40,44 @@ def edge_limits(graph: TaskGraph, fits: IntArray) -> tuple[FloatArray, FloatArra
     return lower, upper
 
 
+def solve_together(
+    graphs: Sequence[TaskGraph],
+    rates: FloatArray,
+    integer: BoolArray,
+    *,
+    seconds: float,
+    width: IntArray | None = None,
+) -> Answer:
+    """Flows of all tasks at ``rates``, of which those of the edges ``integer`` are whole.
+
+    ``width``: number of parallel links behind each link of bundled graphs.
+    """
+    offsets = np.cumsum([0, *(len(graph.tail) for graph in graphs)])
+    rows = Rows()
+    lowers, uppers = [], []
+    on_link: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
+    for i, graph in enumerate(graphs):
+        real = ~graph.virtual
+        parallel = (
+            np.ones(len(real), dtype=np.int64)
+            if width is None
+            else np.where(real, width[np.where(real, graph.link, 0)], 1)
+        )
+        lower, upper = edge_limits(graph, flows_that_fit(graph.capacity, float(rates[i])) * parallel)
+        lowers.append(lower)
+        uppers.append(upper)
+        add_task(rows, graph, upper, int(offsets[i]))
+        for e in np.flatnonzero(real).tolist():
+            pooled = float(graph.capacity[e]) * float(parallel[e])
+            on_link[int(graph.link[e])].append((int(offsets[i]) + e, float(rates[i]), pooled))
+    for users in on_link.values():
+        if len(users) > 1:
+            columns, loads, capacities = (np.array(side) for side in zip(*users, strict=True))
+            rows.add(columns, loads, -np.inf, float(capacities[0]) * (1 + 1e-9))
+    bounds = np.concatenate(lowers), np.concatenate(uppers)
+    return solve(np.zeros(int(offsets[-1])), *bounds, integer, rows, seconds=seconds)
+
+
 def route_jointly(
     graphs: Sequence[TaskGraph], rates: FloatArray, *, seconds: float
 ) -> tuple[Verdict, list[IntArray] | None]:
@@ -47,24 +85,7 @@ def route_jointly(
     if seconds <= 0:
         return Verdict.UNKNOWN, None
     offsets = np.cumsum([0, *(len(graph.tail) for graph in graphs)])
-    rows = Rows()
-    lowers, uppers = [], []
-    on_link: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
-    for i, graph in enumerate(graphs):
-        lower, upper = edge_limits(graph, flows_that_fit(graph.capacity, float(rates[i])))
-        lowers.append(lower)
-        uppers.append(upper)
-        add_task(rows, graph, upper, int(offsets[i]))
-        for e in np.flatnonzero(~graph.virtual).tolist():
-            column = int(offsets[i]) + e
-            on_link[int(graph.link[e])].append((column, float(rates[i]), float(graph.capacity[e])))
-    for users in on_link.values():
-        if len(users) > 1:
-            columns, loads, capacities = (np.array(side) for side in zip(*users, strict=True))
-            rows.add(columns, loads, -np.inf, float(capacities[0]) * (1 + 1e-9))
-    total = int(offsets[-1])
-    integer = np.ones(total, dtype=bool)
-    answer = solve(np.zeros(total), np.concatenate(lowers), np.concatenate(uppers), integer, rows, seconds=seconds)
+    answer = solve_together(graphs, rates, np.ones(int(offsets[-1]), dtype=bool), seconds=seconds)
     if answer.x is None:
         return answer.verdict, None
     whole = np.rint(answer.x).astype(np.int64)

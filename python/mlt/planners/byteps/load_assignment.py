@@ -181,7 +181,7 @@ def assign_loads(
     )
 
 
-def plan_assignment(cluster: Cluster, job: Job, *, partition_bytes: int = DEFAULT_PARTITION_BYTES) -> Assignment:
+def plan_assignment(cluster: Cluster, job: Job) -> Assignment:
     """The plan section for one job: loads, and the hash ranges of each service (section 4.1)."""
     hosts = cluster.host_by_name
     result = assign_loads(
@@ -200,7 +200,7 @@ def plan_assignment(cluster: Cluster, job: Job, *, partition_bytes: int = DEFAUL
     return Assignment(
         method="closed-form" if result.method == "closed-form" else "linear-programme",
         hash_space=space,
-        partition_bytes=partition_bytes,
+        partition_bytes=DEFAULT_PARTITION_BYTES,
         services=services,
         time=result.time,
         time_all_reduce=result.time_all_reduce,

@@ -1,56 +1,18 @@
-"""The summation service of a tensor's partition: the same on every worker, without communication.
+"""Ranges of hash values that give each summation service its share of the partitions, without communication.
 
 Paper: BytePS, section 4.1. Tensors are cut into parts of up to 4 MB, parts are hashed into [0, n^2 + kn - 2k), and
 ranges of hash values map to services in proportion to their loads. A hash depends on names and sizes only, so all
-workers agree. If the set of services changes, contiguous ranges shift and most parts move.
-
-The hash is FNV-1a (64 bits) followed by the splitmix64 finaliser: ten lines in any language.
+workers agree. If the set of services changes, contiguous ranges shift and most parts move. ``studies.byteps_placement``
+has the hash itself, and measures how evenly it divides.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-
-from mlt.planners.plan import Assignment
+from collections.abc import Sequence
 
 DEFAULT_PARTITION_BYTES = 4 * 2**20
-_MASK = 2**64 - 1
 _FALLBACK_SPACE = 2**20  # ranges are then within 1e-6 of the loads
-
-
-@dataclass(frozen=True, kw_only=True)
-class Partition:
-    """A slice of one tensor."""
-
-    tensor: str
-    index: int
-    size: int
-
-
-def partitions(tensors: Mapping[str, int], *, partition_bytes: int = DEFAULT_PARTITION_BYTES) -> Iterator[Partition]:
-    """Cut tensors (name -> bytes) into parts of at most ``partition_bytes``, in order.
-
-    Raises:
-        ValueError: ``partition_bytes`` is not above zero.
-    """
-    if partition_bytes <= 0:
-        raise ValueError(f"partition_bytes is {partition_bytes}; expected more than zero")
-    for tensor, total in tensors.items():
-        for index, offset in enumerate(range(0, total, partition_bytes)):
-            yield Partition(tensor=tensor, index=index, size=min(partition_bytes, total - offset))
-
-
-def stable_hash(text: str) -> int:
-    """64-bit hash of ``text``, the same on every host and in every run."""
-    value = 0xCBF29CE484222325
-    for byte in text.encode():
-        value = ((value ^ byte) * 0x100000001B3) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
 
 
 def closed_form_hash_space(*, workers: int, servers: int) -> int | None:
@@ -74,9 +36,3 @@ def hash_ranges(loads: Sequence[float], *, hash_space: int | None = None) -> tup
         ranges.append((begin, end))
         begin = end
     return space, ranges
-
-
-def service_of(assignment: Assignment, partition: Partition) -> int:
-    """Index into ``assignment.services`` of the service that sums ``partition``."""
-    value = stable_hash(f"{partition.tensor}:{partition.index}") % assignment.hash_space
-    return bisect.bisect_right([service.hash_end for service in assignment.services], value)

@@ -15,7 +15,7 @@ from mlt.planners.cluster import Cluster, Link
 from mlt.planners.psnet.cluster_io import psnet_cluster
 from mlt.planners.psnet.cluster_psnet import NamedPSNet, read_psnet
 from mlt.planners.psnet.growth import NetworkGrowth, grow_psnet
-from mlt.planners.psnet.psnet import Module, PSNet, supernode_name
+from mlt.planners.psnet.psnet import PSNet, supernode_name
 from mlt.planners.psnet.routing import demands, route_jobs
 from mlt.planners.psnet.wiring import Pair, Wiring
 
@@ -30,16 +30,14 @@ class ClusterGrowth:
     growth: NetworkGrowth
 
 
-def grow_cluster(cluster: Cluster, *, module: Module | None = None, seed: int = 0) -> ClusterGrowth:
-    """Add one module to the PSNet of ``cluster``, cutting the links that affect its cross-module jobs least.
-
-    module: a copy of the first one when None.
+def grow_cluster(cluster: Cluster, *, seed: int = 0) -> ClusterGrowth:
+    """Add a copy of the first module to the PSNet of ``cluster``, cutting the links that affect its jobs least.
 
     Raises:
         InputError: the cluster is not a PSNet, or one of the new names is in use.
     """
     named = read_psnet(cluster)
-    growth = grow_psnet(named.network, module, seed=seed, job_bytes=trunk_bytes(cluster, named))
+    growth = grow_psnet(named.network, seed=seed, job_bytes=trunk_bytes(cluster, named))
     new = len(growth.network.modules)
     fresh = _new_module(growth.network, number=max(named.file_module.values()) + 1)
     taken = {*cluster.nodes} & {*fresh.nodes}

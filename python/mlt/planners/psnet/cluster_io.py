@@ -22,7 +22,7 @@ from mlt.planners.psnet.jobs import PlacedJob, check_jobs
 from mlt.planners.psnet.psnet import PSNet, ecs_name, supernode_name, tor_name
 
 
-def clos_cluster(graph: Graph, *, name: str | None = None) -> Cluster:
+def clos_cluster(graph: Graph) -> Cluster:
     """A fat-tree or leaf-spine graph as a cluster without jobs; ports are numbered in the order of the links."""
     hosts, switches = [], []
     for node, data in graph.nodes(data=True):
@@ -40,14 +40,14 @@ def clos_cluster(graph: Graph, *, name: str | None = None) -> Cluster:
         for _ in range(data["links"])
     ]
     return Cluster(
-        name=name or str(graph.graph.get("name", "cluster")),
+        name=str(graph.graph["name"]),
         hosts=tuple(hosts),
         switches=tuple(switches),
         links=tuple(links),
     )
 
 
-def psnet_cluster(network: PSNet, jobs: Sequence[PlacedJob] = (), *, name: str = "psnet") -> Cluster:
+def psnet_cluster(network: PSNet, jobs: Sequence[PlacedJob] = ()) -> Cluster:
     """A PSNet and the jobs placed on it as a cluster. A server's bandwidth is the sum over its R NICs."""
     check_jobs(network, jobs)
     addresses = {node: str(address) for node, address in address_table(network).items()}
@@ -83,7 +83,7 @@ def psnet_cluster(network: PSNet, jobs: Sequence[PlacedJob] = (), *, name: str =
         ports[a] += 1
         ports[b] += 1
     return Cluster(
-        name=name,
+        name="psnet",
         hosts=tuple(hosts),
         switches=tuple(switches),
         links=tuple(links),

@@ -27,6 +27,9 @@ from mlt.planners.psnet.checks import TopologyError
 from mlt.planners.psnet.jobs import JobRequest, PlacedJob, check_jobs
 from mlt.planners.psnet.psnet import PSNet
 
+#: Branch-and-bound nodes of step 1; a count, not a time, so that results repeat.
+_NODE_LIMIT = 2000
+
 #: (workers, servers) of a job in each module it is split over.
 Split = dict[int, tuple[int, int]]
 
@@ -60,12 +63,8 @@ class _Free:
         return PlacedJob(name=request.name, size_bytes=request.size_bytes, workers=workers, servers=servers)
 
 
-def place_jobs(
-    network: PSNet, requests: Sequence[JobRequest], *, placed: Iterable[PlacedJob] = (), node_limit: int = 2000
-) -> PlacementResult:
+def place_jobs(network: PSNet, requests: Sequence[JobRequest], *, placed: Iterable[PlacedJob] = ()) -> PlacementResult:
     """Place every request, leaving ``placed`` jobs unchanged.
-
-    node_limit: branch-and-bound nodes of step 1; a count, not a time, so that results repeat.
 
     Raises:
         TopologyError: too few workers or servers; the message gives the kind and the missing number.
@@ -79,7 +78,7 @@ def place_jobs(
     free = _free_machines(network, placed)
     _check_totals(requests, free)
 
-    homes, proven = _whole_jobs(requests, {mid: free.room(mid) for mid in network.mids}, node_limit)
+    homes, proven = _whole_jobs(requests, {mid: free.room(mid) for mid in network.mids})
     done = {n: free.take(requests[n], {mid: (requests[n].workers, requests[n].servers)}) for n, mid in homes.items()}
     left = sorted(set(range(len(requests))) - homes.keys(), key=lambda n: (-_weight(requests[n]), requests[n].name))
     graph = network.wiring.graph()
@@ -133,9 +132,7 @@ def _check_totals(requests: Sequence[JobRequest], free: _Free) -> None:
             )
 
 
-def _whole_jobs(
-    requests: Sequence[JobRequest], room: dict[int, tuple[int, int]], node_limit: int
-) -> tuple[dict[int, int], bool]:
+def _whole_jobs(requests: Sequence[JobRequest], room: dict[int, tuple[int, int]]) -> tuple[dict[int, int], bool]:
     """(request -> module) that keeps the most bytes inside modules, and whether that is proven."""
     greedy = _first_fit(requests, room)
     mids = sorted(room)
@@ -165,7 +162,7 @@ def _whole_jobs(
             LinearConstraint(once.tocsr(), -np.inf, 1),
             LinearConstraint(fill.tocsr(), -np.inf, limits),
         ],
-        options={"node_limit": node_limit, "mip_rel_gap": 1e-9},
+        options={"node_limit": _NODE_LIMIT, "mip_rel_gap": 1e-9},
     )
     if result.x is None:
         return greedy, False

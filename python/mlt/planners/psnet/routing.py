@@ -32,12 +32,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlt.planners.psnet.checks import TopologyError, require_count
-from mlt.planners.psnet.circuits import CircuitPlan, Circuits, ModuleJob, assign_circuits
+from mlt.planners.psnet.circuits import CircuitPlan, ModuleJob, assign_circuits
 from mlt.planners.psnet.jobs import PlacedJob, check_jobs
 from mlt.planners.psnet.paths import ModulePath, remaining_trunks
 from mlt.planners.psnet.psnet import PSNet
 from mlt.planners.psnet.routing_fair import settle
 from mlt.planners.psnet.routing_model import (
+    NODE_LIMIT,
     SAME,
     Array,
     Model,
@@ -85,20 +86,17 @@ def route_jobs(
     *,
     lost_links: Mapping[Pair, int] | None = None,
     extra_paths: int = 0,
-    node_limit: int = 5000,
 ) -> RoutePlan:
     """Circuits, entry ToRs and paths for all jobs together.
 
     lost_links: failed links of each inter-module trunk. The paths between two modules are link-disjoint, R of them when
         nothing failed.
     extra_paths: this many shortest paths are added for every pair of modules, disjoint or not.
-    node_limit: branch-and-bound nodes; a count, not a time, so that the same input gives the same plan on any host.
 
     Raises:
-        TopologyError: two jobs share a host, modules are disconnected, or the limit was too low.
+        TopologyError: two jobs share a host, modules are disconnected, or no routing was found within the node limit.
     """
     check_jobs(network, jobs)
-    require_count("node_limit", node_limit)
     require_count("extra_paths", extra_paths, at_least=0)
     if not jobs:
         raise TopologyError("no job to route")
@@ -116,13 +114,13 @@ def route_jobs(
     even = solve(model, low, fixed=even_counts(network, jobs, model))
     best = even
     if even is None or theta_of(even) > bound * (1 + SAME):
-        result = solve_integer(model, low, node_limit)
+        result = solve_integer(model, low)
         if result.mip_dual_bound is not None:
             bound = max(bound, float(result.mip_dual_bound))
         if result.x is not None and (even is None or theta_of(even) > float(result.x[0]) * (1 + SAME)):
             best = np.asarray(result.x)
     if best is None:
-        raise TopologyError(f"no routing found within {node_limit} nodes; raise node_limit")
+        raise TopologyError(f"no routing found within {NODE_LIMIT} nodes of branch and bound; place fewer jobs at once")
     crossing = [job for job in jobs if any(job.workers_in(mid) < job.worker_count for mid in job.servers)]
     enough = min((_worker_seconds(network, job) / unit_seconds for job in crossing), default=np.inf)
     solution = settle(model, best, enough=enough)
@@ -135,13 +133,7 @@ def route_jobs(
     )
 
 
-def circuits_of(
-    network: PSNet,
-    jobs: Sequence[PlacedJob],
-    plan: RoutePlan,
-    *,
-    current: Mapping[int, Circuits] | None = None,
-) -> dict[int, CircuitPlan]:
+def circuits_of(network: PSNet, jobs: Sequence[PlacedJob], plan: RoutePlan) -> dict[int, CircuitPlan]:
     """The circuits that implement ``plan.counts``, for every module with a worker; as few moves as possible."""
     out = {}
     for mid in sorted({mid for job in jobs for mid in job.workers}):
@@ -150,7 +142,7 @@ def circuits_of(
             for job in jobs
             if mid in job.workers
         ]
-        out[mid] = assign_circuits(network.module(mid), parts, current=(current or {}).get(mid))
+        out[mid] = assign_circuits(network.module(mid), parts)
     return out
 
 

@@ -29,6 +29,9 @@ IntArray: TypeAlias = NDArray[np.int64]
 #: Relative difference below which two times are the same.
 SAME = 1e-7
 
+#: Of branch and bound; a count, not a time, so that the same input gives the same plan on any host.
+NODE_LIMIT = 5000
+
 
 @dataclass
 class Model:
@@ -162,35 +165,29 @@ def integrality(model: Model) -> IntArray:
     return np.array([int(isinstance(key, tuple) and key[0] == "n") for key in model.columns], dtype=np.int64)
 
 
-def solve_integer(model: Model, low: Array, node_limit: int) -> OptimizeResult:
+def _theta_only(model: Model) -> Array:
+    """The cost of which theta is the only term."""
     cost = np.zeros(len(model.columns))
     cost[0] = 1.0
+    return cost
+
+
+def solve_integer(model: Model, low: Array) -> OptimizeResult:
     return milp(
-        cost,
+        _theta_only(model),
         integrality=integrality(model),
         bounds=Bounds(low, np.inf),
         constraints=model.constraint(),
-        options={"node_limit": node_limit, "mip_rel_gap": SAME},
+        options={"node_limit": NODE_LIMIT, "mip_rel_gap": SAME},
     )
 
 
-def solve(
-    model: Model,
-    low: Array,
-    *,
-    fixed: Mapping[int, float] | None = None,
-    cost: Array | None = None,
-    theta: float = np.inf,
-) -> Array | None:
-    """The linear programme with some columns fixed and theta bounded; min theta unless another cost is given."""
+def solve(model: Model, low: Array, *, fixed: Mapping[int, float] | None = None) -> Array | None:
+    """Min theta of the linear programme with some columns fixed."""
     below, above = low.copy(), np.full(len(model.columns), np.inf)
-    above[0] = theta
     for column, value in (fixed or {}).items():
         below[column] = above[column] = value
-    if cost is None:
-        cost = np.zeros(len(model.columns))
-        cost[0] = 1.0
-    result = milp(cost, bounds=Bounds(below, above), constraints=model.constraint())
+    result = milp(_theta_only(model), bounds=Bounds(below, above), constraints=model.constraint())
     return None if result.x is None else np.asarray(result.x)
 
 
