@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=_numbers, default=list(SIZES), help="Bytes, by commas.")
     parser.add_argument("--turns", type=int, default=3, help="Turns of each algorithm at each size.")
     parser.add_argument("--seconds", type=float, default=3.0, help="Duration of one size, about.")
-    parser.add_argument("--datapath", help="Datapath of all ranks; default: shared memory.")
+    parser.add_argument("--datapath", help="Datapath of all ranks (default: shared memory).")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     print(

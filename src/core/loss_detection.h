@@ -34,14 +34,14 @@ class LossDetection {
 
   // ---- arrivals ----
 
-  // Takes the newest packets that arrived before the post; their order is no evidence of arrival order.
+  // Takes the newest packets that arrived before the post; their order is not the order of arrival.
   void begin_with(const SequencePerPath& newest) {
     newest_ = newest;
     newest_arrival_ns_.fill(base::kNever);
   }
   // A packet with data arrived.
   void on_data(base::TimeNs now) { last_data_ns_ = now; }
-  // It brought a segment that was missing.
+  // The packet brought a missing segment.
   void on_segment() {
     silent_rounds_ = 0;
     requested_in_silence_ = false;

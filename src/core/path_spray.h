@@ -1,28 +1,18 @@
 // Chooses the path of the next batch to a peer. It counts per path the packets sent and those that the receiver
 // reports, estimates loss and delay, and sends less over paths with more loss or delay than their siblings (gray
-// failures). Section R2.2 of RECOVERY.md; the paper sprays without feedback.
+// failures). Section R2.2 of RECOVERY.md has estimates and weights, R2.3 suspension; the paper sprays without feedback.
 //
-// Estimates. Loss: the fraction of packets covered by acknowledgements that did not arrive, smoothed over the last
-// kLossHorizon packets of the path (fewer on a little-used path, so that it recovers in time). Delay: the network round
-// trip (arrival stamps, without the receiver's ACK delay), smoothed as in RFC 6298. Both are compared with the best
-// sibling: loss and delay common to all paths are congestion, and left to the rate controller.
+// Loss and delay are compared with the best sibling: what is common to all paths is congestion, and left to the rate
+// controller. The choice is a smooth weighted round robin counted in packets: deterministic, and interleaved as evenly
+// as the batches allow.
 //
-// Weights. 1,024 for a path as good as the best, multiplied by 1 / (1 + excess loss / 1 %) and by the square of
-// tolerated over measured delay. The min is a thirty-second, so that every path is still measured. The choice is a
-// smooth weighted round robin counted in packets: deterministic, and interleaved as evenly as the batches allow.
+// The rate is per peer (R2.5): one slow or lossy path must not slow the others, and its weight already responds.
+// Samples are comparable only if their replies took the same path back: measurements restart with a new control path,
+// so that its different delay does not count as congestion.
 //
-// Suspension. A path is suspended if nothing arrives on it while its siblings deliver: its packets in flight leave the
-// window, and it carries one retry after 20 ms, 40 ms and so on up to every 640 ms. The first retry that is
-// acknowledged resumes the path with the weight of a path that loses 5 %.
-// Recovery. Loss is counted in packets, so recovery time is given in packets to the peer; divide by the packets of one
-// round trip for round trips. With four paths, one that lost 5 % regains half its fair share within 6,500 packets and
-// all of it within 10,500; one that lost 90 % within 38,000 and 41,000 (of 40 seeds; paths_test.cc checks some).
-//
-// The rate is per peer. A path's constant extra delay is subtracted from its samples. A path yields no samples if it
-// has less than half the largest weight, or a queue of more than twice the shortest: one slow or lossy path must not
-// slow the others, and its weight already responds. Congestion common to all paths leaves the weights equal, so all
-// samples count. Samples are comparable only if their replies took the same path back: measurements restart with a new
-// control path, so that its different delay does not count as congestion.
+// Loss is counted in packets, so recovery time is given in packets to the peer. With four paths, one that lost 5 %
+// regains half its fair share within 6,500 packets and all of it within 10,500; one that lost 90 % within 38,000 and
+// 41,000 (of 40 seeds; paths_test.cc checks some).
 //
 // Absent on purpose: what a path is (a port, a flow label, a NIC: the driver's), clocks, allocation. Owned by the
 // peer's Sender; one object per peer.

@@ -89,7 +89,7 @@ class Receiver {
   AckLedger acks_;
   ReplySender replies_;
   std::uint32_t drops_ = 0;      // on_datagrams_dropped()
-  TimeNs dropped_until_ns_ = 0;  // a transfer that was unknown when datagrams were dropped is heard of by then
+  TimeNs dropped_until_ns_ = 0;  // packets of a transfer that was unknown then have arrived by this time
 };
 
 }  // namespace mlt::core

@@ -1,35 +1,22 @@
-// TIMELY, paper section 4.2.3, with the gaps of its text filled (R1.2 of RECOVERY.md) and its fairness corrected:
-// - below T_low: rate + alpha, or 0.2 % per sample if that is more;
-// - above T_high, for any gradient: rate * (1 - beta * (1 - T_high / rtt)), at most once per round trip;
-// - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and
-// error = 1 - reference / rtt, not below 0. The reference is T_low plus the time of a few packets at the current rate;
-// - decreases are bounded by the delivery rate (delivery_rate.h): above T_high the result is between half and twice
-// that rate, between the thresholds at least 0.85 of it.
+// Rate control of one peer: TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1; paper section 4.2.3), with the rules of
+// R1.2 of RECOVERY.md. It takes round trips and delivery rates, and yields a rate in bytes of header and payload per
+// second. Hyper-active increase is an option.
 //
-// Departures from both papers, because with their rule N flows keep whatever shares they happened to have:
-// - In the middle band, a pure 1 - beta * gradient is stable at every queue length and every split (Zhu et al., "ECN or
-// Delay", CoNEXT 2016, section 4). The error against a reference leaves one fixed point. A slower flow has a larger
-// reference, so all flows of a port converge to equal numbers of queued packets: to equal rates.
-// - The effect of a sample is scaled by the fraction of a round trip since the last one. ACKs come every ten packets,
-// so that an increase per sample would grow with the rate: faster flows would gain more.
-// - Alpha is a packet per queueing delay, at most half a percent of the line rate and a tenth of the rate. A fixed
-// alpha is too small for a fast port and too large for a slow one behind a fast NIC.
-// - A round trip shows that a port is overloaded and by how much, but too late. Behind a NIC of 100 Gbit/s, a port of
-// 0.2 has full queues for five round trips, and the rate then oscillates by half around the port's. The delivery rate
-// is the port's rate itself. It bounds only decreases: it must not limit a flow that sends little or loses much.
-// - A flow that starts while a queue persists takes it for the base. A slowed flow therefore sometimes measures a round
-// trip of the control class, which overtakes data (base_sample_due). If it does not overtake, no harm results.
+// Departures from both papers, and why:
+// - Between the thresholds, the error against a reference queue joins the gradient. A pure 1 - beta * gradient is stable
+// at every queue length and every split (Zhu et al., "ECN or Delay", CoNEXT 2016, section 4).
+// - The effect of a sample is scaled by the fraction of a round trip since the last one. ACKs come every ten packets, so
+// faster flows would gain more.
+// - Alpha follows the queueing delay: a fixed one is too small for a fast port and too large for a slow one behind a
+// fast NIC.
+// - The delivery rate (delivery_rate.h) bounds decreases, and only them: round trips show a queue of a far slower port
+// too late, and a flow that sends little or loses much must not be limited.
+// - A slowed flow measures the round trip of the control class (base_sample_due), because a flow that starts while a
+// queue persists takes it for the base.
+// - The sender's own batches and jitter are not queues: both are added to the thresholds.
 //
-// Hyper-active increase (TIMELY, algorithm 1) is an option: after N falling samples in a row in the middle band, N *
-// alpha. Thresholds are offsets from the base, and never below the serialisation time of a few packets at the current
-// rate. The sender's own batches make a queue that is no congestion, because packets of one batch wait for each other
-// wherever they are serialised. Their length in time is added to the thresholds and is a lower bound of the gradient's
-// divisor (TIMELY subtracts a segment's serialisation time from its round trip for the same reason). A flow starts at
-// line rate. Source: Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1. Results: tests/sim/rate_control,
-// tests/unit/core/rate_test.cc.
-//
-// Jitter is not a queue: thresholds are raised by what round trips fall faster than any queue empties (measure_jitter).
-// Weakness: jitter that comes and goes between two samples, ten packets apart, looks like a queue.
+// Weakness: jitter that comes and goes between two samples, ten packets apart, looks like a queue. Absent on purpose:
+// pacing (Pacer), clocks. Results: tests/sim/rate_control, tests/unit/core/rate_test.cc.
 #pragma once
 
 #include <algorithm>

@@ -88,7 +88,8 @@ class Driving {
   // Any thread: runs one turn, unless another thread is in one.
   void poll();
 
-  // Waits until notify() or `until`, and drives if no other thread does; true if notified. One thread per waiter.
+  // Waits for notify(), at most until the time `until`, and drives if no other thread does; true if notified. One
+  // thread per waiter.
   bool wait(Waiter& waiter, std::optional<SteadyTime> until);
   // Any thread; the waiter must exist.
   void notify(Waiter& waiter);

@@ -12,17 +12,17 @@ namespace mlt::sim {
   X(duplicated)            /* further copies that a link made */                         \
   X(delivered)             /* handed to an endpoint */                                   \
   X(dropped_loss)          /* a link's random loss */                                    \
-  X(dropped_checksum)      /* payload damaged: the receiver's UDP checksum refuses it */ \
+  X(dropped_checksum)      /* payload damaged: the receiver's UDP checksum rejects it */ \
   X(dropped_link_down)     /* the link is broken */                                      \
   X(dropped_too_long)      /* the link carries shorter datagrams only */                 \
-  X(dropped_filter)        /* Network::drop_if said so */                                \
+  X(dropped_filter)        /* rejected by Network::drop_if */                            \
   X(dropped_partition)     /* the two hosts are cut off from each other */               \
   X(dropped_selective)     /* not ECN-capable, queue above its threshold */              \
   X(dropped_queue_limit)   /* the queue is full */                                       \
   X(dropped_shared_buffer) /* the switch's memory is full */                             \
-  X(dropped_no_route)      /* the graph has no way */                                    \
+  X(dropped_no_route)      /* the graph has no route */                                  \
   X(dropped_socket_buffer) /* the host did not read in time */                           \
-  X(dropped_host_down)     /* nobody there */
+  X(dropped_host_down)     /* the host is down */
 
 enum class Fate : std::size_t {
 #define MLT_X(name) k_##name,

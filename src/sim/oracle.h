@@ -14,8 +14,8 @@
 //  11  no sooner than the rate allows, and no longer runs
 //  12  in send order
 //  13  no more early data than was offered; what was offered is kept
-//  14  an operation whose end is settled ends at once
-//  15  what a datagram says of its transfer and path is true
+//  14  an operation completes or fails as soon as its result is known
+//  15  each datagram's fields match the state of its transfer and path
 //  16  no path is found to carry short datagrams only where every link carries all
 // The oracle knows the protocol's promises and nothing of its implementation. The rules over one transfer are functions
 // on plain records (sim/completion_rules.h), so that runs on real sockets are checked by them too (tests/sim/chaos).

@@ -89,7 +89,7 @@ def solvers_command(out: Out = RESULTS, seeds: Seeds = 10, seconds: Limit = 30.0
 @main.command("instance")
 def instance_command(
     fat_tree_arity: Annotated[
-        int | None, typer.Option("--fat-tree", help="Arity k of a fat-tree; default: leaf-spine.")
+        int | None, typer.Option("--fat-tree", help="Arity k of a fat-tree.", show_default="leaf-spine")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the instance.")] = 0,
     share: Annotated[float, typer.Option(help="Programmable fraction of the switches.")] = 0.2,

@@ -21,7 +21,7 @@ from mlt.planners.aro.bounds import Objective
 from mlt.planners.aro.graph import IntArray, Kind, TaskGraph, unfold
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.multiple import Effort, Solution, plan_routes
-from mlt.planners.aro.single import Infeasible
+from mlt.planners.aro.single import NoRoutesError
 from studies.aro.quantisation import Quantisation
 
 
@@ -187,7 +187,7 @@ def plan_accelerated(
     capacities.
 
     Raises:
-        Infeasible: a task has no routes.
+        NoRoutesError: a task has no routes.
     """
     begin = time.monotonic()
     accelerations = accelerations or Accelerations()
@@ -208,7 +208,7 @@ def plan_accelerated(
         if len(whole) == len(graphs):
             try:
                 first = search(whole)
-            except Infeasible:
+            except NoRoutesError:
                 first = None
             if first is not None:
                 pairs = zip(graphs, whole, first.flows, strict=True)

@@ -15,7 +15,7 @@ from mlt.planners.aro.bounds import Objective
 from mlt.planners.aro.graph import FloatArray, TaskGraph
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.multiple import Solution
-from mlt.planners.aro.single import Infeasible
+from mlt.planners.aro.single import NoRoutesError
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Quantisation:
         """``solution`` with its rates rounded down to whole steps.
 
         Raises:
-            Infeasible: no rate reaches a whole step.
+            NoRoutesError: no rate reaches a whole step.
         """
         plans = tuple(replace(plan, rate=self.steps(plan.rate) * self.step) for plan in solution.plans)
         value = objective.value(instance, [plan.rate for plan in plans])
         if value <= 0:
-            raise Infeasible(f"no routes fit at a rate of a whole step ({self.step:g} Gbit/s)")
+            raise NoRoutesError(f"no routes fit at a rate of a whole step ({self.step:g} Gbit/s)")
         return replace(solution, plans=plans, value=value)

@@ -13,7 +13,7 @@ from mlt.planners.aro.bounds import Objective
 from mlt.planners.aro.contract import plain
 from mlt.planners.aro.graph import IntArray, TaskGraph
 from mlt.planners.aro.instance import Instance
-from mlt.planners.aro.single import Infeasible, solve_task
+from mlt.planners.aro.single import NoRoutesError, solve_task
 from studies.aro.accelerate import (
     ALL,
     Accelerations,
@@ -71,7 +71,7 @@ def _reduced(instance: Instance) -> dict[str, TaskGraph]:
     if stage is not None:
         try:
             staged = drop_unused(instance, graph, stage, solve_task(stage).y)
-        except Infeasible:
+        except NoRoutesError:
             staged = graph
     return {"whole": graph, "APP": pruned, "SRO": staged}
 
@@ -136,7 +136,7 @@ def _try_whole(
     begin = time.monotonic()
     try:
         solution = solve_whole(graph, seconds=seconds, symmetry=symmetry, cuts=cuts)
-    except Infeasible:
+    except NoRoutesError:
         note(name, 0.0, float("inf"), begin)
     else:
         note(name, solution.rate, solution.bound, begin)

@@ -16,7 +16,7 @@ from mlt.planners.aro.flow import drop_idle
 from mlt.planners.aro.graph import IntArray, Kind, TaskGraph
 from mlt.planners.aro.highs import Rows, Verdict, solve
 from mlt.planners.aro.joint import add_task, edge_limits
-from mlt.planners.aro.single import Infeasible, TaskSolution, candidate_rates
+from mlt.planners.aro.single import NoRoutesError, TaskSolution, candidate_rates
 
 
 def solve_whole(
@@ -30,7 +30,7 @@ def solve_whole(
         cuts: add the valid inequality z >= forced flows / capacity at the PS, and the leaves' cuts.
 
     Raises:
-        Infeasible: no solution within ``seconds``.
+        NoRoutesError: no solution within ``seconds``.
     """
     begin = time.monotonic()
     edges = len(graph.tail)
@@ -57,7 +57,7 @@ def solve_whole(
         start=first,
     )
     if answer.x is None:
-        raise Infeasible(f"task {graph.job}/{graph.task}: no solution of the whole programme in {seconds} s")
+        raise NoRoutesError(f"task {graph.job}/{graph.task}: no solution of the whole programme in {seconds} s")
     y = drop_idle(graph, np.rint(answer.x[:edges]).astype(np.int64))
     rate = rate_of(graph, y)
     bound = rate if answer.verdict is Verdict.OPTIMAL else 1.0 / max(answer.bound, least)

@@ -84,7 +84,7 @@ void row(Measure measure, test::AllReduces what, double bound) {
 
 void heading(const char* title) {
   std::printf(
-      "\n%s\n\n| tensor | round trip | loss | bound | exact: p50 / p99 | of it: mean / p50 / p99 | missing |\n"
+      "\n%s\n\n| tensor | round trip | loss | bound | exact: p50 / p99 | ratio: mean / p50 / p99 | missing |\n"
       "|---|---|---|---|---|---|---|\n",
       title);
 }

@@ -50,7 +50,7 @@ def demo(
         ),
     ] = NetworkChoice.auto,
     steps: Annotated[
-        int | None, typer.Option(help="Training steps per run.  [default: 240 on a testbed, 360 on loopback]")
+        int | None, typer.Option(help="Training steps per run.", show_default="240 on a testbed, 360 on loopback")
     ] = None,
     loss: Annotated[
         float,
@@ -74,7 +74,7 @@ def demo(
     ] = Path("demo-report"),
     live: Annotated[bool, typer.Option(help="Redraw a live table (on a terminal only).")] = True,
     workers: Annotated[
-        int | None, typer.Option(help="Number of worker processes.  [default: 4 on a testbed, 2 on loopback]")
+        int | None, typer.Option(help="Number of worker processes.", show_default="4 on a testbed, 2 on loopback")
     ] = None,
     data: Annotated[DataChoice, typer.Option(help="Data set.")] = DataChoice.auto,
     timeout: Annotated[

@@ -31,14 +31,14 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 @click.option("--serve", is_flag=True, help="Serve 'mlt doctor HOST' of other hosts, until Ctrl-C.")
 @click.option("--once", is_flag=True, help="End after one examination, with --serve.")
 @click.option(
-    "--job", is_flag=True, help="Run on every rank of a job: rank 0 serves, the others examine the network to it."
+    "--job", is_flag=True, help="Run as one rank of a job: rank 0 serves, the others examine the network to rank 0."
 )
 @click.option("--framework", type=click.Choice(frameworks.NAMES), metavar="NAME",
               help=f"Check whether mlt works here with {', '.join(frameworks.FRAMEWORKS)} or nccl.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65_535), default=DEFAULT_PORT, show_default=True,
               help="TCP port of --serve, here or on HOST.")  # fmt: skip
 @click.option(
-    "--interface", help="Interface to examine from or to serve on; default: MLT_INTERFACE, else by the routes."
+    "--interface", help="Interface to examine from or to serve on.", show_default="MLT_INTERFACE, else by the routes"
 )
 @click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch', instead of MLT_QOS_POLICY.")
 @click.option("--switch", help="Switch whose counters to read, as 'mlt switch verify --host' does; needs a policy.")

@@ -74,13 +74,13 @@ def perf(
     ] = session.DEFAULT_PORT,
     pattern: Annotated[Pattern, typer.Option(help="Traffic pattern.")] = Pattern.p2p,
     size: Annotated[
-        str | None, typer.Option(help="Tensor sizes, separated by commas; default: 64KiB,1MiB,25MiB.")
+        str | None, typer.Option(help="Tensor sizes, separated by commas.", show_default="64KiB,1MiB,25MiB")
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(help="Number of ranks with --local; default: 2, or 4 for incast.")
+        int | None, typer.Option(help="Number of ranks with --local.", show_default="2, or 4 for incast")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Timed rounds per size; default: 1000, 200 or 20, by size.")
+        int | None, typer.Option(help="Timed rounds per size.", show_default="1000, 200 or 20, by size")
     ] = None,
     turns: Annotated[int, typer.Option(help="Number of times that the transports take turns at each size.")] = 5,
     compare: Annotated[
@@ -100,26 +100,30 @@ def perf(
     ] = AUTOMATIC,
     segment_bytes: Annotated[
         int | None,
-        typer.Option(parser=_SIZE, help="Payload bytes per packet; default: from the MTU."),
+        typer.Option(parser=_SIZE, help="Payload bytes per packet.", show_default="from the MTU"),
     ] = None,
     paths: Annotated[int, typer.Option(help="Paths per peer.")] = 1,
-    io_threads: Annotated[int, typer.Option(hidden=True)] = 0,
     datapath: Annotated[
         str, typer.Option(help="Datapath of mlt: auto, udp, vma or xdp; udp uses no shared memory.")
     ] = "auto",
     rate: Annotated[
         int | None,
-        typer.Option(parser=_RATE, help="Offered rate, for example 1gbit, to measure CPU per GB; default: unlimited."),
+        typer.Option(
+            parser=_RATE, help="Offered rate, for example 1gbit, to measure CPU per GB.", show_default="unlimited"
+        ),
     ] = None,
     line_rate: Annotated[
         int | None,
-        typer.Option(parser=_RATE, help="Line rate that mlt assumes, for example 10gbit; default: the interface's."),
+        typer.Option(
+            parser=_RATE, help="Line rate that mlt assumes, for example 10gbit.", show_default="the interface's"
+        ),
     ] = None,
     faults: Annotated[
         str, typer.Option(help="Faults to inject into mlt's packets, for example drop=0.01,seed=7.")
     ] = "",
     interface: Annotated[
-        str | None, typer.Option(envvar=VARIABLE, help="Interface to use; default: the one towards the other ranks.")
+        str | None,
+        typer.Option(envvar=VARIABLE, help="Interface to use.", show_default="the one towards the other ranks"),
     ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Pin each rank to its own core, with --local.")] = False,
     timeout: Annotated[
@@ -165,7 +169,6 @@ def perf(
             compare=tuple(_list("--compare", compare)),
             segment_bytes=segment_bytes,
             paths=paths,
-            io_threads=io_threads,
             datapath=datapath,
             rate=rate,
             line_rate=line_rate,

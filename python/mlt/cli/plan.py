@@ -44,7 +44,7 @@ REACHES = ("rack", "module", "cluster")
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="The cluster file (YAML).")]
 JobOption = Annotated[
-    str | None, typer.Option("--job", metavar="NAME", help="Plan this job only; default: every job of the file.")
+    str | None, typer.Option("--job", metavar="NAME", help="Plan this job only.", show_default="every job of the file")
 ]
 Out = Annotated[
     Path | None,
@@ -251,8 +251,8 @@ def auto(
             metavar="MILLIONS",
             min=0.01,
             max=10_000,
-            help="Max simulated packets times links per alternative, with --simulate (default: 2); larger jobs are "
-            "scaled down.",
+            help="Max simulated packets times links per alternative, with --simulate; larger jobs are scaled down.",
+            show_default="2",
         ),
     ] = None,
     layers: Annotated[Path | None, typer.Option(help="Layers of the model (JSON): plan queue thresholds too.")] = None,

@@ -26,7 +26,8 @@ app = App()
 def route(
     cluster_file: Annotated[Path, typer.Argument(metavar="CLUSTER", help="The cluster file (YAML).")],
     jobs: Annotated[
-        list[str] | None, typer.Option("--job", metavar="NAME", help="Route this job only; default: all with servers.")
+        list[str] | None,
+        typer.Option("--job", metavar="NAME", help="Route this job only.", show_default="all with servers"),
     ] = None,
     out: Annotated[
         Path | None,
@@ -41,7 +42,7 @@ def route(
     seconds: Annotated[
         float, typer.Option(parser=UnitOption(TIME, least=0.1), help="Time limit of the search.")
     ] = 60.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the search order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order in which routes are searched.")] = 0,
     srv6: Annotated[
         Path | None,
         typer.Option(

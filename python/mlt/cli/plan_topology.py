@@ -64,7 +64,9 @@ def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
 @build.command("fat-tree")
 def build_fat_tree(
     k: Annotated[int, typer.Argument(help="Ports per switch, even.")],
-    hosts_per_edge: Annotated[int | None, typer.Option(min=1, help="Hosts per edge switch; default: k/2.")] = None,
+    hosts_per_edge: Annotated[
+        int | None, typer.Option(min=1, help="Hosts per edge switch.", show_default="k/2")
+    ] = None,
     bandwidth: Rate = _TEN_GIGABIT,
     oversubscription: Over = 1.0,
     out: Out = None,
@@ -110,13 +112,13 @@ def build_leaf_spine(
 @build.command("psnet")
 def build_psnet_command(
     modules: Annotated[int, typer.Argument(help="Number of SuperNodes, H.")],
-    ecs_ports: Annotated[int, typer.Option(min=1, help="Ports of the circuit switch on each side, W'.")] = 12,
+    ecs_ports: Annotated[int, typer.Option(min=1, help="Ports on each side of the circuit switch (W').")] = 12,
     tor_downlinks: Annotated[int, typer.Option(min=1, help="Downlinks per ToR, M_d; R = W' / M_d ToRs.")] = 4,
     tor_uplinks: Annotated[
         int, typer.Option(min=1, help="Uplinks per ToR, M_u; one for the SuperNode switch, one per server.")
     ] = 4,
-    workers: Annotated[int | None, typer.Option(help="Workers per module; default: all that fit.")] = None,
-    servers: Annotated[int | None, typer.Option(help="Servers per module; default: all that fit.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers per module.", show_default="all that fit")] = None,
+    servers: Annotated[int | None, typer.Option(help="Servers per module.", show_default="all that fit")] = None,
     bandwidth: Rate = _TEN_GIGABIT,
     ratio: Annotated[
         float, typer.Option(min=1e-9, help="K = B_s / B_w, rate of a server's NIC over that of a worker link.")

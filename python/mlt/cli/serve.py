@@ -38,21 +38,20 @@ def serve(
         int | None,
         typer.Option(
             envvar="MLT_RENDEZVOUS_PORT",
-            help="Rendezvous port of rank 0; default: MASTER_PORT + 1000.",
-            show_default=False,
+            help="Rendezvous port of rank 0.",
+            show_default="MASTER_PORT + 1000",
         ),
     ] = None,
     job: Annotated[str, typer.Option(envvar="MLT_JOB", help="Job name.")] = "default",
     host: Annotated[
         str | None,
-        typer.Option(help="Address to bind; default: MLT_HOST, else the interface's.", show_default=False),
+        typer.Option(help="Address to bind.", show_default="MLT_HOST, else the interface's"),
     ] = None,
     interface: Annotated[
         str | None,
         typer.Option(
-            help="Interface to use: names, =names, networks, ^exclusions; default: MLT_INTERFACE, else the one towards "
-            "rank 0.",
-            show_default=False,
+            help="Interface to use: names, =names, networks, ^exclusions.",
+            show_default="MLT_INTERFACE, else the one towards rank 0",
         ),
     ] = None,
     faults: Annotated[str, typer.Option(help="Network faults to inject, for example drop=0.01,seed=7.")] = "",

@@ -58,7 +58,7 @@ app.add_command(switch_verify.verify)
 _POLICY = click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 _TARGET = click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
 _PORTS = click.option(
-    "--ports", help="Ports: comma-separated numbers, ranges or the device's names. Default: the policy's."
+    "--ports", help="Ports: comma-separated numbers, ranges or the device's names.", show_default="the policy's"
 )
 _OUTPUT = click.option(
     "--output",
@@ -150,7 +150,9 @@ def rollback(policy: Path, target: str, ports: str | None, running: Path | None,
 @app.command()
 @_common(
     _POLICY,
-    click.option("--target", "-t", multiple=True, help="Target to check; repeatable. Default: the policy's, or all."),
+    click.option(
+        "--target", "-t", multiple=True, help="Target to check; repeatable.", show_default="the policy's, or all"
+    ),
     _PORTS,
     click.option("--validators", is_flag=True, help="Run every installed third-party validator too."),
 )

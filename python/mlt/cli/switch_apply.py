@@ -21,7 +21,9 @@ from mlt.switch_configs.policy import load as load_policy
 @click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 @click.argument("host")
 @click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
-@click.option("--ports", help="Ports: comma-separated numbers, ranges or the device's names. Default: the policy's.")
+@click.option(
+    "--ports", help="Ports: comma-separated numbers, ranges or the device's names.", show_default="the policy's"
+)
 @click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
 @click.option(
     "--confirm",

@@ -70,14 +70,19 @@ _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 @click.option(
     "--burst-packets",
     type=click.IntRange(min=1),
-    help="Packets that a host sends back to back on a path. Default: 64 KiB, one system call.",
+    help="Packets that a host sends back to back on a path.",
+    show_default="64 KiB, one system call",
 )
 @click.option("--small-ratio", type=float, default=0.5, show_default=True, help="Share of small gradients (theta).")
-@click.option("--granularity-bytes", type=_SIZE, default=36864, show_default=True, help="Step size of S and L.")
+@click.option(
+    "--granularity-bytes", type=_SIZE, default=36864, show_default=True, help="Step size of both thresholds (S and L)."
+)
 @click.option(
     "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Loss model."
 )
-@click.option("--losses/--no-losses", default=None, help="Print predicted losses. Default: unless -o names a file.")
+@click.option(
+    "--losses/--no-losses", default=None, help="Print predicted losses.", show_default="unless -o names a file"
+)
 @click.option("--output", "-o", metavar="FILE|-", type=TEXT_FILE,
               default=Path("-"), help="Policy file to write; -: standard output.")  # fmt: skip
 def policy(

@@ -31,7 +31,9 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.command(cls=Command)
 @click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 @click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
-@click.option("--ports", help="Ports: comma-separated numbers, ranges or the device's names. Default: the policy's.")
+@click.option(
+    "--ports", help="Ports: comma-separated numbers, ranges or the device's names.", show_default="the policy's"
+)
 @click.option("--input", "-i", "given", type=_FILE, help="File to read: JSON, telemetry, or the commands' output.")
 @click.option("--before", type=_FILE, help="Earlier counters; the difference is checked.")
 @click.option("--host", help="Device to read, as for 'mlt switch apply'.")

@@ -69,13 +69,16 @@ def _errors() -> Iterator[None]:
 def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.option("--hosts", type=click.IntRange(1, topology.MAX_HOSTS), help="Number of hosts."),
-        click.option("--rate", type=_RATE, help="Rate of every link, for example 200mbit.  [default: 1gbit]"),
+        click.option("--rate", type=_RATE, help="Rate of every link, for example 200mbit.", show_default="1gbit"),
         click.option(
             "--buffer",
             type=_SIZE,
-            help="Buffer of every switch port, for example 256KiB.  [default: the policy's, or 256KiB]",
+            help="Buffer of every switch port, for example 256KiB.",
+            show_default="the policy's, or 256KiB",
         ),
-        click.option("--loss", type=_LOSS, help="Loss from every host to its switch, for example 1%.  [default: 0%]"),
+        click.option(
+            "--loss", type=_LOSS, help="Loss from every host to its switch, for example 1%.", show_default="0%"
+        ),
         click.option(
             "--delay",
             type=_DELAY,
@@ -93,14 +96,16 @@ def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--leaves",
             type=click.IntRange(1, topology.MAX_LEAVES),
-            help="Number of leaf switches.  [default: 2 with spines]",
+            help="Number of leaf switches.",
+            show_default="2 with spines",
         ),
         click.option(
             "--queue",
             type=click.Choice(["ebpf", "red", "fifo"]),
-            help="Type of the switch queues.  [default: ebpf; without root fifo, with --policy red]",
+            help="Type of the switch queues.",
+            show_default="ebpf; without root fifo, with --policy red",
         ),
-        click.option("--seed", type=click.IntRange(min=0), help="Seed of the random losses.  [default: 1]"),
+        click.option("--seed", type=click.IntRange(min=0), help="Seed of the random losses.", show_default="1"),
         click.option(
             "--topology",
             "-f",
@@ -143,7 +148,7 @@ def _check_command(command: tuple[str, ...]) -> None:
 
 @app.command()
 @_shape
-@click.option("--name", help="Testbed name.  [default: run-PID]")
+@click.option("--name", help="Testbed name.", show_default="run-PID")
 @click.option("--grace", type=UnitOption(TIME), default=5.0, show_default=True,
               help="Time for the other commands to end after one host's command failed.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65_534), default=beds.DEFAULT_PORT, show_default=True,
@@ -250,7 +255,7 @@ def _console(*, err: bool = False) -> Any:
 
 def _named(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--name", help="Testbed name.  [default: the one that this runs in, else the only one of your 'up']"
+        "--name", help="Testbed name.", show_default="the one that this runs in, else the only one of your 'up'"
     )(function)
 
 
@@ -304,8 +309,8 @@ def status(name: str | None, json: Path | None, everything: bool, watch: bool) -
 @click.option("--delay", type=_DELAY, help="Delay, for example 25ms; without LINK from every host to its switch.")
 @click.option("--jitter", type=_DELAY, help="Jitter, for example 2ms; without LINK from every host to its switch.")
 @click.option("--direction", type=click.Choice(["up", "down"]),
-              help="Direction of --loss, --delay and --jitter with LINK.  [default: both]")  # fmt: skip
-@click.option("--rate", type=_RATE, help="Rate, for example 200mbit; without LINK of all links.")
+              help="Direction of --loss, --delay and --jitter with LINK.", show_default="both")  # fmt: skip
+@click.option("--rate", type=_RATE, help="Rate, for example 200mbit; without LINK on all links.")
 @click.option("--buffer", type=_SIZE, help="Buffer of switch ports, for example 64KiB; without LINK of all.")
 @click.option("--break", "break_", is_flag=True, help="Unplug LINK.")
 @click.option("--heal", is_flag=True, help="Plug LINK in again.")

@@ -15,7 +15,6 @@ from mlt._shared.units import format_loss, format_rate
 from mlt.collectives import ALGORITHMS
 from mlt.errors import ConfigError
 from mlt.options.faults import Faults
-from mlt.options.io_threads import ADVICE
 from mlt.perf.problem import BadOptionError
 
 PATTERNS = ("p2p", "incast", "alltoall", "allreduce")
@@ -71,7 +70,6 @@ class Options:
     compare: tuple[str, ...] = ()
     segment_bytes: int | None = None
     paths: int = 1
-    io_threads: int = 0
     datapath: str = "auto"
     rate: int | None = None
     line_rate: int | None = None
@@ -138,8 +136,6 @@ class Options:
             for name, value, default in (("tags", self.tags, TAGS[0]), ("stop", self.stop, STOPS[0])):
                 if value != default:
                     raise BadOptionError(f"--{name} {value}: {self.pattern} has no such choice; p2p and incast have")
-        if self.io_threads:
-            raise BadOptionError(f"{self.io_threads} I/O threads: {ADVICE}")
 
     def _check_sizes(self) -> None:
         if not self.sizes:

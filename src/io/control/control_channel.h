@@ -1,18 +1,11 @@
 // The TCP mesh between ranks: which ranks are connected, with which settings, and whether they are still alive. It also
 // carries the caller's messages (registration, TCP fallback, ...), which are opaque here.
 //
-// One listener per process and one connection per pair: the higher rank connects to the lower. A connection opens with
-//
-//     connecting side                         listening side
-//     opening (version, nonce) ------------>
-//     checks the proof  <-------------------  opening, proof
-//     hello, proof ------------------------>  checks the proof, or ends; validates it; refuse and end, or
-//     validates it; refuse and end, or  <---  hello, proof
-//     confirm, up -------------------------->  up
-//
-// so that an abandoned connection (a retry, a timeout) is never taken for a peer that connected and died, and so that
-// neither side reveals anything about the job to a client that has not proved to know its secret. Each peer that comes
-// up goes down exactly once; a rank that went down stays down, because operations with it have failed.
+// One listener per process and one connection per pair: the higher rank connects to the lower. Section 3.8 of
+// PROTOCOL.md has the handshake: neither side reveals anything about the job to a client that has not proved to know its
+// secret, and a connection is up only once both sides confirmed it, so that an abandoned one (a retry, a timeout) is
+// never taken for a peer that connected and died. Each peer that comes up goes down exactly once; a rank that went down
+// stays down, because operations with it have failed.
 //
 // Absent on purpose: reconnection, encryption, and threads or timers of its own: the caller runs service() when
 // poll_fd() is readable or next_timeout() is reached. One thread owns a channel; a sink may call send(), connect_to(),
@@ -176,7 +169,7 @@ class ControlChannel {
   // the caller's own time limit. A rank that leaves because it failed ends its connections without a goodbye.
   void say_goodbye(bool has_failed = false);
   bool finished() const;
-  // Whether the hosts of all peers have it: nothing that happens here can keep it from them.
+  // Whether every peer's host has acknowledged the goodbye: it arrives even if this process ends.
   bool is_goodbye_acknowledged() const;
 
   bool is_up(std::uint16_t rank) const;

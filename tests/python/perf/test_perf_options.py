@@ -36,7 +36,6 @@ from mlt.perf.problem import BadOptionError
         ({"compare": ("udt",)}, "--compare 'udt': expected one of tcp"),
         ({"segment_bytes": 100}, "--segment-bytes 100"),
         ({"paths": 0}, "--paths 0"),
-        ({"io_threads": 3}, "3 I/O threads"),
         ({"datapath": "dpdk"}, "datapath 'dpdk'"),
         ({"rate": 5}, "--rate 5 bit/s"),
         ({"timeout": 0.0}, "timeout 0.0"),

@@ -136,7 +136,7 @@ def plan_routes(
         graphs: graphs to use instead of the unfolded ones, as smaller ones; the bound then holds for those only.
 
     Raises:
-        Infeasible: a task has no routes at all.
+        NoRoutesError: a task has no routes at all.
     """
     begin = time.monotonic()
     objective = objective or Objective()

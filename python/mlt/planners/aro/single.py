@@ -36,7 +36,7 @@ class TaskSolution:
         return self.rate >= self.bound * (1 - 1e-9)
 
 
-class Infeasible(ValueError):
+class NoRoutesError(ValueError):
     """No routes exist at all (no capacity left, or a pruned graph lost its paths)."""
 
 
@@ -97,7 +97,7 @@ def solve_task(graph: TaskGraph, *, seconds: float = 60.0) -> TaskSolution:
         seconds: time limit; past it ``bound`` may exceed ``rate``.
 
     Raises:
-        Infeasible: no rate is feasible.
+        NoRoutesError: no rate is feasible.
     """
     begin = time.monotonic()
     rates = candidate_rates(graph)
@@ -123,4 +123,4 @@ def solve_task(graph: TaskGraph, *, seconds: float = 60.0) -> TaskSolution:
         if y is not None:
             assert bound is not None
             return TaskSolution(float(rate), bound, y, programmes, time.monotonic() - begin)
-    raise Infeasible(f"task {graph.job}/{graph.task}: no routes fit the capacities left, at any rate")
+    raise NoRoutesError(f"task {graph.job}/{graph.task}: no routes fit the capacities left, at any rate")

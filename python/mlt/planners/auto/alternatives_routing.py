@@ -41,7 +41,7 @@ def _load() -> _Aro:
         import_module(f"mlt.planners.aro.{name}") for name in ("convert", "multiple", "verify", "single")
     )
     found = (convert.instance_of, convert.add_to_plan, multiple.plan_routes, multiple.Effort, verify.verify)
-    return _Aro(*found, single.Infeasible)
+    return _Aro(*found, single.NoRoutesError)
 
 
 def _why_not(cluster: Cluster, job: Job) -> str | None:

@@ -12,7 +12,7 @@ from mlt.planners.aro.bounds import Objective, bound_rates, job_totals, rate_row
 from mlt.planners.aro.graph import unfold
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.multiple import plan_routes
-from mlt.planners.aro.single import Infeasible, solve_task
+from mlt.planners.aro.single import NoRoutesError, solve_task
 from mlt.planners.aro.verify import verify
 from studies.aro.accelerate import Accelerations, plan_accelerated
 from studies.aro.generate import Hardware, Workload, leaf_spine
@@ -99,5 +99,5 @@ def test_solve_tasks__reports_rates_that_are_too_coarse() -> None:
     instance = leaf_spine(
         seed=0, leaves=2, spines=1, hosts_per_leaf=6, hardware=Hardware(share=0.0), workload=Workload(workers=8)
     )
-    with pytest.raises(Infeasible, match="no routes fit"):
+    with pytest.raises(NoRoutesError, match="no routes fit"):
         plan_accelerated(instance, accelerations=Accelerations(qsr_levels=1))

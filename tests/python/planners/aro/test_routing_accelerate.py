@@ -13,7 +13,7 @@ from mlt.planners.aro.graph import Kind, unfold
 from mlt.planners.aro.highs import Verdict
 from mlt.planners.aro.instance import Instance, Job, Link, Port, Switch, Task
 from mlt.planners.aro.multiple import plan_routes
-from mlt.planners.aro.single import Infeasible, routes_at, solve_task
+from mlt.planners.aro.single import NoRoutesError, routes_at, solve_task
 from mlt.planners.aro.verify import verify
 from studies.aro.accelerate import (
     ALL,
@@ -142,7 +142,7 @@ def test_plan_accelerated__quantised_rates_are_whole_steps_and_the_highest_that_
     try:
         (plan,) = plan_accelerated(instance, accelerations=Accelerations(qsr_levels=levels)).plans
         steps = quantisation.steps(plan.rate)
-    except Infeasible:
+    except NoRoutesError:
         steps = 0
     assert steps == 0 or plan.rate == pytest.approx(steps * quantisation.step)
     assert steps * quantisation.step <= solve_task(unfold(instance, *instance.tasks[0])).rate * (1 + 1e-9)
