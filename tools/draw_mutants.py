@@ -56,7 +56,7 @@ LEFT_ALONE = re.compile(r"^\s*(?://|/\*|\*|#|\}|X\()|MLT_CHECK|static_assert|cou
 
 
 @dataclass(frozen=True)
-class Place:
+class Candidate:
     """A line that may be changed, and its replacement."""
 
     path: Path
@@ -97,29 +97,29 @@ def inside_functions(lines: list[str]) -> list[bool]:
     return inside
 
 
-def places_of(path: Path) -> list[Place]:
+def candidates_of(path: Path) -> list[Candidate]:
     """Every change that may be made to one file."""
     lines = path.read_text().splitlines()
     inside = inside_functions(lines)
     return [
-        Place(path, number, operator, changed)
+        Candidate(path, number, operator, changed)
         for number, line in enumerate(lines)
         if inside[number]
         for operator, changed in changes_of(line)
     ]
 
 
-def entry_of(place: Place) -> dict[str, str] | None:
-    """A place as an entry of the list; None if no few lines around it are unique."""
-    text = place.path.read_text()
+def entry_of(candidate: Candidate) -> dict[str, str] | None:
+    """A candidate as an entry of the list; None if no few lines around it are unique."""
+    text = candidate.path.read_text()
     lines = text.splitlines()
     for more in range(6):
-        first = max(0, place.line - more)
-        find = "\n".join(lines[first : place.line + 1]) + "\n"
+        first = max(0, candidate.line - more)
+        find = "\n".join(lines[first : candidate.line + 1]) + "\n"
         if text.count(find) == 1 and (first == 0 or text.count("\n" + find) == 1):
-            replace = "".join(line + "\n" for line in lines[first : place.line]) + place.changed + "\n"
-            name = f"{place.path.stem.replace('_', '-')}-{place.line + 1}-{place.operator}"
-            return {"name": name, "file": str(place.path.relative_to(ROOT)), "find": find, "replace": replace}
+            replace = "".join(line + "\n" for line in lines[first : candidate.line]) + candidate.changed + "\n"
+            name = f"{candidate.path.stem.replace('_', '-')}-{candidate.line + 1}-{candidate.operator}"
+            return {"name": name, "file": str(candidate.path.relative_to(ROOT)), "find": find, "replace": replace}
     return None
 
 
@@ -129,22 +129,22 @@ def draw(seed: int, count: int) -> list[dict[str, str]]:
     entries: list[dict[str, str]] = []
     for folder, share in FOLDERS:
         files = sorted((ROOT / folder).glob("*.cc")) + sorted((ROOT / folder).glob("*.h"))
-        places = [place for path in files for place in places_of(path)]
+        candidates = [candidate for path in files for candidate in candidates_of(path)]
         # Frequent operators must not displace the rare ones.
-        by_operator: dict[str, list[Place]] = {}
-        for place in places:
-            by_operator.setdefault(place.operator, []).append(place)
+        by_operator: dict[str, list[Candidate]] = {}
+        for candidate in candidates:
+            by_operator.setdefault(candidate.operator, []).append(candidate)
         used: set[tuple[Path, int]] = set()
         wanted = round(count * share)
         while wanted > 0 and by_operator:
             operator = chooser.choices(list(by_operator), [len(p) ** 0.5 for p in by_operator.values()])[0]
-            place = by_operator[operator].pop(chooser.randrange(len(by_operator[operator])))
+            candidate = by_operator[operator].pop(chooser.randrange(len(by_operator[operator])))
             if not by_operator[operator]:
                 del by_operator[operator]
-            entry = None if (place.path, place.line) in used else entry_of(place)
+            entry = None if (candidate.path, candidate.line) in used else entry_of(candidate)
             if entry is None:
                 continue
-            used.add((place.path, place.line))
+            used.add((candidate.path, candidate.line))
             entries.append(entry)
             wanted -= 1
     return entries

@@ -274,8 +274,8 @@ TEST_CASE("send__ecn_mark_reaches_the_receiver") {
 TEST_CASE("send__refuses_what_is_too_large_and_whom_it_does_not_know") {
   for_each_backend([](Pair& pair) {
     const io::Capabilities& can = pair.zero->capabilities();
-    const TestRun to_stranger(7, 0, 1, 100);
-    CHECK(send(*pair.zero, to_stranger) == io::SendStatus::kNoPeer);
+    const TestRun to_unknown_peer(7, 0, 1, 100);
+    CHECK(send(*pair.zero, to_unknown_peer) == io::SendStatus::kNoPeer);
     TestRun other_path(1, 0, 1, 100);
     other_path.get().path = 1;
     CHECK(send(*pair.zero, other_path) == io::SendStatus::kNoPeer);

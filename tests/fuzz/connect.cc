@@ -23,7 +23,7 @@ using fuzz::kJob;
 constexpr std::uint16_t kOwnRank = 2;
 constexpr std::uint16_t kListeners = 2;
 constexpr std::uint16_t kWorld = 3;
-constexpr std::uint16_t kKnowing = 0;  // and rank 1 is a stranger's address
+constexpr std::uint16_t kKnowing = 0;  // and rank 1's address is an unrelated server's
 constexpr std::size_t kOpeningFrame = io::kFrameHeaderBytes + io::kOpeningBytes;
 
 class Sink final : public io::ControlSink {

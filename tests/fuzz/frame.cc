@@ -1,6 +1,6 @@
-// The TCP side, where a stranger's bytes arrive first: opening, hello and refusal decode and encode back (reserved
-// bytes, which readers ignore, become zero), and a FrameStream cuts a byte stream into the same frames however it comes
-// in pieces.
+// The TCP side, where bytes of unrelated clients arrive first: opening, hello and refusal decode and encode back
+// (reserved bytes, which readers ignore, become zero), and a FrameStream cuts a byte stream into the same frames
+// however it comes in pieces.
 #include <fcntl.h>
 #include <sys/socket.h>
 

@@ -76,11 +76,11 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     Tensors keep their names and keys. Writes RANK and WORLD_SIZE, and where rank 0 is as MASTER_ADDR and
     MLT_RENDEZVOUS_PORT if the launcher gave it in variables of its own.
     """
-    place = launchers.place(os.environ)
-    if place.master_addr is not None:
-        os.environ["MASTER_ADDR"] = place.master_addr
-    if place.rendezvous_port is not None:
-        os.environ["MLT_RENDEZVOUS_PORT"] = str(place.rendezvous_port)
+    position = launchers.position(os.environ)
+    if position.master_addr is not None:
+        os.environ["MASTER_ADDR"] = position.master_addr
+    if position.rendezvous_port is not None:
+        os.environ["MLT_RENDEZVOUS_PORT"] = str(position.rendezvous_port)
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(global_rank), str(num_workers)
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # of the old job; known again when the workers have connected
         os.environ.pop(name, None)

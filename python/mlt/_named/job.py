@@ -59,17 +59,20 @@ def start() -> bool:
     with _lock:
         if _job is not None:
             return False
-        place, chosen = launchers.place(os.environ), settings(os.environ)
+        position, chosen = launchers.position(os.environ), settings(os.environ)
         context = None
-        if place.world_size > 1:
+        if position.world_size > 1:
             from mlt import Context  # the native library is loaded when a job starts
 
             context = Context(
-                place.rank, place.world_size, master_addr=place.master_addr, rendezvous_port=place.rendezvous_port
+                position.rank,
+                position.world_size,
+                master_addr=position.master_addr,
+                rendezvous_port=position.rendezvous_port,
             )
         own = Controller(context, chosen)
         try:
-            _job = _describe(own, place)
+            _job = _describe(own, position)
         except BaseException:
             own.close("failed in init()")
             raise
@@ -137,7 +140,7 @@ def gather_bytes(own: Controller, text: bytes, name: str, *, set_id: int = 0, ro
     return [tensors.output[end - length : end].tobytes() for end, length in zip(ends, rows, strict=True)]
 
 
-def _describe(own: Controller, place: launchers.Place) -> Job:
+def _describe(own: Controller, position: launchers.JobPosition) -> Job:
     """Which ranks share hosts: from the hosts' names, and from the launcher what it says."""
     hosts = gather_bytes(own, _host().encode(), "host names of init()")
     sizes: dict[bytes, int] = {}
@@ -146,13 +149,13 @@ def _describe(own: Controller, place: launchers.Place) -> Job:
         local_ranks.append(sizes.get(host, 0))
         sizes[host] = local_ranks[-1] + 1
     mine = hosts[own.rank]
-    local_rank = local_ranks[own.rank] if place.local_rank is None else place.local_rank
+    local_rank = local_ranks[own.rank] if position.local_rank is None else position.local_rank
     # The hosts that have a process of this local rank, in the order of their first ranks.
     with_local_rank = [host for host, size in sizes.items() if size > local_rank]
     return Job(
         controller=own,
         local_rank=local_rank,
-        local_size=sizes[mine] if place.local_size is None else place.local_size,
+        local_size=sizes[mine] if position.local_size is None else position.local_size,
         cross_rank=with_local_rank.index(mine) if mine in with_local_rank else 0,
         cross_size=max(len(with_local_rank), 1),
         is_homogeneous=len(set(sizes.values())) == 1,

@@ -1,6 +1,6 @@
-"""JSON objects, one a line, over a connected stream socket: what processes and machines of a run say to each other.
+"""JSON objects, one per line, over a connected stream socket: messages between the processes and hosts of a run.
 
-Everything is bounded, in time and in length. Nothing here is timed and no tensor passes.
+Time and length of everything are limited. Absent: measurements and tensors.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ from mlt.errors import MltError
 
 Message = dict[str, Any]
 MAX_LINE_BYTES = 64 << 20
-# A network that is gone without a word is noticed after these seconds, both while something is unacknowledged and idle.
+# Time after which a link to an unreachable host fails, idle or with unacknowledged data.
 GONE_SECONDS = 9
 _PIECE = 1 << 16
 _MAPPED = "::ffff:"
 
 
-class StrangerError(MltError):
-    """What is at the other end does not talk as it should."""
+class LinkError(MltError):
+    """The link failed: the other end sent something invalid, nothing in time, or closed the connection."""
 
 
-class SilenceError(StrangerError):
-    """Nothing came in time."""
+class LinkTimeoutError(LinkError):
+    """No message arrived in time."""
 
 
-class GoneError(StrangerError):
-    """The other end hung up, or the network between is gone."""
+class LinkClosedError(LinkError):
+    """The other end closed the connection, or the network between failed."""
 
 
-class EndlessLineError(StrangerError):
-    """A line is longer than any message."""
+class LineTooLongError(LinkError):
+    """A line exceeds the length limit."""
 
 
 class Link:
-    """One end. ``send`` from any thread, the rest from one. ``program`` is what errors say the other end is not;
-    ``received``: what was read of it already."""
+    """One end. ``send`` from any thread, the rest from one.
+
+    ``program``: the program expected at the other end, for errors. ``received``: bytes already read from it.
+    """
 
     def __init__(self, connection: socket.socket, program: str = "mlt", received: bytes = b"") -> None:
         connection.settimeout(None)
@@ -51,7 +53,7 @@ class Link:
         self._received = bytearray(received)
 
     def watch_network(self) -> None:
-        """Have a TCP connection end in error when the network between is gone."""
+        """Have a TCP connection end in error when the network between fails."""
         options = (
             (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
             (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, GONE_SECONDS // 3),
@@ -64,7 +66,7 @@ class Link:
             self._socket.setsockopt(level, name, value)
 
     def send(self, message: Message, *, timeout: float | None = None) -> None:
-        """Raises GoneError; also if the other end has not read enough after ``timeout`` seconds."""
+        """Raises LinkClosedError; also if the other end has not read enough after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         rest = memoryview(line_of(message))
         with self._lock:
@@ -73,37 +75,39 @@ class Link:
                     rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
                 except BlockingIOError:
                     if not self._is_ready(select.POLLOUT, deadline):
-                        raise GoneError("it does not read what it is told") from None
+                        raise LinkClosedError("it does not read its messages") from None
                 except OSError as error:
                     raise _broken(error) from None
 
     def send_last(self, message: Message) -> None:
-        """As much of ``message`` as the connection takes at once: for the reason of a rejection, which nobody waits
-        for."""
+        """Send as much of ``message`` as the connection accepts at once: for the reason of a rejection, which no caller
+        waits for."""
         with contextlib.suppress(OSError):
             self._socket.send(line_of(message), socket.MSG_DONTWAIT)
 
     def receive(self, *, timeout: float | None = None, limit: int = MAX_LINE_BYTES) -> Message:
-        """The next message, whole within ``timeout`` seconds. Raises SilenceError, GoneError or, for anything but a
-        message, StrangerError."""
+        """The next message, complete within ``timeout`` seconds.
+
+        Raises LinkTimeoutError, LinkClosedError or, for anything but a message, LinkError.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (message := self.take(limit)) is None:
             if not self._is_ready(select.POLLIN, deadline):
-                raise SilenceError(f"it sent nothing for {timeout:g} s; check that it is {self._program}")
+                raise LinkTimeoutError(f"it sent nothing for {timeout:g} s; check that it is {self._program}")
             self._read()
         return message
 
     def receive_ready(self, *, limit: int = MAX_LINE_BYTES) -> Message | None:
-        """A message if one is whole, once what has come is read. Raises as ``receive`` does."""
+        """Read what has arrived; returns a message if one is complete. Raises as ``receive`` does."""
         self._read()
         return self.take(limit)
 
     def take(self, limit: int = MAX_LINE_BYTES) -> Message | None:
-        """A message if one has been read whole. Raises StrangerError."""
+        """A message if one has been read completely. Raises LinkError."""
         end = self._received.find(b"\n")
         if end < 0:
             if len(self._received) > limit:
-                raise EndlessLineError(f"the other program is not {self._program}: it sent an endless line")
+                raise LineTooLongError(f"the other program is not {self._program}: it sent an endless line")
             return None
         line = bytes(self._received[:end])
         del self._received[: end + 1]
@@ -113,7 +117,7 @@ class Link:
             text = (
                 f"the other program is not {self._program}: it sent no JSON object; does another program use the port?"
             )
-            raise StrangerError(text) from None
+            raise LinkError(text) from None
 
     def _read(self) -> None:
         try:
@@ -123,7 +127,7 @@ class Link:
         except OSError as error:  # also: closed meanwhile, by the thread that owns it
             raise _broken(error) from None
         if not piece:
-            raise GoneError("it closed the connection")
+            raise LinkClosedError("it closed the connection")
         self._received += piece
 
     def _is_ready(self, event: int, deadline: float | None) -> bool:
@@ -132,7 +136,7 @@ class Link:
         try:
             poll.register(self._socket, event)
         except ValueError:
-            raise GoneError("the connection was closed here") from None
+            raise LinkClosedError("the connection was closed here") from None
         return bool(poll.poll(None if left is None else left * 1_000))
 
     def close(self) -> None:
@@ -156,5 +160,5 @@ class Link:
         return str(self._socket.getpeername()[0]).removeprefix(_MAPPED)
 
 
-def _broken(error: OSError) -> GoneError:
-    return GoneError(f"the connection broke: {error.strerror or error}")
+def _broken(error: OSError) -> LinkClosedError:
+    return LinkClosedError(f"the connection broke: {error.strerror or error}")

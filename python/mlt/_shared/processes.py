@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO, Any
 
-from mlt._shared.link import Link, Message, StrangerError
+from mlt._shared.link import Link, LinkError, Message
 
 # From asking to killing.
 TERMINATE_SECONDS = 3.0
@@ -182,7 +182,7 @@ def end_with_parent(link: Link, on_message: Callable[[Message], object] = lambda
     has ended for any reason: the main thread may be inside a library call that never returns."""
 
     def listen() -> None:
-        with contextlib.suppress(StrangerError):
+        with contextlib.suppress(LinkError):
             while True:
                 on_message(link.receive())
         os._exit(ORPHANED)

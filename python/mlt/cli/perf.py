@@ -294,7 +294,7 @@ def _run(
         console.print_table(table)
     console.print(report.LEGEND, markup=False, soft_wrap=True)
     for skipped in result.skipped:
-        console.print(f"not compared with {skipped.peer}: {skipped.why}", markup=False, soft_wrap=True)
+        console.print(f"not compared with {skipped.transport}: {skipped.why}", markup=False, soft_wrap=True)
     if is_stdout(json):
         sys.stdout.write(report.as_json(result))
     elif json is not None:

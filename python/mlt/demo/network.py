@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 
 
-class Place(Protocol):
+class Network(Protocol):
     """A network for the processes of one run."""
 
     def popen(self, rank: int, command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Any:
@@ -85,7 +85,7 @@ def topology(settings: DemoSettings, drop: float) -> Topology:
 
 
 @contextmanager
-def network_of(settings: DemoSettings, run: RunSpec) -> Iterator[Place]:
+def network_of(settings: DemoSettings, run: RunSpec) -> Iterator[Network]:
     """The network of one run. Raises DemoError if it cannot be made."""
     if settings.network == "loopback":
         yield Loopback(settings.workers)

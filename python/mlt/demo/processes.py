@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from mlt._shared.link import GoneError, Link, StrangerError
+from mlt._shared.link import Link, LinkClosedError, LinkError
 from mlt._shared.ports import RENDEZVOUS_OFFSET, free_port
 from mlt._shared.processes import TERMINATE_SECONDS, Group, Process
 from mlt.demo.events import Event, Finished, event_of
@@ -155,11 +155,11 @@ class ProcessGroup:
                 child.finished = child.finished or isinstance(event, Finished)
                 yield event
                 message = child.link.take()
-        except GoneError:
+        except LinkClosedError:
             self._selector.unregister(child.link)
             if not child.finished:
                 gone.append(child)
-        except (ValidationError, StrangerError) as error:
+        except (ValidationError, LinkError) as error:
             raise self._failure(child, f"reported something unreadable ({type(error).__name__})") from error
 
     def _expect_exit(self, child: _Child, seconds: float) -> None:

@@ -94,14 +94,14 @@ def execute(
     environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     record = RunRecord(run)
     began, load = time.monotonic(), BusyElsewhere()
-    with network_of(settings, run) as place:
+    with network_of(settings, run) as network:
         with ProcessGroup(
-            specs, environment=environment, logs=logs, stall_seconds=settings.stall_seconds, popen=place.popen
+            specs, environment=environment, logs=logs, stall_seconds=settings.stall_seconds, popen=network.popen
         ) as group:
             started(group.pids)
             for event in group.events():
                 record.add(event, names)
                 observe(record, event)
-        record.packets_lost = place.packets_lost()
+        record.packets_lost = network.packets_lost()
     record.seconds, record.busy_elsewhere = time.monotonic() - began, load.share()
     return record

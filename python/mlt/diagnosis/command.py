@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mlt._shared import variables
 from mlt._shared.addresses import parse_target, without_brackets
 from mlt._shared.counts import count_of
-from mlt._shared.link import StrangerError
+from mlt._shared.link import LinkError
 from mlt._shared.name_lookup import look_up
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.examine import Examination
@@ -121,8 +121,8 @@ def examine_host(target: str, settings: Settings, *, patience: float = 0.0) -> I
                 problems += finding.level == "problem"
                 yield finding
             session.bye(problems)
-    except (StrangerError, OSError) as error:
-        why = error if isinstance(error, StrangerError) else (error.strerror or error)
+    except (LinkError, OSError) as error:
+        why = error if isinstance(error, LinkError) else (error.strerror or error)
         yield Finding(
             "problem",
             f"the examination with {host} port {port} broke off: {why}",

@@ -20,7 +20,7 @@ from typing import Any
 
 from mlt import __version__
 from mlt._shared.json_lines import quoted
-from mlt._shared.link import Link, Message, StrangerError
+from mlt._shared.link import Link, LinkError, Message
 from mlt.diagnosis.datagrams import BUFFER_BYTES
 from mlt.options.qos import DscpMap
 
@@ -83,16 +83,16 @@ def make_hello(dscp: DscpMap, *, interface: str, mtu: int, buffer: int, port: in
 
 
 def read_hello(message: Mapping[str, Any]) -> Hello:
-    """A validated greeting; raises StrangerError."""
+    """A validated greeting; raises LinkError."""
     if "mlt_perf" in message or "refused" in message:
-        raise StrangerError(
+        raise LinkError(
             "it is mlt perf, not mlt doctor: they have the same --port by default; start 'mlt doctor --serve' for 'mlt "
             "doctor HOST', 'mlt perf --serve' for 'mlt perf HOST', and both with a --port each"
         )
     version = message.get("mlt_doctor")
     if version != VERSION:
         release = quoted(message.get("package", "unknown"))
-        raise StrangerError(
+        raise LinkError(
             f"it is mlt doctor of version {quoted(version)} (mlt {release}); this is {VERSION} (mlt {__version__})"
         )
     try:
@@ -111,9 +111,9 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
             wanted_buffer=_number(message["wanted_buffer"], 0, 1 << 40),
         )
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise StrangerError(f"its greeting is not valid ({quoted(str(error))})") from None
+        raise LinkError(f"its greeting is not valid ({quoted(str(error))})") from None
     if not hello.data_dscp:
-        raise StrangerError("it sent a greeting without traffic classes")
+        raise LinkError("it sent a greeting without traffic classes")
     return hello
 
 
@@ -131,8 +131,8 @@ def open_link(connection: socket.socket, received: bytes = b"") -> Link:
 
 
 def hear(link: Link, seconds: float) -> Message:
-    """The other side's next message; raises StrangerError if it is invalid or an error report."""
+    """The other side's next message; raises LinkError if it is invalid or an error report."""
     message = link.receive(timeout=seconds, limit=MAX_LINE)
     if set(message) == {"error"}:
-        raise StrangerError(str(message["error"])[:300])
+        raise LinkError(str(message["error"])[:300])
     return message

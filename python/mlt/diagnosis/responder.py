@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlt._shared.json_lines import quoted
-from mlt._shared.link import Link, StrangerError
+from mlt._shared.link import Link, LinkError
 from mlt.diagnosis.allowance import Allowance, Allowances, host_of
 from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, Port
 from mlt.diagnosis.messages import MAX_LINE, VERSION, hear, make_hello, open_link, read_hello
@@ -198,7 +198,7 @@ class Responder:
                 port.interface_mtu = interface.mtu if interface else 1_500
                 port.allowance = self._allowances.of(caller)
                 return Visit(caller, name, _Session(link, port, port.allowance).run(self._handshakes, self._attend))
-        except (StrangerError, OSError) as error:
+        except (LinkError, OSError) as error:
             self._say(f"{caller}: {quoted(str(error), MAX_ERROR)}")
             return Visit(caller, name, None)
         except NOT_A_QUESTION as error:
@@ -216,7 +216,7 @@ class _Session:
 
     def run(self, handshakes: HandshakeServer, attend: Callable[[], None]) -> int:
         """The number of problems that the client found. ``attend`` is called when ``handshakes`` has work to do. Raises
-        StrangerError."""
+        LinkError."""
         end = time.monotonic() + SESSION_SECONDS
         last_request = time.monotonic()
         with selectors.DefaultSelector() as selector:
@@ -226,7 +226,7 @@ class _Session:
             while True:
                 now = time.monotonic()
                 if now >= min(end, last_request + IDLE_SECONDS):
-                    raise StrangerError("it said nothing any more" if now < end else "its examination took too long")
+                    raise LinkError("it said nothing any more" if now < end else "its examination took too long")
                 patience = min(end - now, last_request + IDLE_SECONDS - now, handshakes.seconds_left())
                 ready = {key.fileobj for key, _ in selector.select(patience)}
                 attend()

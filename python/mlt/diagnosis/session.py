@@ -7,7 +7,7 @@ import socket
 import time
 from dataclasses import asdict, dataclass
 
-from mlt._shared.link import StrangerError
+from mlt._shared.link import LinkError
 from mlt.diagnosis.datagrams import ECHO, REPLY, Port, Sent, Tally
 from mlt.diagnosis.messages import Hello, hear, make_hello, open_link, read_hello
 from mlt.job import interfaces
@@ -40,7 +40,7 @@ def connect(address: str, port: int, source: str | None, seconds: float = CONNEC
 
 
 class Session:
-    """A context manager. Raises StrangerError or OSError if the other side breaks off."""
+    """A context manager. Raises LinkError or OSError if the other side breaks off."""
 
     def __init__(self, connection: socket.socket, dscp: DscpMap) -> None:
         self._tests = 0
@@ -105,7 +105,7 @@ class Session:
         answer = self._ask(do="tally", test=test, least=least, seconds=wait)
         classes = answer.get("classes")
         if not isinstance(classes, dict):
-            raise StrangerError("it sent no tally")
+            raise LinkError("it sent no tally")
         return Tally(int(str(answer.get("received", 0))), {int(one): int(n) for one, n in classes.items()})
 
     def back_and_counted(

@@ -8,7 +8,7 @@ from typing import Final
 from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.job.configuration import MAX_RANKS
-from mlt.job.launchers import place
+from mlt.job.launchers import position
 
 _ROLES: Final = ("worker", "joint", "server", "scheduler")
 _DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -45,10 +45,10 @@ def environments(environ: Mapping[str, str], workers: int | None = None) -> list
         own = {"BYTEPS_LOCAL_RANK": str(local_rank), "BYTEPS_LOCAL_SIZE": str(size)}
         # Only what BytePS says counts: this command may run under another launcher.
         of_byteps = {name: value for name, value in environ.items() if name.startswith("DMLC_")}
-        its_place = place({**of_byteps, **own})
+        own_position = position({**of_byteps, **own})
         own |= {
-            "RANK": str(its_place.rank),
-            "WORLD_SIZE": str(its_place.world_size),
+            "RANK": str(own_position.rank),
+            "WORLD_SIZE": str(own_position.world_size),
             "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(size),
         }

@@ -29,8 +29,8 @@ _FIRST_PORT, _PORTS = 20_000, 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Of a process in its job. None: the launcher does not say."""
+class JobPosition:
+    """Position of a process in its job. None: the launcher does not set it."""
 
     rank: int
     world_size: int
@@ -40,7 +40,7 @@ class Place:
     rendezvous_port: int | None = None
 
 
-def place(environ: Mapping[str, str]) -> Place:
+def position(environ: Mapping[str, str]) -> JobPosition:
     """The position that the environment gives; without a launcher that of a job of one process.
 
     MASTER_ADDR and MASTER_PORT need not be set under srun, where rank 0 is on the first host of the step, and under an
@@ -51,7 +51,7 @@ def place(environ: Mapping[str, str]) -> Place:
     for rank, size, local_rank, local_size in _LAUNCHERS:
         if rank not in environ or size not in environ:
             continue
-        found = Place(
+        found = JobPosition(
             rank=_rank(environ, rank),
             world_size=_size(environ, size),
             local_rank=variables.integer(environ, local_rank, most=MAX_RANKS),
@@ -67,7 +67,7 @@ def place(environ: Mapping[str, str]) -> Place:
         )
     if "DMLC_WORKER_ID" in environ and "DMLC_NUM_WORKER" in environ:
         return _of_byteps(environ)
-    return Place(rank=0, world_size=1, local_rank=0, local_size=1)
+    return JobPosition(rank=0, world_size=1, local_rank=0, local_size=1)
 
 
 def _rank(environ: Mapping[str, str], name: str) -> int:
@@ -78,7 +78,7 @@ def _size(environ: Mapping[str, str], name: str) -> int:
     return variables.integer(environ, name, least=1, most=MAX_RANKS) or 1
 
 
-def _of_byteps(environ: Mapping[str, str]) -> Place:
+def _of_byteps(environ: Mapping[str, str]) -> JobPosition:
     """A worker of BytePS is a host. Rank 0 is taken to be on the host of the scheduler, which a job of mlt does not
     have."""
     local_size = variables.integer(environ, "BYTEPS_LOCAL_SIZE", least=1, most=MAX_RANKS) or 1
@@ -86,7 +86,7 @@ def _of_byteps(environ: Mapping[str, str]) -> Place:
     root_port = variables.port(environ, "DMLC_PS_ROOT_PORT")
     if {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys():
         root_port = None
-    return Place(
+    return JobPosition(
         rank=_rank(environ, "DMLC_WORKER_ID") * local_size + local_rank,
         world_size=_size(environ, "DMLC_NUM_WORKER") * local_size,
         local_rank=local_rank,
@@ -96,7 +96,7 @@ def _of_byteps(environ: Mapping[str, str]) -> Place:
     )
 
 
-def _meeting_point(environ: Mapping[str, str], launcher: str, found: Place) -> tuple[str | None, str]:
+def _meeting_point(environ: Mapping[str, str], launcher: str, found: JobPosition) -> tuple[str | None, str]:
     """The host of rank 0, and a text that is the same on all ranks and differs between jobs; None and "" if unknown."""
     if launcher == "SLURM_PROCID":
         job = environ.get("SLURM_JOB_ID", "")

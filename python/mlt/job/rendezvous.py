@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlt._shared.json_lines import object_of, quoted
-from mlt._shared.link import GoneError, Link, SilenceError, StrangerError
+from mlt._shared.link import Link, LinkClosedError, LinkError, LinkTimeoutError
 from mlt._shared.patience import Patience
 from mlt.errors import ConfigError, MltError, PeerMismatchError, RendezvousError, from_code
 from mlt.job import handshake_client, interfaces
@@ -165,7 +165,7 @@ def _join(
                     lambda: patience.ask(not_all_text),
                 )
                 return _table(config, _content(answer, prover))
-        except GoneError as error:
+        except LinkClosedError as error:
             cause = str(error)
         except TimeoutError as error:  # of connect(): those of _receive() have a text and no strerror
             cause = NO_REPLY if str(error) == "timed out" or error.strerror else str(error)
@@ -193,13 +193,13 @@ def _receive(link: Link, deadline: float, limit: int, waiting: Callable[[], None
         left = max(deadline - time.monotonic(), 1e-3)
         try:
             return link.receive(timeout=min(left, 1.0), limit=limit)
-        except SilenceError:
+        except LinkTimeoutError:
             if left <= 1.0:
                 raise TimeoutError("rank 0 accepted the connection, but not all ranks connected to it") from None
             waiting()
-        except GoneError as error:
+        except LinkClosedError as error:
             raise ConnectionResetError(errno.ECONNRESET, f"rank 0 sent no reply: {error}") from None
-        except StrangerError:
+        except LinkError:
             raise OSError(errno.EPROTO, NOT_MLT) from None
 
 

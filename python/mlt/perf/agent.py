@@ -32,10 +32,10 @@ from mlt.perf.transports.mpi import RANK_VARIABLE
 class Agent:
     """Owned by the main thread."""
 
-    def __init__(self, peer: str, place: Place, options: Options) -> None:
+    def __init__(self, transport: str, place: Place, options: Options) -> None:
         self._place = place
         self._options = options
-        self._peer = transport_class(peer)(place, options)
+        self._transport = transport_class(transport)(place, options)
         self._buffers: dict[int, Buffers] = {}
         self._counted: dict[str, int] = {}
 
@@ -57,11 +57,11 @@ class Agent:
         return {"host": address, "port": free_port(address), "network": network_id()}
 
     def _open(self, message: Message) -> Message:
-        self._peer.open([Address(str(host), int(port)) for host, port in message["table"]])
+        self._transport.open([Address(str(host), int(port)) for host, port in message["table"]])
         return {}
 
     def _case(self, message: Message) -> Message:
-        is_bounded = self._peer.is_bounded
+        is_bounded = self._transport.is_bounded
         case = read_case(message, self._options, is_bounded=is_bounded)
         if message["first"]:
             self._buffers.clear()  # before the new ones are allocated: they may be large
@@ -75,9 +75,9 @@ class Agent:
     def _verify(self, message: Message) -> Message:
         buffers = self._buffers[int(message["id"])]
         buffers.spoil()
-        outcome = self._peer.round(buffers)
+        outcome = self._transport.round(buffers)
         self._count()
-        if not self._peer.is_reliable:
+        if not self._transport.is_reliable:
             return {"missing": 1 - (outcome.arrived_bytes or 0) / buffers.case.bytes if self._place.rank == 0 else 0.0}
         return {"missing": buffers.missing()}
 
@@ -87,7 +87,7 @@ class Agent:
         if not 0 < rounds <= self._options.rounds_of(buffers.case.bytes):
             raise BadOptionError(f"{rounds} rounds in a turn: not in the run's options")
         buffers.spoil()
-        self._peer.round(buffers)
+        self._transport.round(buffers)
         pace = self._pace(buffers.case)
         again, cpu = retransmitted_segments(), _cpu_seconds()
         began = time.perf_counter()
@@ -96,7 +96,7 @@ class Agent:
             buffers.before_round(number)
             if pace:
                 time.sleep(max(0.0, began + number * pace - time.perf_counter()))
-            outcomes.append(self._peer.round(buffers))
+            outcomes.append(self._transport.round(buffers))
         elapsed = time.perf_counter() - began
         return {
             "seconds": [outcome.seconds for outcome in outcomes] if self._place.rank == 0 else [],
@@ -114,7 +114,7 @@ class Agent:
         Only called after a round: before the first one, other ranks may already be sending, and a packet would be
         counted as sent there and not as received here.
         """
-        before, self._counted = self._counted, self._peer.counters()
+        before, self._counted = self._counted, self._transport.counters()
         return {name: value - before.get(name, 0) for name, value in self._counted.items()}
 
     def _pace(self, case: Case) -> float:
@@ -123,7 +123,7 @@ class Agent:
         return case.port_bytes * 8 / self._options.rate if self._options.rate is not None and asks else 0.0
 
     def _close(self, _: Message) -> Message:
-        self._peer.close()
+        self._transport.close()
         return {}
 
 
@@ -147,7 +147,7 @@ def main(argument: str) -> None:
     end_with_parent(link, messages.put)
     place = Place(**{**job["place"], "rank": rank})
     try:
-        agent = Agent(job["peer"], place, Options.read(job["options"]))
+        agent = Agent(job["transport"], place, Options.read(job["options"]))
         link.send({"kind": "ready"})
         while True:
             message = messages.get()

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from mlt._shared.link import GoneError, Link, Message, StrangerError
+from mlt._shared.link import Link, LinkClosedError, LinkError, Message
 from mlt._shared.processes import Group, Process
 from mlt.job.secret import own_secret
 from mlt.perf.options import Options
@@ -39,11 +39,11 @@ MPI, MPI_SHM = "mpi", "mpi-shm"
 class Event:
     """``message["kind"]``: an agent's reply, or ``ready``, ``error``, ``missing`` or ``died`` with a ``text``.
 
-    ``peer``: the transport; empty for a whole host.
+    ``transport``: the transport; empty for a whole host.
     """
 
     rank: int
-    peer: str
+    transport: str
     message: Message
 
 
@@ -56,11 +56,11 @@ class Agents(ABC):
     ranks: tuple[int, ...]
 
     @abstractmethod
-    def start(self, peer: str) -> None:
-        """Start the agents of ``peer``: each replies ``ready``, or one ``missing``."""
+    def start(self, transport: str) -> None:
+        """Start the agents of ``transport``: each replies ``ready``, or one ``missing``."""
 
     @abstractmethod
-    def send(self, rank: int, peer: str, message: Message) -> None:
+    def send(self, rank: int, transport: str, message: Message) -> None:
         """Send to one agent. An agent that has ended is reported as an event, not here."""
 
     @abstractmethod
@@ -93,49 +93,49 @@ class LocalAgents(Agents):
             )
         self._cpus = cpus if options.pin and len(places) > 1 else []
 
-    def start(self, peer: str) -> None:
-        missing = transport_class(peer).missing()
+    def start(self, transport: str) -> None:
+        missing = transport_class(transport).missing()
         whole = set(self.ranks) == set(range(self._options.ranks))
-        if peer in (MPI, MPI_SHM) and not whole:  # whether installed or not
+        if transport in (MPI, MPI_SHM) and not whole:  # whether installed or not
             missing = "mpirun starts its own ranks, so mlt perf runs it on one host only (--local)"
         if missing is not None:
-            self._events.put(Event(self.ranks[0], peer, {"kind": "missing", "text": missing}))
+            self._events.put(Event(self.ranks[0], transport, {"kind": "missing", "text": missing}))
             return
         server = socket.socket(socket.AF_UNIX)
         self._servers.append(server)
-        server.bind(f"{self._name}-{peer}")
+        server.bind(f"{self._name}-{transport}")
         server.listen(len(self.ranks))
-        threading.Thread(target=self._accept, args=(server, peer), daemon=True).start()
-        if peer in (MPI, MPI_SHM):
-            agent = self._agent(peer, None)
-            shared = peer == MPI_SHM
+        threading.Thread(target=self._accept, args=(server, transport), daemon=True).start()
+        if transport in (MPI, MPI_SHM):
+            agent = self._agent(transport, None)
+            shared = transport == MPI_SHM
             command = launch_command(len(self.ranks), self._interface(), agent, shared_memory=shared)
-            self._spawn(peer, self.ranks, command)
+            self._spawn(transport, self.ranks, command)
             return
         for rank in self.ranks:
-            self._spawn(peer, (rank,), [sys.executable, *self._agent(peer, rank)])
+            self._spawn(transport, (rank,), [sys.executable, *self._agent(transport, rank)])
 
     def _interface(self) -> str:
         return self._places[self.ranks[0]].interface
 
-    def _agent(self, peer: str, rank: int | None) -> list[str]:
+    def _agent(self, transport: str, rank: int | None) -> list[str]:
         job = {
-            "peer": peer,
+            "transport": transport,
             "rank": rank,
-            "socket": f"{self._name}-{peer}",
+            "socket": f"{self._name}-{transport}",
             "cpus": self._cpus,
             "place": asdict(self._places[self.ranks[0] if rank is None else rank]),
             "options": self._options.as_dict(),
         }
         return ["-m", "mlt.perf.agent", json.dumps(job)]
 
-    def _spawn(self, peer: str, ranks: tuple[int, ...], command: list[str]) -> None:
+    def _spawn(self, transport: str, ranks: tuple[int, ...], command: list[str]) -> None:
         start = functools.partial(subprocess.Popen, command, env={**os.environ, **self._secret, "OMP_NUM_THREADS": "1"})
-        name = f"{peer}'s process of rank {', '.join(map(str, ranks))}"
+        name = f"{transport}'s process of rank {', '.join(map(str, ranks))}"
         process = self._group.start(name, start, tempfile.TemporaryFile())  # noqa: SIM115  # the group closes it
-        threading.Thread(target=self._watch, args=(peer, ranks[0], process), daemon=True).start()
+        threading.Thread(target=self._watch, args=(transport, ranks[0], process), daemon=True).start()
 
-    def _accept(self, server: socket.socket, peer: str) -> None:
+    def _accept(self, server: socket.socket, transport: str) -> None:
         left = set(self.ranks)
         while left:
             try:
@@ -148,34 +148,34 @@ class LocalAgents(Agents):
             link = Link(connection, PROGRAM)
             try:
                 hello = link.receive()
-            except StrangerError:
+            except LinkError:
                 continue
             rank = int(hello["rank"])
             left.discard(rank)
-            self._links[rank, peer] = link
-            reader = threading.Thread(target=self._read, args=(rank, peer, link), daemon=True)
-            self._readers[rank, peer] = reader
+            self._links[rank, transport] = link
+            reader = threading.Thread(target=self._read, args=(rank, transport, link), daemon=True)
+            self._readers[rank, transport] = reader
             reader.start()
 
-    def _read(self, rank: int, peer: str, link: Link) -> None:
-        with contextlib.suppress(StrangerError):
+    def _read(self, rank: int, transport: str, link: Link) -> None:
+        with contextlib.suppress(LinkError):
             while True:
-                self._events.put(Event(rank, peer, link.receive()))
+                self._events.put(Event(rank, transport, link.receive()))
 
-    def _watch(self, peer: str, rank: int, process: Process) -> None:
+    def _watch(self, transport: str, rank: int, process: Process) -> None:
         code = process.popen.wait()
         if self._closing or code == 0:
             return
         # The reason is in the agent's last message, which its reader may not have delivered yet.
-        if reader := self._readers.get((rank, peer)):
+        if reader := self._readers.get((rank, transport)):
             reader.join(LEAVE_SECONDS)
         text = f"{process.name} {process.ending()}{process.tail(LOG_TAIL_LINES)}"
-        self._events.put(Event(rank, peer, {"kind": "died", "text": text, "signal": code < 0}))
+        self._events.put(Event(rank, transport, {"kind": "died", "text": text, "signal": code < 0}))
 
-    def send(self, rank: int, peer: str, message: Message) -> None:
-        link = self._links.get((rank, peer))
+    def send(self, rank: int, transport: str, message: Message) -> None:
+        link = self._links.get((rank, transport))
         if link is not None:
-            with contextlib.suppress(GoneError):
+            with contextlib.suppress(LinkClosedError):
                 link.send(message)
 
     def close(self) -> None:

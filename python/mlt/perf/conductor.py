@@ -30,7 +30,7 @@ class Entrant:
     """One transport with one setting, at one size."""
 
     id: int
-    peer: str
+    transport: str
     case: Case
     label: str
 
@@ -43,7 +43,7 @@ class Measurement:
     ``arrived``: bytes of each round, of a transport without delivery guarantees; empty for all others.
     """
 
-    peer: str
+    transport: str
     label: str
     case: Case
     seconds: list[float] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Measurement:
 class Skipped:
     """A transport that was left out, and why."""
 
-    peer: str
+    transport: str
     why: str
 
 
@@ -87,18 +87,20 @@ class Conductor:
 
     def run(self) -> list[Measurement]:
         """All measurements that the options request. Raises PerfError; the owner of the agents ends them."""
-        peers = self._start()
-        for peer in peers:
-            self._open(peer)
+        transports = self._start()
+        for transport in transports:
+            self._open(transport)
         found: list[Measurement] = []
         rounds = sum(self._options.rounds_of(size) for size in self._options.sizes)
-        total, done = rounds * len(self._entrants(peers, self._options.sizes[0])), 0
+        total, done = rounds * len(self._entrants(transports, self._options.sizes[0])), 0
         for size in self._options.sizes:
-            entrants = self._entrants(peers, size)
-            measurements = {entrant.id: Measurement(entrant.peer, entrant.label, entrant.case) for entrant in entrants}
+            entrants = self._entrants(transports, size)
+            measurements = {
+                entrant.id: Measurement(entrant.transport, entrant.label, entrant.case) for entrant in entrants
+            }
             usual: dict[int, float] = {}
             for entrant in entrants:
-                is_first = entrant.peer not in {other.peer for other in entrants[: entrant.id]}
+                is_first = entrant.transport not in {other.transport for other in entrants[: entrant.id]}
                 usual[entrant.id] = self._prepare(entrant, measurements[entrant.id], is_first)
             for entrant, count in self._turns(entrants, self._options.rounds_of(size)):
                 self._observe(done, total, f"{entrant.label}, {size} bytes")
@@ -106,21 +108,21 @@ class Conductor:
                 done += count
             found += measurements.values()
         self._observe(total, total, "done")
-        for peer in peers:
-            self._tell(peer, {"do": "close"})
-            self._expect(peer, "close", START_SECONDS)
+        for transport in transports:
+            self._tell(transport, {"do": "close"})
+            self._expect(transport, "close", START_SECONDS)
         return found
 
-    def _entrants(self, peers: Sequence[str], size: int) -> list[Entrant]:
+    def _entrants(self, transports: Sequence[str], size: int) -> list[Entrant]:
         options = self._options
         found: list[Entrant] = []
-        for peer in peers:
-            bounded = transport_class(peer).is_bounded
+        for transport in transports:
+            bounded = transport_class(transport).is_bounded
             for case in cases_of(options, size, is_bounded=bounded):
-                label = f"{peer} p={case.loss_bound:g}" if bounded else peer
+                label = f"{transport} p={case.loss_bound:g}" if bounded else transport
                 if case.algorithm != AUTOMATIC:
                     label += f" {case.algorithm}"
-                found.append(Entrant(len(found), peer, case, label))
+                found.append(Entrant(len(found), transport, case, label))
         return found
 
     def _turns(self, entrants: Sequence[Entrant], rounds: int) -> Iterator[tuple[Entrant, int]]:
@@ -136,55 +138,55 @@ class Conductor:
     def _start(self) -> list[str]:
         """Start all transports at once; returns those that can take part, mlt first."""
         candidates = [OURS]
-        for peer in self._options.peers:
-            kind = transport_class(peer)
+        for transport in self._options.transports:
+            kind = transport_class(transport)
             if self._options.pattern not in kind.patterns:
-                self._skip(peer, f"{peer} does not know the pattern {self._options.pattern}")
+                self._skip(transport, f"{transport} does not know the pattern {self._options.pattern}")
             elif self._options.ranks > kind.max_ranks:
-                self._skip(peer, f"{peer} is for {kind.max_ranks} ranks, not {self._options.ranks}")
+                self._skip(transport, f"{transport} is for {kind.max_ranks} ranks, not {self._options.ranks}")
             else:
-                candidates.append(peer)
-        for peer in candidates:
+                candidates.append(transport)
+        for transport in candidates:
             for agents in self._all:
-                agents.start(peer)
-        return [peer for peer in candidates if self._is_ready(peer)]
+                agents.start(transport)
+        return [transport for transport in candidates if self._is_ready(transport)]
 
-    def _is_ready(self, peer: str) -> bool:
-        answers = self._expect(peer, "ready", START_SECONDS, or_missing=True)
+    def _is_ready(self, transport: str) -> bool:
+        answers = self._expect(transport, "ready", START_SECONDS, or_missing=True)
         missing = [answer["text"] for answer in answers.values() if answer["kind"] == "missing"]
         if missing:
-            self._skip(peer, str(missing[0]))
+            self._skip(transport, str(missing[0]))
         return not missing
 
-    def _skip(self, peer: str, why: str) -> None:
-        if not self._options.is_optional(peer):
-            raise TransportMissingError(f"{peer} cannot be compared with: {why}")
-        self.skipped.append(Skipped(peer, why))
+    def _skip(self, transport: str, why: str) -> None:
+        if not self._options.is_optional(transport):
+            raise TransportMissingError(f"{transport} cannot be compared with: {why}")
+        self.skipped.append(Skipped(transport, why))
 
-    def _open(self, peer: str) -> None:
-        self._tell(peer, {"do": "announce"})
-        announced = self._expect(peer, "announce", START_SECONDS)
+    def _open(self, transport: str) -> None:
+        self._tell(transport, {"do": "announce"})
+        announced = self._expect(transport, "announce", START_SECONDS)
         self._networks = {rank: str(answer["network"]) for rank, answer in announced.items()}
         table = [[announced[rank]["host"], announced[rank]["port"]] for rank in sorted(announced)]
-        self._tell(peer, {"do": "open", "table": table})
-        self._expect(peer, "open", max(START_SECONDS, self._options.timeout))
+        self._tell(transport, {"do": "open", "table": table})
+        self._expect(transport, "open", max(START_SECONDS, self._options.timeout))
 
     def _prepare(self, entrant: Entrant, measurement: Measurement, is_first: bool) -> float:
         """Allocate its buffers, dropping those of another size, and verify one round; returns the seconds this took."""
-        self._tell(entrant.peer, {"do": "case", "id": entrant.id, "first": is_first, **as_message(entrant.case)})
-        self._expect(entrant.peer, "case", self._options.timeout)
+        self._tell(entrant.transport, {"do": "case", "id": entrant.id, "first": is_first, **as_message(entrant.case)})
+        self._expect(entrant.transport, "case", self._options.timeout)
         began = time.monotonic()
-        self._tell(entrant.peer, {"do": "verify", "id": entrant.id})
-        answers = self._expect(entrant.peer, "verify", self._options.timeout)
+        self._tell(entrant.transport, {"do": "verify", "id": entrant.id})
+        answers = self._expect(entrant.transport, "verify", self._options.timeout)
         measurement.verified_missing = max(float(answer["missing"]) for answer in answers.values())
         return time.monotonic() - began
 
     def _turn(self, entrant: Entrant, rounds: int, measurement: Measurement, usual: float) -> None:
-        self._tell(entrant.peer, {"do": "turn", "id": entrant.id, "rounds": rounds})
+        self._tell(entrant.transport, {"do": "turn", "id": entrant.id, "rounds": rounds})
         pace = entrant.case.port_bytes * 8 / self._options.rate if self._options.rate is not None else 0.0
         # Agents time out by themselves if a round hangs; this covers agents that cannot even do that.
         patience = self._options.timeout + 10 * rounds * max(usual, pace)
-        answers = self._expect(entrant.peer, "turn", patience)
+        answers = self._expect(entrant.transport, "turn", patience)
         measurement.seconds += answers[0]["seconds"]
         measurement.elapsed_seconds += answers[0]["elapsed"]
         measurement.arrived += answers[0]["arrived"]
@@ -197,11 +199,11 @@ class Conductor:
                 measurement.counters[name] = measurement.counters.get(name, 0) + value
         measurement.retransmitted += sum(again.values())
 
-    def _tell(self, peer: str, message: Message) -> None:
+    def _tell(self, transport: str, message: Message) -> None:
         for rank, agents in self._agents.items():
-            agents.send(rank, peer, message)
+            agents.send(rank, transport, message)
 
-    def _expect(self, peer: str, kind: str, seconds: float, *, or_missing: bool = False) -> dict[int, Message]:
+    def _expect(self, transport: str, kind: str, seconds: float, *, or_missing: bool = False) -> dict[int, Message]:
         """One reply of every rank. Start-up messages of other transports are kept for their turn."""
         deadline = time.monotonic() + seconds
         answers: dict[int, Message] = {}
@@ -212,13 +214,13 @@ class Conductor:
             except queue.Empty:
                 silent = [rank for rank in sorted(self._agents) if rank not in answers]
                 raise PerfError(
-                    f"{peer}: rank {', '.join(map(str, silent))} did not reply within {seconds:.0f} s ({kind}); "
+                    f"{transport}: rank {', '.join(map(str, silent))} did not reply within {seconds:.0f} s ({kind}); "
                     "check the network and firewalls, or raise --timeout"
                 ) from None
             found = event.message.get("kind")
             if found in ("error", "died"):
                 raise self._failure(event)
-            if event.peer != peer:
+            if event.transport != transport:
                 kept.append(event)
             elif found == "missing" and or_missing:
                 answers = dict.fromkeys(self._agents, event.message)
@@ -239,7 +241,11 @@ class Conductor:
                 break
         signs = [event for event in events if event.message.get("kind") in ("error", "died")]
         culprit = min(signs, key=_weight)
-        name = f"{culprit.peer}: " if culprit.peer and not culprit.message["text"].startswith(culprit.peer) else ""
+        name = (
+            f"{culprit.transport}: "
+            if culprit.transport and not culprit.message["text"].startswith(culprit.transport)
+            else ""
+        )
         return PerfError(f"{name}{culprit.message['text']}", peer=culprit.rank)
 
 

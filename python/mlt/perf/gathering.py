@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mlt._shared.json_lines import quoted
-from mlt._shared.link import GoneError, Link, StrangerError
+from mlt._shared.link import Link, LinkClosedError, LinkError
 from mlt.job import secret as secret_module
 from mlt.job.address import resolve_master
 from mlt.job.configuration import JobConfig
@@ -134,7 +134,7 @@ class Gathering:
                 )
             if caller.received:
                 raise PerfError("it sent its rank twice")
-        except (PerfError, StrangerError) as error:
+        except (PerfError, LinkError) as error:
             self._refuse(link, caller.prover, f"{name}: {error}")
             return
         member = Member(link, caller.prover, host, name)
@@ -147,9 +147,9 @@ class Gathering:
             if member.link.receive_ready(limit=MAX_HELLO_BYTES) is None:
                 return
             why = "it sent its rank twice"
-        except GoneError:
+        except LinkClosedError:
             why = ""
-        except StrangerError as error:
+        except LinkError as error:
             why = str(error)
         del self.members[member.host.rank]
         self._selector.unregister(member.link)

@@ -18,7 +18,7 @@ from mlt.options.faults import Faults
 from mlt.perf.problem import BadOptionError
 
 PATTERNS = ("p2p", "incast", "alltoall", "allreduce")
-PEERS = ("tcp", "gloo", "mpi", "mpi-shm", "raw-udp")
+TRANSPORTS = ("tcp", "gloo", "mpi", "mpi-shm", "raw-udp")
 ALL = "all"
 OURS = "mlt"
 STOPS = ("patient", "eager")
@@ -82,8 +82,8 @@ class Options:
         _choice("stop", self.stop, STOPS)
         _choice("tags", self.tags, TAGS)
         _choice("datapath", self.datapath, DATAPATHS)
-        for peer in self.compare:
-            _choice("compare", peer, (*PEERS, ALL))
+        for transport in self.compare:
+            _choice("compare", transport, (*TRANSPORTS, ALL))
         self._check_algorithms()
         self._check_numbers()
         self._check_sizes()
@@ -156,13 +156,13 @@ class Options:
         return given if self.datapath == DATAPATHS[0] else {**given, "datapath": self.datapath}
 
     @property
-    def peers(self) -> tuple[str, ...]:
-        """The other transports to run, each once, in the order of PEERS."""
-        return tuple(peer for peer in PEERS if peer in self.compare or ALL in self.compare)
+    def transports(self) -> tuple[str, ...]:
+        """The other transports to run, each once, in the order of TRANSPORTS."""
+        return tuple(transport for transport in TRANSPORTS if transport in self.compare or ALL in self.compare)
 
-    def is_optional(self, peer: str) -> bool:
-        """Whether the run continues without ``peer``: it was not requested by name."""
-        return peer not in self.compare
+    def is_optional(self, transport: str) -> bool:
+        """Whether the run continues without ``transport``: it was not requested by name."""
+        return transport not in self.compare
 
     def rounds_of(self, size: int) -> int:
         """Timed rounds of one transport at one size."""
@@ -171,8 +171,8 @@ class Options:
     @property
     def longest_seconds(self) -> float:
         """Max duration of a run with these options on a network that carries ``MIN_RATE``."""
-        entrants = len(self.loss_bounds) * len(self.algorithms) + len(self.peers)
-        seconds = START_SECONDS * 3 * (1 + len(self.peers))
+        entrants = len(self.loss_bounds) * len(self.algorithms) + len(self.transports)
+        seconds = START_SECONDS * 3 * (1 + len(self.transports))
         for size in self.sizes:
             pace = size * self.ranks * 8 / (self.rate or MIN_RATE)
             rounds = (self.rounds_of(size) + self.turns) * (1.0 + 2 * pace)

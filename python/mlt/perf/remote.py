@@ -20,7 +20,7 @@ from typing import Any
 
 from mlt import __version__
 from mlt._shared.json_lines import MAX_QUOTED, object_of, quoted
-from mlt._shared.link import GoneError, Link, Message, SilenceError, StrangerError
+from mlt._shared.link import Link, LinkClosedError, LinkError, LinkTimeoutError, Message
 from mlt.errors import ConfigError
 from mlt.job import handshake_client
 from mlt.job.secret import VARIABLE, JobSecret, Prover, require
@@ -31,7 +31,7 @@ from mlt.perf.problem import BadOptionError, PerfError
 from mlt.perf.transports import Place
 
 # Version of the lines between hosts; incremented when one changes its meaning.
-PROTOCOL = 3
+PROTOCOL = 4
 SERVICE = "perf"
 MAX_HELLO_BYTES = 64 << 10
 HELLO_SECONDS = 20.0
@@ -72,14 +72,16 @@ def hello(**content: Any) -> Message:
 
 
 def handshake(link: Link, secret: JobSecret | None, who: str, seconds: float = HELLO_SECONDS) -> Prover:
-    """Prove the secret to the listening side, and have it prove the same. Raises PerfError; GoneError if it closed the
-    connection; StrangerError if it is not mlt perf."""
+    """Prove the secret to the listening side, and have it prove the same.
+
+    Raises PerfError; LinkClosedError if it closed the connection; LinkError if it is not mlt perf.
+    """
 
     def hear() -> Message:
         try:
             return link.receive(timeout=seconds, limit=MAX_HELLO_BYTES)
-        except GoneError as error:
-            raise GoneError(f"{who} sent nothing: {error}; check that mlt perf listens there") from None
+        except LinkClosedError as error:
+            raise LinkClosedError(f"{who} sent nothing: {error}; check that mlt perf listens there") from None
 
     try:
         return handshake_client.handshake(SERVICE, PROTOCOL, secret, link.send, hear)
@@ -91,32 +93,32 @@ def handshake(link: Link, secret: JobSecret | None, who: str, seconds: float = H
                 "hosts"
             ) from None
         check_versions(error.message or {}, who)
-    raise StrangerError(f"{who} is not mlt perf")
+    raise LinkError(f"{who} is not mlt perf")
 
 
 def say_proved(link: Link, prover: Prover, message: Message) -> None:
-    """One line of the start, with its proof. Raises GoneError."""
+    """One line of the start, with its proof. Raises LinkClosedError."""
     link.send(handshake_client.proved(prover, message), timeout=SEND_SECONDS)
 
 
 def read_proved(link: Link, prover: Prover, who: str, seconds: float = HELLO_SECONDS) -> Message:
-    """The listening side's reply to a hello. Raises PerfError; StrangerError for a reply without a valid proof."""
+    """The listening side's reply to a hello. Raises PerfError; LinkError for a reply without a valid proof."""
     try:
         message = link.receive(timeout=seconds, limit=MAX_HELLO_BYTES)
-    except GoneError as error:
-        raise GoneError(f"{who} sent nothing: {error}; check that mlt perf listens there") from None
+    except LinkClosedError as error:
+        raise LinkClosedError(f"{who} sent nothing: {error}; check that mlt perf listens there") from None
     content = message.get("content")
     if not isinstance(content, str) or not prover.check(message.get("proof"), content):
-        raise StrangerError(f"{who} sent a reply without a proof of the job's secret")
+        raise LinkError(f"{who} sent a reply without a proof of the job's secret")
     return read_hello(content, who)
 
 
 def read_hello(content: str, who: str) -> Message:
-    """The hello or rejection in ``content``, validated. Raises PerfError; StrangerError if it is neither."""
+    """The hello or rejection in ``content``, validated. Raises PerfError; LinkError if it is neither."""
     try:
         message = object_of(content)
     except ValueError:
-        raise StrangerError(f"{who} sent no JSON object") from None
+        raise LinkError(f"{who} sent no JSON object") from None
     if "refused" in message:
         raise PerfError(f"{who} refused: {quoted(message['refused'], MAX_REASON)}")
     check_versions(message, who)
@@ -124,15 +126,15 @@ def read_hello(content: str, who: str) -> Message:
 
 
 def check_versions(message: Message, who: str) -> None:
-    """Raise PerfError if ``message`` is of another version; StrangerError if it is not from mlt perf."""
+    """Raise PerfError if ``message`` is of another version; LinkError if it is not from mlt perf."""
     version, protocol = message.get("version"), message.get("mlt_perf")
     if "mlt_doctor" in message:
-        raise StrangerError(
+        raise LinkError(
             f"{who} is mlt doctor, not mlt perf: they have the same --port by default; start 'mlt perf --serve' for "
             "'mlt perf HOST', 'mlt doctor --serve' for 'mlt doctor HOST', and both with a --port each"
         )
     if protocol is None and "refused" not in message:  # versions before 3 refused unknown ones
-        raise StrangerError(f"{who} is not mlt perf")
+        raise LinkError(f"{who} is not mlt perf")
     if protocol != PROTOCOL or version != __version__:
         release = f" mlt {quoted(version)}" if version is not None else " another mlt release"
         raise PerfError(
@@ -200,11 +202,11 @@ class RemoteAgents(Agents):
         threading.Thread(target=self._read, name=f"mlt-perf-rank-{host.rank}", daemon=True).start()
         threading.Thread(target=self._stay_alive, name=f"mlt-perf-alive-{host.rank}", daemon=True).start()
 
-    def start(self, peer: str) -> None:
-        self._tell({"do": "start", "peer": peer})
+    def start(self, transport: str) -> None:
+        self._tell({"do": "start", "transport": transport})
 
-    def send(self, rank: int, peer: str, message: Message) -> None:
-        self._tell({"do": "tell", "rank": rank, "peer": peer, "message": message})
+    def send(self, rank: int, transport: str, message: Message) -> None:
+        self._tell({"do": "tell", "rank": rank, "transport": transport, "message": message})
 
     def end(self, error: str | None) -> None:
         """Have the other host end its agents, and itself with ``error`` if there is one."""
@@ -222,15 +224,15 @@ class RemoteAgents(Agents):
 
     def _tell(self, message: Message) -> None:
         # The reading thread reports a host that has disconnected.
-        with contextlib.suppress(GoneError):
+        with contextlib.suppress(LinkClosedError):
             self._link.send(message)
 
     def _read(self) -> None:
         try:
             while True:
                 raw = self._link.receive()
-                self._events.put(Event(int(raw["rank"]), str(raw["peer"]), dict(raw["message"])))
-        except (StrangerError, KeyError, TypeError, ValueError, OverflowError) as error:
+                self._events.put(Event(int(raw["rank"]), str(raw["transport"]), dict(raw["message"])))
+        except (LinkError, KeyError, TypeError, ValueError, OverflowError) as error:
             text = str(error)
         if not self._closing:
             lost = f"{self._host} was lost: {text}"
@@ -301,7 +303,7 @@ def follow(link: Link, follower: Follower) -> None:
                 )
             _obey(agents, message, follower, started)
     except (BadOptionError, ConfigError) as error:
-        link.send_last({"rank": place.rank, "peer": "", "message": {"kind": "error", "text": str(error)}})
+        link.send_last({"rank": place.rank, "transport": "", "message": {"kind": "error", "text": str(error)}})
         raise
     finally:
         agents.close()
@@ -314,9 +316,9 @@ def _next(link: Link, rank: int) -> Message:
     """The next message of the coordinating host."""
     try:
         return link.receive(timeout=SILENCE_SECONDS, limit=MAX_HELLO_BYTES)
-    except GoneError:
+    except LinkClosedError:
         raise PerfError(f"rank {rank}: lost the connection to the leading host; this host's ranks were ended") from None
-    except SilenceError:
+    except LinkTimeoutError:
         raise PerfError(
             f"rank {rank}: the leading host has been silent for {SILENCE_SECONDS:g} s; this host's ranks were ended"
         ) from None
@@ -325,16 +327,16 @@ def _next(link: Link, rank: int) -> Message:
 def _obey(agents: LocalAgents, message: Message, follower: Follower, started: set[str]) -> None:
     try:
         if message["do"] == "start":
-            peer = message["peer"]
-            if peer not in (OURS, *follower.options.peers) or peer in started:
-                raise BadOptionError(f"transport {quoted(peer)}: not one of the run's options, or started already")
-            started.add(peer)
-            agents.start(peer)
+            transport = message["transport"]
+            if transport not in (OURS, *follower.options.transports) or transport in started:
+                raise BadOptionError(f"transport {quoted(transport)}: not one of the run's options, or started already")
+            started.add(transport)
+            agents.start(transport)
         elif message["do"] == "tell":
             told = dict(message["message"])
             if told.get("do") == "open":
                 told["table"] = follower.table(told.get("table"))
-            agents.send(int(message["rank"]), str(message["peer"]), told)
+            agents.send(int(message["rank"]), str(message["transport"]), told)
         elif message["do"] != "alive":
             raise ValueError(message["do"])
     except (BadOptionError, ConfigError):
@@ -348,9 +350,9 @@ _OVER = Event(-1, "", {})
 
 
 def _pump(events: Events, link: Link) -> None:
-    with contextlib.suppress(GoneError):
+    with contextlib.suppress(LinkClosedError):
         while (event := events.get()) is not _OVER:
-            link.send({"rank": event.rank, "peer": event.peer, "message": event.message})
+            link.send({"rank": event.rank, "transport": event.transport, "message": event.message})
 
 
 def as_dict(host: Host) -> Message:

@@ -74,7 +74,7 @@ def label(measurement: Measurement) -> str:
 def _row(measurement: Measurement) -> dict[str, Any]:
     summary = summarise(measurement.seconds)
     return {
-        "peer": measurement.peer,
+        "transport": measurement.transport,
         "label": measurement.label,
         "pattern": measurement.case.pattern,
         "bytes": measurement.case.bytes,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from mlt._shared import variables
 from mlt._shared.json_lines import quoted
-from mlt._shared.link import GoneError, Link, Message, StrangerError
+from mlt._shared.link import Link, LinkClosedError, LinkError, Message
 from mlt._shared.name_lookup import look_up
 from mlt._shared.os_errors import cause_of
 from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, port_beside
@@ -189,7 +189,7 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
                 with _turning_away(handshakes, waiting):
                     follow(link, follower)
                 say(f"mlt perf: a run with {address} is done")
-            except StrangerError as error:
+            except LinkError as error:
                 refuse(link, caller.prover, cause_of(error))
                 handshakes.count("refusals")
                 say(f"mlt perf: rejected: {error}")
@@ -311,7 +311,7 @@ def _lead_job(options: Options, config: JobConfig, own: Host, port: int, observe
                 agreed = hello(host=as_dict(own), options=options.as_dict(), job=job)
                 try:
                     say_proved(member.link, member.prover, agreed)
-                except GoneError as error:
+                except LinkClosedError as error:
                     raise PerfError(f"{member.host} was lost: {error}", peer=member.host.rank) from None
         except BaseException as error:
             for member in members.values():
@@ -380,7 +380,7 @@ def _join(config: JobConfig, own: Host, port: int, options: Options) -> tuple[Li
             prover = handshake(link, config.secret, who)
             say_proved(link, prover, hello(host=as_dict(own)))
             return link, read_proved(link, prover, who, options.timeout + HELLO_SECONDS)
-        except (GoneError, OSError) as error:
+        except (LinkClosedError, OSError) as error:
             link.close()
             if time.monotonic() >= deadline:
                 raise PerfError(f"rank {config.rank}: {cause_of(error)}") from None

@@ -21,7 +21,7 @@ from checks import assert_names, names
 import mlt
 from mlt import _core
 from mlt._shared.addresses import parse_target
-from mlt._shared.link import StrangerError
+from mlt._shared.link import LinkError
 from mlt.diagnosis import allowance, messages, responder, session
 from mlt.diagnosis.command import Settings, examine_host
 from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, MAX_DATAGRAM, Port
@@ -171,12 +171,12 @@ def test_responder__rejects_unknown_clients_and_continues(said: bytes) -> None:
     thread = threading.Thread(target=lambda: visits.extend(one.serve_one(20) for _ in range(1 + asks)))
     thread.start()
     with (
-        socket.create_connection(("127.0.0.1", one.port), timeout=10) as stranger,
+        socket.create_connection(("127.0.0.1", one.port), timeout=10) as client,
         contextlib.suppress(ConnectionError),
     ):
-        stranger.sendall(said)
-        stranger.shutdown(socket.SHUT_WR)
-        while stranger.recv(4_096):
+        client.sendall(said)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(4_096):
             pass
     with session.Session(session.connect("127.0.0.1", one.port, None), DEFAULT) as caller:
         caller.bye(3)
@@ -221,7 +221,7 @@ def test_responder__rejects_malformed_requests(question: dict[str, Any], cause: 
         if cause is None:
             assert caller._ask(**question) == {"received": 0, "classes": {}}
         else:
-            with pytest.raises(StrangerError, match=cause):
+            with pytest.raises(LinkError, match=cause):
                 caller._ask(**question)
         caller.bye(0)
 
@@ -265,13 +265,13 @@ def test_responder__repeats_little_of_what_a_caller_sent() -> None:
     one = Responder(0, DEFAULT, addresses=["127.0.0.1"], say=said.append)
     thread = threading.Thread(target=lambda: [one.serve_one(20) for _ in range(2)])
     thread.start()
-    with socket.create_connection(("127.0.0.1", one.port), timeout=10) as stranger:
-        stranger.sendall(json.dumps({"mlt_doctor": "7" * 3_000, "package": "x" * 3_000}).encode() + b"\n")
-        while stranger.recv(4_096):
+    with socket.create_connection(("127.0.0.1", one.port), timeout=10) as client:
+        client.sendall(json.dumps({"mlt_doctor": "7" * 3_000, "package": "x" * 3_000}).encode() + b"\n")
+        while client.recv(4_096):
             pass
     with session.Session(session.connect("127.0.0.1", one.port, None), DEFAULT) as caller:
         for question in ({"do": "x" * 5_000, "test": 1}, {"do": "send", "test": 1, "count": "x" * 5_000}):
-            with pytest.raises(StrangerError) as refused:
+            with pytest.raises(LinkError) as refused:
                 caller._ask(**question)
             assert len(str(refused.value)) < 150
         caller.bye(0)
@@ -299,11 +299,11 @@ def test_doctor_and_perf__name_each_other() -> None:
 def test_responder__ignores_datagrams_of_unknown_senders() -> None:
     with serving() as (port, _), session.Session(session.connect("127.0.0.1", port, None), DEFAULT) as caller:
         caller._ask(do="expect", test=9)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             for token in (0, caller.there.token ^ 1):
-                stranger.sendto(HEADER.pack(MAGIC, COUNT, token, 9, 0), ("127.0.0.1", caller.there.port))
-            stranger.sendto(b"", ("127.0.0.1", caller.there.port))
-            stranger.sendto(b"short", ("127.0.0.1", caller.there.port))
+                client.sendto(HEADER.pack(MAGIC, COUNT, token, 9, 0), ("127.0.0.1", caller.there.port))
+            client.sendto(b"", ("127.0.0.1", caller.there.port))
+            client.sendto(b"short", ("127.0.0.1", caller.there.port))
         assert caller._tally(9, 1, 0.3).received == 0
         caller.bye(0)
 
@@ -383,10 +383,10 @@ def test_serve__an_unknown_client_cannot_forge_a_line() -> None:
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         process.stderr.readline()
-        with socket.create_connection(("127.0.0.1", 29_616), timeout=10) as stranger:
+        with socket.create_connection(("127.0.0.1", 29_616), timeout=10) as client:
             release = "9\x1b[2J\nmlt doctor: 192.0.2.1 found no problem"
-            stranger.sendall(json.dumps({"mlt_doctor": 7, "package": release}).encode() + b"\n")
-            while stranger.recv(4_096):
+            client.sendall(json.dumps({"mlt_doctor": 7, "package": release}).encode() + b"\n")
+            while client.recv(4_096):
                 pass
         said = [process.stderr.readline() for _ in range(2)]
         process.terminate()
@@ -445,7 +445,7 @@ def test_read_hello__checks_every_field() -> None:
         ("port", 0), ("mtu", "large"), ("data_dscp", [64]), ("data_dscp", []), ("control_dscp", -1), ("token", 1 << 64),
         ("buffer", None), ("protocol", "two"),
     ):  # fmt: skip
-        with pytest.raises(StrangerError, match="greeting"):
+        with pytest.raises(LinkError, match="greeting"):
             read_hello({**good, field: bad})
 
 
@@ -479,10 +479,10 @@ def test_responder__sends_one_caller_so_much_and_no_more() -> None:
                 asked = {"do": "send", "count": count, "size": size, "class": 0, "interval": 0.0}
                 answered.append(int(str(caller._ask(**asked, test=test)["count"])))
 
-        with pytest.raises(StrangerError, match=names("64 MiB", "256 MiB")):
+        with pytest.raises(LinkError, match=names("64 MiB", "256 MiB")):
             ask_on()
         assert most <= len(answered) < 4 * most
-        with pytest.raises(StrangerError, match="try again"):  # an echo without an answer is no loss
+        with pytest.raises(LinkError, match="try again"):  # an echo without an answer is no loss
             caller._tally(1, 0, 0)
         caller.bye(0)
 

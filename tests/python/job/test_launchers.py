@@ -6,7 +6,7 @@ import pytest
 from checks import names
 
 from mlt.errors import ConfigError
-from mlt.job.launchers import Place, first_host, place
+from mlt.job.launchers import JobPosition, first_host, position
 
 SLURM = {
     "SLURM_PROCID": "5",
@@ -37,51 +37,55 @@ OPEN_MPI = {
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, Place(rank=0, world_size=1, local_rank=0, local_size=1)),
+        ({}, JobPosition(rank=0, world_size=1, local_rank=0, local_size=1)),
         (
             {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
-            Place(rank=3, world_size=4, local_rank=1, local_size=2),
+            JobPosition(rank=3, world_size=4, local_rank=1, local_size=2),
         ),
-        ({"RANK": "3", "WORLD_SIZE": "4"}, Place(rank=3, world_size=4)),
-        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, Place(rank=1, world_size=2)),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, JobPosition(rank=3, world_size=4)),
+        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, JobPosition(rank=1, world_size=2)),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
-            Place(rank=1, world_size=2, local_rank=0),
+            JobPosition(rank=1, world_size=2, local_rank=0),
         ),
-        (SLURM, Place(rank=5, world_size=8, local_rank=1, master_addr="gpu07", rendezvous_port=25_092)),
+        (SLURM, JobPosition(rank=5, world_size=8, local_rank=1, master_addr="gpu07", rendezvous_port=25_092)),
         (
             SLURM | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
-            Place(rank=5, world_size=8, local_rank=1),
+            JobPosition(rank=5, world_size=8, local_rank=1),
         ),
         (
             OPEN_MPI,
-            Place(rank=1, world_size=2, local_rank=1, local_size=2, master_addr="127.0.0.1", rendezvous_port=29_922),
+            JobPosition(
+                rank=1, world_size=2, local_rank=1, local_size=2, master_addr="127.0.0.1", rendezvous_port=29_922
+            ),
         ),
         # Two hosts: mpirun does not say which has rank 0.
-        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, Place(rank=1, world_size=2, local_rank=1, local_size=1)),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, JobPosition(rank=1, world_size=2, local_rank=1, local_size=1)),
         (
             BYTEPS,
-            Place(rank=3, world_size=4, local_rank=1, local_size=2, master_addr="10.0.0.9", rendezvous_port=10_000),
+            JobPosition(
+                rank=3, world_size=4, local_rank=1, local_size=2, master_addr="10.0.0.9", rendezvous_port=10_000
+            ),
         ),
         (
             {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "2", "MASTER_ADDR": "h"},
-            Place(rank=1, world_size=2, local_rank=0, local_size=1),
+            JobPosition(rank=1, world_size=2, local_rank=0, local_size=1),
         ),
         # The script of sbatch, outside srun.
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Place(rank=0, world_size=1, local_rank=0, local_size=1)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, JobPosition(rank=0, world_size=1, local_rank=0, local_size=1)),
     ],
 )
-def test_place__of_each_launcher(environ: dict[str, str], expected: Place) -> None:
-    assert place(environ) == expected
+def test_position__of_each_launcher(environ: dict[str, str], expected: JobPosition) -> None:
+    assert position(environ) == expected
 
 
-def test_place__torchrun_goes_before_slurm() -> None:
-    assert place(SLURM | {"RANK": "0", "WORLD_SIZE": "2"}).world_size == 2
+def test_position__torchrun_goes_before_slurm() -> None:
+    assert position(SLURM | {"RANK": "0", "WORLD_SIZE": "2"}).world_size == 2
 
 
-def test_place__names_the_variable_that_is_no_number() -> None:
+def test_position__names_the_variable_that_is_no_number() -> None:
     with pytest.raises(ConfigError, match=names("OMPI_COMM_WORLD_RANK", "'first'")):
-        place({"OMPI_COMM_WORLD_RANK": "first", "OMPI_COMM_WORLD_SIZE": "2"})
+        position({"OMPI_COMM_WORLD_RANK": "first", "OMPI_COMM_WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from mlt.job.secret import JobSecret
 from mlt.options.qos import DscpMap
 
 TIMEOUT = 1.0
-SECRET = JobSecret("not known to strangers")
+SECRET = JobSecret("not known to other jobs")
 
 
 def config(rank: int, size: int, port: int, **changes: Any) -> JobConfig:
@@ -182,18 +182,18 @@ def test_meet__an_address_of_another_host_cannot_be_listened_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stranger", "cause"),
+    ("other", "cause"),
     [
         ({"job": "other"}, "rank 1 belongs to job 'other'"),
         ({"world_size": 3}, "3 workers and 0 services"),
         ({"services": 1}, "2 workers and 1 service"),
     ],
 )
-def test_meet__a_rank_of_another_job_is_rejected_and_the_right_one_served(stranger: dict[str, Any], cause: str) -> None:
+def test_meet__a_rank_of_another_job_is_rejected_and_the_right_one_served(other: dict[str, Any], cause: str) -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port), timeout=10)
     with takes(at_most=1.0):
-        (refused,) = Ranks(dataclasses.replace(config(1, 2, port), **stranger), timeout=10).join()
+        (refused,) = Ranks(dataclasses.replace(config(1, 2, port), **other), timeout=10).join()
     assert isinstance(refused, mlt.PeerMismatchError)
     assert cause in str(refused)
     (table,) = Ranks(config(1, 2, port), timeout=10).join()

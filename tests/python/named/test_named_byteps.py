@@ -67,8 +67,8 @@ def test_resume__keeps_the_place_where_the_workers_meet(monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     byteps.resume(num_workers=1, num_servers=0, global_rank=0)
     assert (byteps.rank(), byteps.size()) == (0, 1)
-    place = byteps.launchers.place(byteps.os.environ)
-    assert (place.rank, place.world_size) == (0, 1)
+    position = byteps.launchers.position(byteps.os.environ)
+    assert (position.rank, position.world_size) == (0, 1)
     found = {name: byteps.os.environ[name] for name in ("MASTER_ADDR", "MLT_RENDEZVOUS_PORT")}
     assert found == {"MASTER_ADDR": "192.0.2.7", "MLT_RENDEZVOUS_PORT": "10000"}
 

@@ -86,8 +86,8 @@ def test_local__all_compares_with_what_is_there_and_names_the_rest(tmp_path: Pat
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = read(out)
-    ran = {row["peer"] for row in found["results"]}
-    skipped = {one["peer"]: one["why"] for one in found["skipped"]}
+    ran = {row["transport"] for row in found["results"]}
+    skipped = {one["transport"]: one["why"] for one in found["skipped"]}
     assert {"mlt", "tcp", "gloo"} <= ran
     assert_names(skipped["raw-udp"], "raw-udp", "2 ranks", "3")
     assert ran | set(skipped) == {"mlt", "tcp", "gloo", "mpi", "mpi-shm", "raw-udp"}
@@ -120,7 +120,7 @@ def test_local__a_transport_that_is_not_installed_fails_by_name_only(tmp_path: P
 def test_local__a_rank_that_dies_is_named_and_nothing_is_left() -> None:
     with running("--local", "--size", "1MiB", "--rounds", "100000", "--compare", "tcp") as process:
         jobs = until(lambda: len(found := agents_of(process.pid)) == 4 and found)
-        victim = next(number for number, job in jobs.items() if (job["rank"], job["peer"]) == (1, "mlt"))
+        victim = next(number for number, job in jobs.items() if (job["rank"], job["transport"]) == (1, "mlt"))
         until(lambda: _cpu_ticks(victim) > 60)  # it is past its start
         os.kill(victim, signal.SIGKILL)
         _, error = process.communicate(timeout=30)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from perf_runs import perf
 
-from mlt.perf.options import PEERS, Options
+from mlt.perf.options import TRANSPORTS, Options
 from mlt.perf.problem import BadOptionError
 
 
@@ -55,7 +55,7 @@ def test_options__path_options_reach_the_context(given: dict[str, Any]) -> None:
 
 def test_options__all_is_optional_a_name_is_not() -> None:
     options = Options(compare=("all", "gloo"))
-    assert options.peers == PEERS
+    assert options.transports == TRANSPORTS
     assert options.is_optional("mpi")
     assert not options.is_optional("gloo")
 

@@ -78,7 +78,7 @@ def test_write_json__can_be_read_back(tmp_path: Path) -> None:
     report.write_json(result(measurement()), path)
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["schema"] == report.SCHEMA
-    assert found["skipped"] == [{"peer": "mpi", "why": "not here"}]
+    assert found["skipped"] == [{"transport": "mpi", "why": "not here"}]
     (row,) = found["results"]
     assert row["seconds"]["p99"] == pytest.approx(0.03)
     assert row["seconds"]["p99.9"] is None

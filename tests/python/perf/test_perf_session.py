@@ -18,7 +18,7 @@ from perf_runs import agents_of, perf, read, running
 
 from mlt import __version__
 from mlt._shared.json_lines import object_of
-from mlt._shared.link import GoneError, Link, Message
+from mlt._shared.link import Link, LinkClosedError, Message
 from mlt._shared.ports import free_port
 from mlt.errors import ConfigError, MltError
 from mlt.job import interfaces
@@ -93,7 +93,7 @@ def test_serve__one_client_after_another(tmp_path: Path) -> None:
             found = read(out)
             assert found["mode"] == "server and client"
             assert [host["rank"] for host in found["hosts"]] == [0, 1]
-            assert [(row["peer"], row["bytes"]) for row in found["results"]] == [
+            assert [(row["transport"], row["bytes"]) for row in found["results"]] == [
                 (peer, size) for peer in ("mlt", "tcp", "raw-udp")
             ]
         assert process.poll() is None
@@ -348,7 +348,7 @@ def rank_1(at: int) -> threading.Thread:
     def come() -> None:
         link, prover = proved_link(socket.create_connection(("127.0.0.1", at), timeout=10))
         link.send(proved(prover, hello(host=HOST)))
-        with contextlib.suppress(GoneError):
+        with contextlib.suppress(LinkClosedError):
             link.receive(timeout=20)
 
     thread = threading.Thread(target=come)
@@ -443,7 +443,7 @@ def test_gathering__a_client_without_the_secret_is_counted_and_shown() -> None:
 )
 def test_read_host__impossible_values_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(PerfError, match="rank and address"):
-        read_host(hello(host=HOST | wrong), "a stranger")
+        read_host(hello(host=HOST | wrong), "a client")
 
 
 def test_job__a_rank_that_left_may_come_again() -> None:
@@ -576,10 +576,10 @@ def test_follower__in_a_job_without_a_secret_sends_to_loopback_only() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"do": "start", "peer": "tcp"},
-        {"do": "start", "peer": "os"},
-        {"do": "start", "peer": ["mlt"]},
-        {"do": "tell", "rank": 1, "peer": "mlt", "message": {"do": "open", "table": [["::", 1]]}},
+        {"do": "start", "transport": "tcp"},
+        {"do": "start", "transport": "os"},
+        {"do": "start", "transport": ["mlt"]},
+        {"do": "tell", "rank": 1, "transport": "mlt", "message": {"do": "open", "table": [["::", 1]]}},
         {"do": "x" * 5_000},
         {},
     ],
@@ -599,7 +599,7 @@ def test_follow__an_unagreed_message_ends_it_and_the_leader_gets_the_reason(
 
 def test_follow__takes_no_line_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     link, thread, ends = following(monkeypatch, 10.0)
-    with contextlib.suppress(GoneError):
+    with contextlib.suppress(LinkClosedError):
         link.send({"do": "x" * (1 << 20)}, timeout=5)
     thread.join(10)
     link.close()
@@ -612,7 +612,7 @@ def test_follow__takes_no_longer_than_its_options_can(monkeypatch: pytest.Monkey
     link, thread, ends = following(monkeypatch, 10.0)
 
     def ended() -> bool:
-        with contextlib.suppress(GoneError):
+        with contextlib.suppress(LinkClosedError):
             link.send({"do": "alive"})
         return bool(ends) or not thread.is_alive()
 
@@ -693,10 +693,10 @@ def test_serve__floods_no_third_host_and_holds_to_the_agreed_options(size: int) 
         link, prover = proved_link(stack.enter_context(socket.create_connection(("127.0.0.1", int(port)))))
         link.send(proved(prover, hello(host=HOST, options=options, job="x")))
         remote.read_proved(link, prover, "the server")
-        link.send({"do": "start", "peer": "raw-udp"})
+        link.send({"do": "start", "transport": "raw-udp"})
 
         def told(message: Message) -> Message:
-            link.send({"do": "tell", "rank": 0, "peer": "raw-udp", "message": message})
+            link.send({"do": "tell", "rank": 0, "transport": "raw-udp", "message": message})
             return dict(link.receive(timeout=20)["message"])
 
         assert link.receive(timeout=20)["message"]["kind"] == "ready"
@@ -709,7 +709,7 @@ def test_serve__floods_no_third_host_and_holds_to_the_agreed_options(size: int) 
             assert_names(case["text"], f"{size} bytes", "loss bound 0.0", "options")
             return
         assert case["kind"] == "case"
-        link.send({"do": "tell", "rank": 0, "peer": "raw-udp", "message": {"do": "verify", "id": 0}})
+        link.send({"do": "tell", "rank": 0, "transport": "raw-udp", "message": {"do": "verify", "id": 0}})
         with pytest.raises(TimeoutError):
             victim.recv(65_536)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mlt._shared.link import EndlessLineError, GoneError, Link, SilenceError, StrangerError
+from mlt._shared.link import LineTooLongError, Link, LinkClosedError, LinkError, LinkTimeoutError
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_receive__a_message_must_be_whole_in_time(ends: tuple[Link, socket.socke
     thread.start()
     try:
         began = time.monotonic()
-        with pytest.raises(SilenceError, match=r"0\.4 s.*mlt perf"):
+        with pytest.raises(LinkTimeoutError, match=r"0\.4 s.*mlt perf"):
             link.receive(timeout=0.4)
         assert time.monotonic() - began < 5
     finally:
@@ -55,12 +55,12 @@ def test_receive__a_message_must_be_whole_in_time(ends: tuple[Link, socket.socke
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (b"GET / HTTP/1.1\r\n", StrangerError), (b"[1]\n", StrangerError), (b"[" * 100_000 + b"\n", StrangerError),
-        (b"x" * 101, EndlessLineError),
+        (b"GET / HTTP/1.1\r\n", LinkError), (b"[1]\n", LinkError), (b"[" * 100_000 + b"\n", LinkError),
+        (b"x" * 101, LineTooLongError),
     ],
 )  # fmt: skip
 def test_receive__unknown_senders_are_distinguished(
-    ends: tuple[Link, socket.socket], said: bytes, error: type[StrangerError]
+    ends: tuple[Link, socket.socket], said: bytes, error: type[LinkError]
 ) -> None:
     link, there = ends
     threading.Thread(target=there.sendall, args=(said,)).start()
@@ -71,24 +71,24 @@ def test_receive__unknown_senders_are_distinguished(
 def test_receive__an_end_is_named_and_wakes_waiting_threads(ends: tuple[Link, socket.socket]) -> None:
     link, there = ends
     threading.Timer(0.1, there.close).start()
-    with pytest.raises(GoneError):
+    with pytest.raises(LinkClosedError):
         link.receive(timeout=5)
-    with pytest.raises(GoneError):
+    with pytest.raises(LinkClosedError):
         link.send({"a": 1})
 
 
 def test_close__wakes_waiting_threads(ends: tuple[Link, socket.socket]) -> None:
     link, _ = ends
     threading.Timer(0.1, link.close).start()
-    with pytest.raises(GoneError):
+    with pytest.raises(LinkClosedError):
         link.receive(timeout=5)
-    with pytest.raises(GoneError):
+    with pytest.raises(LinkClosedError):
         link.receive(timeout=5)
 
 
 def test_send__a_peer_that_does_not_read_times_out(ends: tuple[Link, socket.socket]) -> None:
     link, _ = ends
-    with pytest.raises(GoneError, match="does not read"):
+    with pytest.raises(LinkClosedError, match="does not read"):
         link.send({"a": "x" * 10_000_000}, timeout=0.2)
 
 

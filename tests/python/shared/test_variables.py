@@ -41,8 +41,8 @@ def job(environ: Environ) -> object:
     return JobConfig.resolve(environ=full(environ, JOB))
 
 
-def place(others: Mapping[str, str]) -> Read:
-    return lambda environ: launchers.place(full(environ, others))
+def position(others: Mapping[str, str]) -> Read:
+    return lambda environ: launchers.position(full(environ, others))
 
 
 def byteps_job(environ: Environ) -> object:
@@ -106,8 +106,8 @@ SIZE = {"least": 1, "most": MAX_RANKS}
 FORMS: dict[str, Number | Time] = {
     "RANK": Number(job, most=MAX_RANKS),
     "WORLD_SIZE": Number(job, **SIZE),
-    "LOCAL_RANK": Number(place(JOB), most=MAX_RANKS),
-    "LOCAL_WORLD_SIZE": Number(place(JOB), **SIZE),
+    "LOCAL_RANK": Number(position(JOB), most=MAX_RANKS),
+    "LOCAL_WORLD_SIZE": Number(position(JOB), **SIZE),
     "MASTER_PORT": Number(job, **PORT),
     "MLT_RENDEZVOUS_PORT": Number(job, **PORT),
     "MLT_SERVICES": Number(job, most=MAX_RANKS),
@@ -117,22 +117,22 @@ FORMS: dict[str, Number | Time] = {
     **{variable: Number(context_options, least=1, most=most) for variable, most in limits.VARIABLES.values()},
     **{variable: Time(context_options) for variable in times.VARIABLES.values()},
     "MLT_CONNECT_TIMEOUT": Time(connect_seconds),
-    "HOROVOD_RANK": Number(place(HOROVOD), most=MAX_RANKS),
-    "HOROVOD_SIZE": Number(place(HOROVOD), **SIZE),
-    "HOROVOD_LOCAL_RANK": Number(place(HOROVOD), most=MAX_RANKS),
-    "HOROVOD_LOCAL_SIZE": Number(place(HOROVOD), **SIZE),
-    "OMPI_COMM_WORLD_RANK": Number(place(OPEN_MPI), most=MAX_RANKS),
-    "OMPI_COMM_WORLD_SIZE": Number(place(OPEN_MPI), **SIZE),
-    "OMPI_COMM_WORLD_LOCAL_RANK": Number(place(OPEN_MPI), most=MAX_RANKS),
-    "OMPI_COMM_WORLD_LOCAL_SIZE": Number(place(OPEN_MPI), **SIZE),
-    "SLURM_PROCID": Number(place(SLURM), most=MAX_RANKS),
-    "SLURM_STEP_NUM_TASKS": Number(place(SLURM), **SIZE),
-    "SLURM_LOCALID": Number(place(SLURM), most=MAX_RANKS),
-    "DMLC_WORKER_ID": Number(place(BYTEPS), most=MAX_RANKS),
-    "DMLC_NUM_WORKER": Number(place(BYTEPS), **SIZE),
-    "DMLC_PS_ROOT_PORT": Number(place(BYTEPS), **PORT),
-    "BYTEPS_LOCAL_RANK": Number(place(BYTEPS), most=MAX_RANKS),
-    "BYTEPS_LOCAL_SIZE": Number(place(BYTEPS), **SIZE),
+    "HOROVOD_RANK": Number(position(HOROVOD), most=MAX_RANKS),
+    "HOROVOD_SIZE": Number(position(HOROVOD), **SIZE),
+    "HOROVOD_LOCAL_RANK": Number(position(HOROVOD), most=MAX_RANKS),
+    "HOROVOD_LOCAL_SIZE": Number(position(HOROVOD), **SIZE),
+    "OMPI_COMM_WORLD_RANK": Number(position(OPEN_MPI), most=MAX_RANKS),
+    "OMPI_COMM_WORLD_SIZE": Number(position(OPEN_MPI), **SIZE),
+    "OMPI_COMM_WORLD_LOCAL_RANK": Number(position(OPEN_MPI), most=MAX_RANKS),
+    "OMPI_COMM_WORLD_LOCAL_SIZE": Number(position(OPEN_MPI), **SIZE),
+    "SLURM_PROCID": Number(position(SLURM), most=MAX_RANKS),
+    "SLURM_STEP_NUM_TASKS": Number(position(SLURM), **SIZE),
+    "SLURM_LOCALID": Number(position(SLURM), most=MAX_RANKS),
+    "DMLC_WORKER_ID": Number(position(BYTEPS), most=MAX_RANKS),
+    "DMLC_NUM_WORKER": Number(position(BYTEPS), **SIZE),
+    "DMLC_PS_ROOT_PORT": Number(position(BYTEPS), **PORT),
+    "BYTEPS_LOCAL_RANK": Number(position(BYTEPS), most=MAX_RANKS),
+    "BYTEPS_LOCAL_SIZE": Number(position(BYTEPS), **SIZE),
     "BYTEPS_ENABLE_ASYNC": Number(byteps_job, most=1),
     "HOROVOD_FUSION_THRESHOLD": Number(stall_settings),
     "HOROVOD_CACHE_CAPACITY": Number(stall_settings),

@@ -188,9 +188,9 @@ def test_junos__locks_rejections_and_unknown_hosts(tmp_path: Path) -> None:
     device = Junos()
     with netconf(device, SECRET, tmp_path) as (port, known):
         words = (QFX, "leaf1", "-t", "junos@qfx5120", "--ports", "2", "--inventory", inventory(tmp_path, port))
-        stranger = mlt("apply", *words, HOME=str(tmp_path))
-        assert stranger.returncode == 1
-        assert "the host key is not known" in stranger.stderr
+        other = mlt("apply", *words, HOME=str(tmp_path))
+        assert other.returncode == 1
+        assert "the host key is not known" in other.stderr
         words = (*words, "--known-hosts", known)
         device.lock = 99
         locked = mlt("apply", *words)

@@ -295,10 +295,10 @@ TEST_CASE("push_pull__only_the_service_of_a_partition_ends_it") {
   // Partition 0 of key 4 is of service rank 3.
   std::vector<std::vector<float>> tensors(3, std::vector<float>(5'000, 1.0F));
   for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, request_of(4, tensors[worker], 0.0));
-  for (const std::uint16_t stranger : {std::uint16_t{2}, std::uint16_t{4}}) {
-    job.say(stranger, 0, Refused{4, 0, "no"});
-    job.say(stranger, 0, Aborted{4, 0, 1});
-    job.say(stranger, 0, Registered{4, 0, true});
+  for (const std::uint16_t outsider : {std::uint16_t{2}, std::uint16_t{4}}) {
+    job.say(outsider, 0, Refused{4, 0, "no"});
+    job.say(outsider, 0, Aborted{4, 0, 1});
+    job.say(outsider, 0, Registered{4, 0, true});
   }
   for (std::uint16_t worker = 0; worker < 3; ++worker) {
     REQUIRE(job.run_until_done(worker, 1));

@@ -39,7 +39,7 @@ std::vector<std::byte> packet(std::uint64_t cookie, std::uint32_t segment) {
   return datagram;
 }
 
-constexpr std::uint64_t kStranger = 0xEEEE'0000;  // a guess, in rank 0's name
+constexpr std::uint64_t kGuessedCookie = 0xEEEE'0000;  // a guess, in rank 0's name
 
 enum class First { kNever, kWhileNoneIsUp, kWhileTheOldIsUp, kBeforeTheOldIsUp };
 
@@ -142,6 +142,6 @@ TEST_CASE("refused__the_only_packet_is_not_taken_for_lost_by_a_receive_that_shar
 }
 
 TEST_CASE("refused__a_datagram_with_a_guessed_cookie_delays_no_receive") {
-  CHECK(taken_for_lost_with(kStranger));
+  CHECK(taken_for_lost_with(kGuessedCookie));
   CHECK_FALSE(taken_for_lost_with(kNew));
 }

@@ -453,7 +453,7 @@ TEST_CASE("receive__smaller_than_its_send_fails_at_both_ends") {
   }));
 }
 
-TEST_CASE("handle__of_a_stranger_or_of_another_plugin_is_refused") {
+TEST_CASE("handle__of_another_program_or_plugin_is_rejected") {
   CHECK(run({{"MLT_CONNECT_TIMEOUT", "20s"}}, [] {
     Net net(MLT_NCCL_PLUGIN, 8);
     OK(net.init());
@@ -490,9 +490,9 @@ TEST_CASE("handle__of_a_stranger_or_of_another_plugin_is_refused") {
 }
 
 // More of them than the listener keeps: it is bounded, and its sender still gets in.
-TEST_CASE("strangers__that_connect_and_say_nothing_keep_no_sender_out") {
+TEST_CASE("clients__that_send_nothing_do_not_block_senders") {
   CHECK(run({{"MLT_CONNECT_TIMEOUT", "20s"}}, [] {
-    constexpr int kStrangers = 300;
+    constexpr int kClients = 300;
     Net net(MLT_NCCL_PLUGIN, 8);
     OK(net.init());
     Handle handle;
@@ -504,10 +504,10 @@ TEST_CASE("strangers__that_connect_and_say_nothing_keep_no_sender_out") {
     address.sin_family = AF_INET;
     address.sin_port = ::htons(known.control_port);
     address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
-    std::vector<int> strangers;
-    for (int i = 0; i < kStrangers; ++i) {
-      strangers.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      MUST(::connect(strangers.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    std::vector<int> clients;
+    for (int i = 0; i < kClients; ++i) {
+      clients.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      MUST(::connect(clients.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
     }
     const double start = now_seconds();
     while (sender == nullptr || receiver == nullptr) {
@@ -519,7 +519,7 @@ TEST_CASE("strangers__that_connect_and_say_nothing_keep_no_sender_out") {
     exchange(net, sender, receiver, 5, 1'000, 13);
     OK(net.close_send(sender));
     OK(net.close_receive(receiver));
-    for (const int stranger : strangers) ::close(stranger);
+    for (const int client : clients) ::close(client);
   }));
 }
 

@@ -209,7 +209,7 @@ TEST_CASE("send__messages_arrive_in_order_and_whole_whatever_their_size") {
   }
 }
 
-TEST_CASE("send__refuses_strangers_and_messages_that_are_too_large") {
+TEST_CASE("send__rejects_unconnected_ranks_and_too_large_messages") {
   Couple couple;
   CHECK(couple.zero.channel->send(0, kType, {}) == ControlSendStatus::kNotConnected);
   CHECK(couple.zero.channel->send(9, kType, {}) == ControlSendStatus::kNotConnected);

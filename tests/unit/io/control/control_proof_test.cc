@@ -293,7 +293,7 @@ TEST_CASE("closing__a_refused_client_that_does_not_end_is_cut_by_time") {
 }
 
 // The connecting side is up once it has sent confirm: a listener too busy to read it in time must not end that.
-TEST_CASE("handshake__who_answered_a_hello_waits_for_the_confirm_beyond_the_time_of_strangers") {
+TEST_CASE("handshake__waits_for_the_confirm_beyond_the_time_limit_of_clients") {
   Node zero(with_secret(0));
   RawClient client(zero, kSecret);
   REQUIRE(client.open());

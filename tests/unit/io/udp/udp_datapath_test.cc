@@ -253,9 +253,9 @@ TEST_CASE("send__without_offload_a_rest_that_is_refused_for_good_is_counted") {
 TEST_CASE("receive__empty_datagrams_and_system_errors_are_counted_and_survived") {
   const ScriptScope script;
   const auto datapath = open_udp();
-  const io::UniqueFd stranger(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const io::UniqueFd unrelated(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const io::SocketAddress to = datapath->local_address();
-  REQUIRE(::sendto(stranger.get(), nullptr, 0, 0, to.raw(), to.raw_size()) == 0);
+  REQUIRE(::sendto(unrelated.get(), nullptr, 0, 0, to.raw(), to.raw_size()) == 0);
   socket_script().recvmsg = {{EINTR}, {ECONNREFUSED}};
   CollectingSink sink;
   CHECK(datapath->receive(0, 8, sink) == 0);
@@ -268,9 +268,9 @@ TEST_CASE("receive__empty_datagrams_and_system_errors_are_counted_and_survived")
 
 TEST_CASE("receive__a_flood_of_empty_datagrams_costs_budget") {
   const auto datapath = open_udp();
-  const io::UniqueFd stranger(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const io::UniqueFd unrelated(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const io::SocketAddress to = datapath->local_address();
-  for (int i = 0; i < 10; ++i) REQUIRE(::sendto(stranger.get(), nullptr, 0, 0, to.raw(), to.raw_size()) == 0);
+  for (int i = 0; i < 10; ++i) REQUIRE(::sendto(unrelated.get(), nullptr, 0, 0, to.raw(), to.raw_size()) == 0);
   CollectingSink sink;
   CHECK(datapath->receive(0, 4, sink) == 0);
   CHECK(io::counter_value(datapath->counters(), "udp_receive_empty") == 4);

@@ -121,9 +121,9 @@ TEST_CASE("send__each_path_has_ports_of_its_own_at_both_ends_and_counts_for_itse
   }
   CHECK(pair.sink.numbers() == std::vector<std::uint32_t>{0, 10, 11, 20, 21, 22});
   CHECK(pair.send(3, 0, 1) == SendStatus::kNoPeer);
-  TestRun stranger(0, 0, 1, 200);
-  stranger.get().path = 1;
-  CHECK(pair.zero->send(0, stranger.get()) == SendStatus::kNoPeer);
+  TestRun unknown(0, 0, 1, 200);
+  unknown.get().path = 1;
+  CHECK(pair.zero->send(0, unknown.get()) == SendStatus::kNoPeer);
   const auto counters = pair.zero->counters();
   CHECK(io::counter_value(counters, "udp_runs_sent") == 3);
   CHECK(io::counter_value(counters, "udp_datagrams_sent") == 6);
