@@ -1,9 +1,9 @@
 // The public C++ API of mlt: one Engine per process and job, safe to call from any thread.
 //
 // A rank posts sends and receives of tensors and collectives, polls or waits for their completions, and may push-pull
-// tensors through summation services or be one. Buffers stay the caller's and must stay valid and, for receives,
-// untouched until the operation's completion was taken. Everything here throws mlt::Error, and nothing else, when it
-// can't be done.
+// tensors through summation services or be one. Buffers stay the caller's; they must stay valid, and the
+// caller must not change them, until the operation's completion was taken. All functions throw mlt::Error and nothing
+// else.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +21,20 @@ namespace mlt {
 
 enum class ErrorCode : std::uint8_t {
   kConfig,            // an option or argument is out of range
-  kPortInUse,         // the address or port can't be bound
-  kRendezvous,        // not every rank came up in time
+  kPortInUse,         // the address or port cannot be bound
+  kRendezvous,        // not every rank connected in time
   kPeerMismatch,      // a peer has another protocol version, job or world size
   kUnknownPeer,       // no such rank, or this rank itself
-  kPeerFailed,        // the peer died, left, or was never there
-  kBuffer,            // size, element type or loss bound don't fit the operation
-  kSizeMismatch,      // the two sides named different sizes
-  kTypeMismatch,      // the two sides named different element types
-  kTimeout,           // an operation or a wait ran out of time
-  kCancelled,         //
-  kLimit,             // a queue or table is full; the text says which and what to do
-  kUnknownOperation,  // waited for twice, or never posted
+  kPeerFailed,        // the peer died, left, or never connected
+  kBuffer,            // size, element type or loss bound does not match the operation
+  kSizeMismatch,      // the two ranks gave different sizes
+  kTypeMismatch,      // the two ranks gave different element types
+  kTimeout,           // the time limit of an operation or wait passed
+  kCancelled,         // by cancel()
+  kLimit,             // a queue or table is full; the text names it and the remedy
+  kUnknownOperation,  // its completion was taken already, or it was never posted
   kClosed,            // the engine was closed
-  kSystem,            // the operating system refused something
+  kSystem,            // a system call failed
 };
 
 class Error : public std::runtime_error {
@@ -65,7 +65,7 @@ enum class Element : std::uint8_t {
   kBool
 };
 
-// Faults injected between the protocol and the network, to see what they do. Probabilities are per datagram, in [0, 1].
+// Faults injected between the protocol and the network, for tests. Probabilities are per datagram, in [0, 1].
 struct FaultOptions {
   double drop = 0;
   double duplicate = 0;
@@ -74,18 +74,18 @@ struct FaultOptions {
   std::int64_t delay_ns = 0;
   std::int64_t jitter_ns = 0;
   std::uint64_t seed = 1;
-  bool control = true;  // control datagrams suffer too
+  bool control = true;  // inject faults into probes and replies too
   bool any() const { return drop > 0 || duplicate > 0 || reorder > 0 || corrupt > 0 || delay_ns > 0 || jitter_ns > 0; }
 };
 
-// One way to all peers. Every rank has the same number of them; path i of one rank talks to path i of another.
+// One path to all peers. All ranks have the same number of paths; path i of one rank connects to path i of another.
 struct PathOptions {
   std::string host;                   // address to bind; empty: that of `interface`, or Options::host
-  std::string interface;              // leave by this one whatever the routes say; empty: by the routes
+  std::string interface;              // send by this interface; empty: as the routing table says
   std::uint16_t udp_port = 0;         // 0: any
-  std::uint32_t flow_label = 0;       // IPv6, 20 bits; 0: the system's choice
+  std::uint32_t flow_label = 0;       // IPv6, 20 bits; 0: chosen by the system
   std::vector<std::string> segments;  // SRv6 list in order of travel, IPv6 addresses; empty: none
-  std::vector<std::pair<std::uint16_t, std::vector<std::string>>> segments_to;  // other lists, to these ranks
+  std::vector<std::pair<std::uint16_t, std::vector<std::string>>> segments_to;  // per rank: another list
 };
 
 inline constexpr std::size_t kMinSecretBytes = 16;  // of a job's secret
@@ -93,9 +93,9 @@ inline constexpr std::size_t kMinSecretBytes = 16;  // of a job's secret
 struct Options {
   std::uint16_t rank = 0;
   std::uint16_t ranks = 1;  // workers and services together
-  std::uint64_t job = 0;    // hash of the job's name; ranks of another job are refused
-  // Known to all ranks of the job and to nobody else, 16 bytes or more (docs/security.md); every connection proves it.
-  // Empty: loopback addresses only, unless `insecure`: then any process that reaches the port may join the job.
+  std::uint64_t job = 0;    // hash of the job's name; ranks of another job are rejected
+  // Known only to the ranks of the job, 16 bytes or more (docs/security.md); both ends of every connection prove it.
+  // Empty: only loopback addresses, unless `insecure`: then any process that reaches the port may join the job.
   std::string secret;
   bool insecure = false;
   std::string host = "127.0.0.1";          // address to bind, IPv4 or IPv6
@@ -104,30 +104,29 @@ struct Options {
   std::uint16_t control_port = 0;          // TCP; 0: any
   std::uint32_t segment_bytes = 0;         // payload of a packet, a multiple of 8; 0: from the interface's MTU
   double line_rate_bits_per_second = 0;    // 0: the interface's speed
-  std::uint32_t receive_buffer_bytes = 0;  // asked of the kernel; 0: a default
+  std::uint32_t receive_buffer_bytes = 0;  // requested SO_RCVBUF; 0: the default
   std::int64_t operation_timeout_ns = 300'000'000'000;
-  std::int64_t peer_timeout_ns = 3'000'000'000;  // silence after which a peer counts as dead
-  // The same while its host acknowledges what is sent to it, because its process is stopped; below peer_timeout_ns: as
-  // that.
+  std::int64_t peer_timeout_ns = 3'000'000'000;  // a peer that is silent for so long has failed
+  // The same limit while the peer's host still acknowledges (the process is stopped); raised to peer_timeout_ns.
   std::int64_t suspended_timeout_ns = 30'000'000'000;
-  // How long at most a thread that waits polls before it sleeps; it learns how long that pays, and never polls where
+  // Max time for which a waiting thread polls before it sleeps; it adapts the time below that, and does not poll while
   // runnable threads outnumber the CPUs. 0: it sleeps at once.
   std::uint32_t spin_us = 200;
-  // Limits, whose memory is touched as it is used. Operations: in progress, or done and not taken, to 131,072.
+  // Limits; memory is used only as needed. max_operations: in progress, or ended and not taken; up to 131,072.
   std::uint32_t max_operations = 65'536;
-  std::uint32_t max_tags = 262'144;       // (rank, tag) pairs that are remembered, of sends and of receives each
-  std::uint32_t early_segments = 16'384;  // kept for receives that are not posted yet, shared by the other ranks
-  std::uint32_t early_transfers = 2'048;  // that these may belong to
-  // In flight to a peer, where the path needs more than the peer's receive buffer holds. 1 to 65,536.
+  std::uint32_t max_tags = 262'144;       // remembered (rank, tag) pairs, of sends and of receives each
+  std::uint32_t early_segments = 16'384;  // max buffered segments without a posted receive; shared by all peers
+  std::uint32_t early_transfers = 2'048;  // max transfers with such segments
+  // Max data in flight to a peer if the path's bandwidth-delay product exceeds its receive buffer. 1 to 65,536.
   std::uint32_t max_window_mib = 512;
-  std::uint32_t busy_poll_us = 0;  // how long the kernel polls the interface for it (SO_BUSY_POLL); 0: not
-  // DSCP of each traffic class, class 0 (the most urgent) first; its size is the number of classes, 1 to 8. Every code
-  // point is below 64 and belongs to one class. Empty: 3, 7, 11, 15, 19, 23, 27. The switches need the same map.
+  std::uint32_t busy_poll_us = 0;  // time for which the kernel polls the interface (SO_BUSY_POLL); 0: none
+  // DSCP of each traffic class, class 0 (the most urgent) first; the size is the number of classes, 1 to 8. Code points
+  // are distinct and below 64. Empty: 3, 7, 11, 15, 19, 23, 27. The switches need the same map.
   std::vector<std::uint8_t> data_dscp;
-  std::uint8_t control_dscp = 31;  // of answers, probes and the control connection
-  // What carries datagrams: "udp" (the kernel's sockets), "vma" (they, under libvma), "xdp" (AF_XDP on the interface of
-  // `host`, receive queue 0; "xdp:2": queue 2), or "auto": vma if the process runs under libvma, else udp, and
-  // shared memory to ranks of this host and user (docs/datapaths.md says which options turn that off).
+  std::uint8_t control_dscp = 31;  // of replies, probes and the control connection
+  // Carries datagrams: "udp" (kernel sockets), "vma" (the same sockets under libvma), "xdp" (AF_XDP on the interface of
+  // `host`, receive queue 0; "xdp:2": queue 2), or "auto": vma if the process runs under libvma, else udp, with shared
+  // memory to ranks of the same host and user (docs/datapaths.md lists the options that turn it off).
   std::string datapath = "auto";
   FaultOptions faults;
 };
@@ -145,14 +144,14 @@ using SegmentTag = std::uint8_t;
 inline constexpr SegmentTag kImportant = 0x08;
 inline constexpr SegmentTag kCritical = 0x10;
 
-// Options of operations have `lent`: whatever keeps their buffers alive. The operation keeps it, and its completion
-// gives it back to the caller that takes the completion.
+// `lent` of an operation's options: an object that keeps its buffers alive. The operation holds it until its completion
+// is taken, and the completion returns it.
 struct SendOptions {
   std::uint16_t to = 0;
   std::uint64_t tag = 0;
   std::span<const std::byte> data;
   Element element = Element::kUint8;
-  std::uint32_t layer = 0;  // of `layers`; 0 is the front. Decides class and order
+  std::uint32_t layer = 0;  // position in the model, below `layers`; 0: the front. Sets class and order
   std::uint32_t layers = 1;
   std::vector<SegmentTag> tags;  // one per segment (Engine::segment_count), or empty: then all important
   bool by_magnitude = false;     // compute the tags from the values (needs an empty `tags`)
@@ -165,13 +164,13 @@ struct ReceiveOptions {
   std::uint64_t tag = 0;
   std::span<std::byte> data;
   Element element = Element::kUint8;
-  // false: exactly as many bytes as `data` has are sent. true: up to as many; they fill the front, and the completion's
-  // total_bytes, ranges and bound are of what was sent.
+  // false: the send must have the size of `data`. true: it may be shorter; it then fills the front, and total_bytes,
+  // ranges and bound of the completion refer to the size sent.
   bool up_to = false;
   double loss_bound = 0;         // [0, 1)
   bool keep_missing = false;     // false: missing ranges become zero
-  bool eager = false;            // stop the moment 1 - loss_bound has arrived
-  std::int64_t deadline_ns = 0;  // complete then with what arrived; with `up_to`, fail if nothing named its size yet
+  bool eager = false;            // complete as soon as a fraction of 1 - loss_bound has arrived
+  std::int64_t deadline_ns = 0;  // complete then with the data received; `up_to`: fail if the size is unknown
   std::int64_t timeout_ns = 0;
   std::shared_ptr<void> lent = nullptr;
 };
@@ -187,7 +186,7 @@ enum class Status : std::uint8_t {
   kCancelled
 };
 
-// What an operation is. kAllReduce to kBarrier are collectives of a group of ranks.
+// Kind of an operation. kAllReduce to kBarrier are collectives of a group of ranks.
 enum class Verb : std::uint8_t {
   kSend,
   kReceive,
@@ -216,122 +215,121 @@ struct Completion {
   std::uint16_t peer = 0;
   std::uint64_t tag = 0;  // the key of a push-pull
   std::uint64_t total_bytes = 0;
-  std::uint64_t missing_bytes = 0;  // of a push-pull: of this worker's push
+  std::uint64_t missing_bytes = 0;  // push-pull: of this worker's push
   std::uint64_t allowed_missing_bytes = 0;
-  std::uint64_t repaired_segments = 0;  // of a push-pull or collective: both ways
+  std::uint64_t repaired_segments = 0;  // push-pull, collective: sent and received
   std::int64_t elapsed_ns = 0;
   std::vector<Range> missing;  // receive only; ascending, merged
   std::string error;           // empty unless the operation failed: rank, peer, tag and cause
-  int failed_peer = -1;        // of a collective or push-pull that failed: the rank at fault, if one was
-  std::shared_ptr<void> lent;  // the options'
+  int failed_peer = -1;        // of a failed collective or push-pull: the rank at fault; -1: none
+  std::shared_ptr<void> lent;  // from the options
   bool failed() const { return !error.empty(); }
 };
 
 struct PushPullOptions {
-  std::uint64_t key = 0;  // names the tensor; below 2^40
+  std::uint64_t key = 0;  // identifies the tensor; below 2^40
   std::span<const float> input;
   std::span<float> output;  // as long as input; may be the same memory
-  double loss_bound = 0;    // of what this worker pushes; the same on every worker
-  bool average = true;      // by the number of workers whose segment arrived; false: the plain sum
+  double loss_bound = 0;    // of this worker's push; the same on every worker
+  bool average = true;      // divide by the number of workers whose segment arrived; false: the sum
   std::uint32_t layer = 0;
   std::uint32_t layers = 1;
   std::int64_t timeout_ns = 0;
   std::shared_ptr<void> lent = nullptr;
 };
 
-// What all collectives have. Every member of a group calls the same ones with the same ranks, in the same order;
-// several may be under way. One that fails at a member fails at all, with those that any member had posted by then; the
-// next works, unless a member died.
+// Options of all collectives. Every member of a group posts the same collectives with the same ranks in the same order;
+// several may be in progress. A collective that fails at one member fails at all, together with those that any member
+// had posted by then. Later ones work, unless a member died.
 struct CollectiveOptions {
   std::vector<std::uint16_t> ranks;  // the group, in its order; empty: every rank of the job
-  std::uint32_t stream = 0;          // two streams of the same ranks are two groups, each with an order of its own
-  double loss_bound = 0;             // [0, 1), of each transfer that may lose; missing parts count as zero
-  std::uint32_t layer = 0;           // as of a send
+  std::uint32_t stream = 0;          // two streams of the same ranks are two groups with separate orders
+  double loss_bound = 0;             // [0, 1), of each transfer that may lose; missing elements count as zero
+  std::uint32_t layer = 0;           // as in SendOptions
   std::uint32_t layers = 1;
   std::int64_t timeout_ns = 0;  // 0: Options::operation_timeout_ns
-  // Ends the collective at every member, as cancelled by this rank, if this rank's floating-point input has a NaN or an
-  // infinity; nothing of the input is sent then. May differ between members.
+  // If this rank's floating-point input has a NaN or an infinity: send nothing of it, and end the collective at every
+  // member as cancelled by this rank. May differ between members.
   bool check_finite = false;
   std::shared_ptr<void> lent = nullptr;
 };
 
-// How the members' tensors become one (collective/reduction.h). A mean divides by the number of ranks, or with a loss
-// bound by the terms that arrived; in an all-reduce of more than two ranks that miss terms, one's own term takes their
-// weights instead. Integers and bool have no mean. kAnd to kXor are bitwise, of integers and bool only.
+// Reduction operators (collective/reduction.h). A mean divides by the number of ranks, or with a loss bound by the
+// number of terms that arrived; in an all-reduce of more than two ranks, a rank's own term takes the weight of missing
+// terms instead. Integers and bool have no mean. kAnd to kXor are bitwise, for integers and bool only.
 enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, kOr, kXor };
 inline constexpr std::uint8_t kReductionCount = 8;
 
-// How an all-reduce, broadcast or reduce carries the tensors (docs/collectives.md). kAutomatic: by the group's size,
-// the tensor's and the loss bound. An all-reduce has all but kChain, and all but kRing lose nothing, whatever the
-// bound. A broadcast or reduce has kDirect and kChain, which loses nothing either.
+// Algorithms of all-reduce, broadcast and reduce (docs/collectives.md). kAutomatic chooses by the sizes of group and
+// tensor and by the loss bound. All-reduce has all but kChain; only its kRing may lose data. Broadcast and reduce have
+// kDirect and kChain; kChain loses nothing.
 enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving, kChain };
 inline constexpr std::uint8_t kAlgorithmCount = 6;
 
-// The reduction of all members' tensors, in place. Only a sum or mean of floating point may have a loss bound, and only
-// the sums on their way may lose, up to the bound of all that a rank receives: all members end with the same bits.
-// Completion::missing_bytes is what this rank's receives missed.
+// Reduces all members' tensors in place. Only a sum or mean of floating point may have a loss bound, and only transfers
+// of partial sums may lose data, up to the bound of all data that a rank receives: all members end with the same bits.
+// Completion::missing_bytes counts the data that this rank's receives missed.
 struct AllReduceOptions : CollectiveOptions {
-  std::span<std::byte> data;  // as many elements on every rank
-  // Instead of data: tensors that are carried as one, in this order. They are copied, unless there is only
-  // one, so many small ones cost one collective, and change only if it succeeds. The ranks compare the sum of their
-  // sizes, not each.
+  std::span<std::byte> data;  // the same size on every rank
+  // Instead of `data`: tensors reduced together in this order, so that many small ones cost one collective. Two or more
+  // are copied, and change only if the collective succeeds. The ranks compare the sum of the sizes, not each size.
   std::vector<std::span<std::byte>> tensors;
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;
   Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
-// `inputs` and `outputs`, below: instead of an input or output that has a part for each member, those parts, each with
-// memory of its own. Nothing is copied. The own part of the output may be the own part of the input; else outputs
-// overlap nothing.
+// `inputs` and `outputs` below replace `input` and `output` by one part per member, each in separate memory, without a
+// copy. The rank's own part of the output may be its own part of the input; otherwise outputs must not overlap
+// anything.
 
-// Part i of the input goes to member i, part i of the output comes from it; the own part is copied.
+// Sends part i of the input to member i and receives part i of the output from it; the rank's own part is copied.
 struct AllToAllOptions : CollectiveOptions {
   std::span<const std::byte> input;
   std::span<std::byte> output;
   std::vector<std::span<const std::byte>> inputs;
   std::vector<std::span<std::byte>> outputs;
   Element element = Element::kUint8;
-  std::vector<std::uint64_t> send_bytes;     // of each part of the input; empty: equal parts
-  std::vector<std::uint64_t> receive_bytes;  // of the output
+  std::vector<std::uint64_t> send_bytes;     // size of each part of the input; empty: equal parts
+  std::vector<std::uint64_t> receive_bytes;  // size of each part of the output; empty: equal parts
 };
 
-// Every member's input, at the root, in the order of the group.
+// Collects every member's input at the root, in the order of the group.
 struct GatherOptions : CollectiveOptions {
   std::uint16_t root = 0;
-  std::span<const std::byte> input;  // as long on every rank
-  std::span<std::byte> output;       // at the root only: the inputs of all; the own place may be the input
+  std::span<const std::byte> input;  // the same size on every rank
+  std::span<std::byte> output;       // at the root only: all inputs; the root's part may be its input
   std::vector<std::span<std::byte>> outputs;
   Element element = Element::kUint8;
 };
 
-// Every member's input, at every member, in the order of the group.
+// Collects every member's input at every member, in the order of the group.
 struct AllGatherOptions : CollectiveOptions {
-  std::span<const std::byte> input;  // as long on every rank
-  std::span<std::byte> output;       // the inputs of all; the own place may be the input
+  std::span<const std::byte> input;  // the same size on every rank
+  std::span<std::byte> output;       // all inputs; the rank's own part may be its input
   std::vector<std::span<std::byte>> outputs;
   Element element = Element::kUint8;
 };
 
-// Part i of the reduction of all inputs, at member i.
+// Reduces all inputs; member i receives part i of the result.
 struct ReduceScatterOptions : CollectiveOptions {
   std::span<const std::byte> input;  // equal parts, one for each member
   std::vector<std::span<const std::byte>> inputs;
-  std::span<std::byte> output;  // may be the own part of the input
+  std::span<std::byte> output;  // may be the rank's own part of the input
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;
 };
 
-// The root's tensor replaces that of every member. It loses nothing.
+// Copies the root's tensor to every member, without loss.
 struct BroadcastOptions : CollectiveOptions {
   std::uint16_t root = 0;
   std::span<std::byte> data;
-  std::vector<std::span<std::byte>> tensors;  // instead of data, as of an all-reduce; the root's are only read
+  std::vector<std::span<std::byte>> tensors;  // instead of `data`, as in AllReduceOptions; only read at the root
   Element element = Element::kUint8;
   Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
-// The reduction of all inputs, at the root.
+// Reduces all inputs to the root.
 struct ReduceOptions : CollectiveOptions {
   std::uint16_t root = 0;
   std::span<const std::byte> input;
@@ -341,7 +339,7 @@ struct ReduceOptions : CollectiveOptions {
   Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
-// Part i of the root's input, at member i.
+// Sends part i of the root's input to member i.
 struct ScatterOptions : CollectiveOptions {
   std::uint16_t root = 0;
   std::span<const std::byte> input;  // at the root only: equal parts, one for each member
@@ -358,21 +356,21 @@ struct CounterValue {
   std::uint64_t value = 0;
 };
 
-// What is known of one path to one peer.
+// State of one path to one peer.
 struct PathStatus {
   std::uint8_t path = 0;
-  std::string local;                   // address and port that it leaves from
+  std::string local;                   // local address and port
   std::uint64_t packets_sent = 0;      // to this peer
-  std::uint64_t packets_reported = 0;  // arrived there, as it says
+  std::uint64_t packets_reported = 0;  // reported by the peer as received
   double loss = 0;                     // estimate, [0, 1]
   std::int64_t rtt_ns = 0;             // smoothed; 0: not measured yet
-  double share = 0;                    // of what is sent to this peer now, [0, 1]
-  bool silent = false;                 // suspended: only probed for now
+  double share = 0;                    // of the data sent to this peer now, [0, 1]
+  bool silent = false;                 // suspended: carries retries only
   std::uint64_t runs_sent = 0;         // to all peers
   std::uint64_t runs_failed = 0;       // rejected by the system, to all peers
 };
 
-// The version of PROTOCOL.md that this library speaks; ranks of another one are refused.
+// Version of PROTOCOL.md that this library implements; ranks of another version are rejected.
 std::uint16_t protocol_version();
 
 class Engine {
@@ -385,33 +383,33 @@ class Engine {
 
   std::uint16_t control_port() const;
   std::uint16_t udp_port() const;
-  // Bytes of unread datagrams that the kernel keeps for us, and what it was asked for: more, if this user may not.
+  // Granted and requested size of the socket's receive buffer; fewer bytes are granted if this user may not have more.
   std::uint32_t receive_buffer_bytes() const;
   std::uint32_t wanted_receive_buffer_bytes() const;
 
-  // Starts the I/O thread and connects to every peer; returns when all are up, or throws what went wrong with which and
-  // closes the engine. For once; timeout_ns < 0: waits without end.
+  // Starts the I/O thread and connects to every peer. Returns when all are connected; else closes the engine and throws
+  // an Error that names the peer and the cause. Call once. timeout_ns < 0: no limit.
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
-  // The same without waiting: starts the I/O thread, unless it runs, and connects to these peers, which no call has
-  // named before. The others may follow in later calls; until then they may come up by connecting to this rank. A peer
-  // that is not up when timeout_ns has passed has failed. Host names, unlike numeric addresses, are looked up here.
+  // The same without waiting: starts the I/O thread, if it does not run, and connects to these peers, which no earlier
+  // call may have named. Later calls may name the others, which may also connect to this rank before. A peer that is
+  // not connected within timeout_ns has failed. Blocks only to look up host names, not for numeric addresses.
   void start_connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
-  // Whether all peers that were named are up. Throws as connect() does if one of them failed, but the engine stays
+  // Whether all peers named so far are connected. Throws as connect() does if one of them failed, but the engine stays
   // open: operations with the others work. Never blocks.
   bool test_connected();
 
-  // Segments of a tensor of `total_bytes` to `peer`, and the payload of a full one.
+  // Number of segments of a tensor of `total_bytes` to `peer`, and the payload of a full segment.
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
   std::uint32_t segment_bytes(std::uint16_t peer) const;
-  // What packets of each class carry, class 0 first, and what control carries: the options', or the defaults.
+  // DSCP of each traffic class, class 0 first, and of control packets: from the options, or the defaults.
   std::vector<std::uint8_t> data_dscp() const;
   std::uint8_t control_dscp() const;
-  // Class that layer `layer` (0: the front) of `layers` travels in; for priority functions that set classes themselves.
+  // Traffic class of layer `layer` (0: the front) of `layers`; for priority functions that set classes themselves.
   std::uint8_t traffic_class(std::uint32_t layer, std::uint32_t layers) const;
 
   OperationId post_send(const SendOptions& options);
   OperationId post_recv(const ReceiveOptions& options);
-  // Collectives; they complete like sends and receives.
+  // Collectives complete like sends and receives.
   OperationId post_all_reduce(const AllReduceOptions& options);
   OperationId post_all_to_all(const AllToAllOptions& options);
   OperationId post_gather(const GatherOptions& options);
@@ -423,53 +421,53 @@ class Engine {
   OperationId post_barrier(const BarrierOptions& options);
   void cancel(OperationId operation);
 
-  // Takes finished operations that nobody waits for and nobody watches, oldest first; never blocks.
+  // Takes the completions of operations without a waiting thread that are not watched, oldest first; never blocks.
   std::vector<Completion> poll(std::size_t max_completions);
-  // The same into the caller's memory; returns how many. Allocates nothing. If there are none, blocks until there is
-  // one, timeout_ns passed (< 0: without end) or the engine was closed.
+  // The same into the caller's memory, without allocation; returns the number. If there is none, blocks until there is
+  // one, timeout_ns passed (< 0: no limit) or the engine was closed.
   std::size_t poll(std::span<Completion> taken, std::int64_t timeout_ns = 0);
-  // Takes the completion of an operation if it ended, and never blocks; nothing while it is in progress. Cheap enough
-  // for a loop over many operations: one test in kTestsPerTurn runs a turn of the event loop.
+  // Takes the completion of an operation that ended; nothing while it is in progress. Never blocks. Fast enough for a
+  // loop over many operations: one test in kTestsPerTurn runs a turn of the event loop.
   std::optional<Completion> test(OperationId operation);
   static constexpr std::uint32_t kTestsPerTurn = 32;
-  // Blocks until the operation is done; nothing if timeout_ns (< 0: none) passed first. `now_and_then`, if there is
-  // one, is called every 100 ms meanwhile, and may throw to end the wait.
+  // Blocks until the operation ends; nothing if timeout_ns (< 0: no limit) passed first. The optional `now_and_then` is
+  // called every 100 ms meanwhile, and may throw to end the wait.
   std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns,
                                  const std::function<void()>& now_and_then = nullptr);
-  // From now on the operation's completion is next_watched()'s. False if it was taken already.
+  // Makes next_watched() return the operation's completion. False if it was taken already.
   bool watch(OperationId operation);
-  // Blocks until a watched operation is done; nothing if the time passed, or the engine was closed and all were taken.
+  // Blocks until a watched operation ends; nothing if the time passed, or the engine was closed and all were taken.
   std::optional<Completion> next_watched(std::int64_t timeout_ns);
-  // Whether it ended; nothing if its completion was taken, or there never was one.
+  // Whether the operation ended; nothing if its completion was taken, or the operation never existed.
   std::optional<bool> is_done(OperationId operation) const;
-  // Operations that were lent something and are not taken.
+  // Number of operations that hold a `lent` object and whose completion was not taken.
   std::size_t lending() const;
-  // After close(): what operations were lent whose completion nobody took.
+  // After close(): the `lent` objects of operations whose completion was not taken.
   std::vector<std::shared_ptr<void>> take_lent();
 
-  // Push-pull of float32 tensors: cut into partitions of at most 4 MB over the services, summed there, averaged.
+  // Push-pull of float32 tensors: split into partitions of up to 4 MB, which the services sum and may average.
   void use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers);
   OperationId push_pull(const PushPullOptions& options);
 
   // Makes this rank a summation service for the workers 0 .. workers-1.
   void serve(std::uint16_t workers);
-  // Blocks until every worker said goodbye or failed; false if timeout_ns passed first.
+  // Blocks until every worker left or failed; false if timeout_ns passed first.
   bool wait_workers_gone(std::int64_t timeout_ns);
 
   std::vector<CounterValue> counters() const;
   // The rate controller's current sending rate towards `peer`.
   double rate_bits_per_second(std::uint16_t peer) const;
-  // Its paths, path 0 first; the figures are zero before connect().
+  // Paths to `peer`, path 0 first; all figures are zero before connect().
   std::vector<PathStatus> paths(std::uint16_t peer) const;
-  // Ranks that a collective in progress waits for, as far as this rank knows; empty for other operations.
+  // Ranks that a collective in progress waits for, as known to this rank; empty for other operations.
   std::vector<std::uint16_t> awaited_ranks(OperationId operation) const;
   bool is_peer_up(std::uint16_t peer) const;
-  bool has_peer_left(std::uint16_t peer) const;  // it was up and said goodbye
-  // Why a peer failed (it died, fell silent, ...); empty while it is up, connecting, or after it said goodbye.
+  bool has_peer_left(std::uint16_t peer) const;  // it was connected and left
+  // Why a peer failed (it died, was silent, ...); empty while it is connected or connecting, and after it left.
   std::string peer_failure(std::uint16_t peer) const;
 
-  // Says goodbye, fails what is under way with kClosed semantics, joins the I/O thread. Idempotent. `failure`, unless
-  // it is empty: why this rank ends before its work is done; its peers report that it failed, and this reason.
+  // Leaves the job: fails operations in progress as closed and joins the I/O thread. Idempotent. `failure`: why this
+  // rank ends before its work is complete; its peers report that it failed, with this reason. Empty: it did not fail.
   void close(const std::string& failure = {});
 
  private:
