@@ -10,7 +10,6 @@ testbed. Every connection has 8 transfers in progress, as NCCL's has steps; TCP 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -19,6 +18,8 @@ import tempfile
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+
+from rank_outputs import PIPES, results_of
 
 from mlt.testbed import Testbed
 
@@ -73,29 +74,22 @@ def commands(kind: str, case: Case, folder: str, seconds: float) -> list[list[st
     ]
 
 
-def outputs(processes: list[subprocess.Popen[str]], what: str) -> Result:
-    """Of the receiver and the sender, in this order."""
-    found = []
-    for process in processes:
-        text, errors = process.communicate(timeout=LIMIT_SECONDS)
-        if process.returncode != 0:
-            raise SystemExit(f"{what}: ended with {process.returncode}\n{text[-3000:]}{errors[-3000:]}")
-        found.append(json.loads(text.splitlines()[-1]))
-    receiver, _ = found
+def result_of(processes: list[subprocess.Popen[str]], what: str) -> Result:
+    """``processes``: the receiver and the sender, in this order."""
+    receiver, _ = results_of(what, processes, LIMIT_SECONDS)
     return Result(8 * receiver["bytes"] / 1e9 / receiver["seconds"], receiver["test_ns"], receiver["one_way_us"])
 
 
 def run(kind: str, case: Case, seconds: float) -> Result:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     what = f"{case}, {kind}"
     with tempfile.TemporaryDirectory() as folder:
         both = commands(kind, case, folder, seconds)
         if not case.rate:
             env = {**os.environ, "MLT_HOST": "127.0.0.1", "MLT_DATAPATH": case.datapath}
-            return outputs([subprocess.Popen(one, env=env, **pipes) for one in both], what)
+            return result_of([subprocess.Popen(one, env=env, **PIPES) for one in both], what)
         with Testbed(hosts=2, rate=case.rate, loss=case.loss) as bed:
             bed.set_tcp_control(CONTROL)
-            return outputs([bed.popen(host, one, **pipes) for host, one in zip(bed.hosts, both, strict=True)], what)
+            return result_of([bed.popen(host, one, **PIPES) for host, one in zip(bed.hosts, both, strict=True)], what)
 
 
 def measure(cases: list[Case], turns: int, seconds: float) -> dict[Case, dict[str, list[Result]]]:

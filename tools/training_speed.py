@@ -7,7 +7,6 @@ environment of their own ``weights``, a digest or a sum that is the same on all 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -15,24 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rank_outputs import PIPES, results_of
+
 # The median step in seconds of: kind, rate, loss, workers, width, steps.
 OnTestbed = Callable[[str, str, str, int, int, int], float]
 
 
-def outputs_of(what: str, processes: Sequence[subprocess.Popen[str]], limit_seconds: float) -> list[str]:
-    """What each rank printed; exits with the errors of the first that failed. ``what``: the case, for that message."""
-    outputs = [process.communicate(timeout=limit_seconds) for process in processes]
-    for rank, (process, (_, problems)) in enumerate(zip(processes, outputs, strict=True)):
-        if process.returncode != 0:
-            raise SystemExit(f"{what}: rank {rank} ended with {process.returncode}\n{problems[-3000:]}")
-    return [printed for printed, _ in outputs]
-
-
-def median_of(outputs: Sequence[str]) -> float:
+def median_of(results: Sequence[Mapping[str, Any]]) -> float:
     """Rank 0's median step in seconds; all ranks must have the same weights."""
-    told = [json.loads(output.splitlines()[-1]) for output in outputs]
-    assert len({one["weights"] for one in told}) == 1, f"the replicas differ: {[one['weights'] for one in told]}"
-    return statistics.median(told[0]["seconds"])
+    assert len({one["weights"] for one in results}) == 1, f"the replicas differ: {[one['weights'] for one in results]}"
+    return statistics.median(results[0]["seconds"])
 
 
 class Framework:
@@ -53,13 +44,13 @@ class Framework:
 
     def median_step(self, kind: str, loss: str, processes: Sequence[subprocess.Popen[Any]]) -> float:
         """In seconds, of the workers of one job, which are waited for."""
-        return median_of(outputs_of(f"{kind}, {loss} loss", processes, self._limit_seconds))
+        return median_of(results_of(f"{kind}, {loss} loss", processes, self._limit_seconds))
 
     def _alone(self, kind: str, width: int, steps: int) -> float:
         """The median step of one process in seconds."""
         command = self.command(kind, width, steps)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=self._limit_seconds, check=True)
-        return median_of([done.stdout])
+        process = subprocess.Popen(command, **PIPES)
+        return median_of(results_of(f"{kind}, one process", [process], self._limit_seconds))
 
     def main(self, on_testbed: OnTestbed, description: str, steps: int) -> None:
         """The program: measures what its options say, and prints a table. ``steps``: of a turn, by default."""

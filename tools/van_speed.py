@@ -9,11 +9,12 @@ import argparse
 import os
 import re
 import secrets
-import socket
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from mlt._shared.ports import free_port
 
 PROGRAM = Path(__file__).parents[1] / "build/default/tests/plugins/byteps/van/van_program"
 SHAPES = ((4_096_000, 8), (65_536, 64))  # bytes of a key, keys
@@ -27,13 +28,10 @@ TRANSPORTS: dict[str, dict[str, str]] = {
 
 def measure(program: Path, transport: dict[str, str], size: int, keys: int, seconds: float) -> tuple[float, float]:
     """Gbit/s of pushes and of pulls."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MLT_", "DMLC_"))}
     environment |= {
         "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_PS_ROOT_PORT": str(free_port()),
         "DMLC_NODE_HOST": "127.0.0.1",
         "DMLC_NUM_WORKER": "1",
         "DMLC_NUM_SERVER": "1",

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+# ctest's interpreter need not have mlt; this module of it needs nothing else.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "mlt" / "_shared"))
+from ports import free_port
 
 DECLARED = re.compile(r"^MLT_API [^;(]*?\b(mlt_\w+)\(", re.MULTILINE)
 
@@ -24,15 +27,6 @@ def output(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 def check_exports(library: Path, header: Path, nm: str) -> None:
     """Exactly the header's functions."""
     declared = set(DECLARED.findall(header.read_text(encoding="utf-8")))
@@ -45,7 +39,7 @@ def check_exports(library: Path, header: Path, nm: str) -> None:
 
 def run_example(program: Path, library_folder: Path) -> None:
     """Two ranks; each prints the mean of 0 and 1."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    addresses = [f"127.0.0.1:{port}" for port in (free_port(), free_port())]
     environment = {**os.environ, "LD_LIBRARY_PATH": str(library_folder)}
     ranks = [
         subprocess.Popen([program, str(rank), *addresses], env=environment, stdout=subprocess.PIPE,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rank_jobs import outputs_of
 
-from mlt.demo.processes import free_port_pair
+from mlt._shared.ports import free_port_pair
 
 _OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MLT_RENDEZVOUS_PORT")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import warm_python
 
-from mlt.demo.processes import free_port_pair
+from mlt._shared.ports import free_port_pair
 
 LIMIT_SECONDS = 90.0
 

@@ -16,16 +16,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from page import Times, merged, page
 
 from mlt._shared.ports import free_port
 from mlt.perf.transports.mpi import launch_command
 from mlt.testbed import Testbed
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from rank_outputs import PIPES, outputs_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "results" / "collective-speed.md"
 WORKER = str(Path(__file__).resolve().parent / "worker.py")
@@ -36,21 +37,11 @@ LOOPBACK_SECONDS, TESTBED_SECONDS, SHORT_SECONDS = 0.03, 0.2, 0.01
 TESTBED_RATE = "1gbit"
 TCP_CONTROL = "cubic"  # of gloo: what most hosts have
 JOB_SECONDS = 600
-PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
-def ended(processes: Sequence[subprocess.Popen[str]]) -> Times:
-    """What the first of them wrote when all have ended. Raises RuntimeError, with their errors, if one failed."""
-    deadline = time.monotonic() + JOB_SECONDS
-    try:
-        texts = [one.communicate(timeout=max(0.0, deadline - time.monotonic())) for one in processes]
-    finally:
-        for one in processes:
-            one.kill()
-    failed = [f"rank {rank}: {texts[rank][1]}" for rank, one in enumerate(processes) if one.returncode]
-    if failed:
-        raise RuntimeError("\n".join(failed))
-    found: Times = json.loads(texts[0][0].splitlines()[-1])
+def times_of(what: str, processes: Sequence[subprocess.Popen[str]]) -> Times:
+    """What the first of them wrote, once all have ended. Raises RankError."""
+    found: Times = json.loads(outputs_of(what, processes, JOB_SECONDS)[0].splitlines()[-1])
     return found
 
 
@@ -64,7 +55,7 @@ def beside_gloo(
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, WORKER, "both", "--ranks", str(ranks), "--master", master]
         words += ["--port", str(free_port()), "--file", f"{folder}/gloo", *_what(sizes, seconds)]
-        return ended([start(rank, [*words, "--rank", str(rank)]) for rank in range(ranks)])
+        return times_of("gloo and mlt", [start(rank, [*words, "--rank", str(rank)]) for rank in range(ranks)])
 
 
 def _what(sizes: Sequence[int], seconds: float) -> list[str]:
@@ -89,7 +80,7 @@ def on_loopback(ranks: int, sizes: Sequence[int], seconds: float, has_mpi: bool)
     )
     if has_mpi:
         command = launch_command(ranks, "lo", [WORKER, "mpi", *_what(sizes, seconds)], shared_memory=True)
-        found = merged(found, ended([subprocess.Popen(command, env=environment, **PIPES)]))
+        found = merged(found, times_of("Open MPI", [subprocess.Popen(command, env=environment, **PIPES)]))
     return found
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,7 +22,7 @@ from mlt.testbed import Testbed
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from training_speed import outputs_of  # noqa: E402
+from rank_outputs import PIPES, outputs_of  # noqa: E402
 
 PAGE = HERE.parent.parent / "docs" / "results" / "pytorch.md"
 LIMIT_SECONDS = 240
@@ -73,9 +72,7 @@ def run(case: Case, kind: str, steps: int) -> tuple[list[float], int]:
                 "MLT_SERVICES": str(services),
                 "OMP_NUM_THREADS": "1",
             }
-            processes.append(
-                bed.popen(host, command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            )
+            processes.append(bed.popen(host, command, env=env, **PIPES))
         outputs = outputs_of(f"{case}, {kind}", processes, LIMIT_SECONDS)
     told = json.loads(outputs[0].splitlines()[-1])
     return told["seconds"], told["bytes"]

@@ -4,7 +4,7 @@ A job's ports lie far from its MASTER_PORT: jobs of one host often have MASTER_P
 port after one is the next job's.
 
 The kernel's own range is avoided where it leaves any others: it could give such a port to an outgoing connection of the
-machine in the meantime.
+host in the meantime.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ _TRIALS = 200
 def port_beside(port: int, offset: int) -> int:
     """The port ``offset`` above ``port``, or twice as far below it where the ports end."""
     return port + offset if port + offset < _END else port - 2 * offset
+
+
+def free_port_pair(host: str = "127.0.0.1") -> int:
+    """A free MASTER_PORT whose rendezvous port is free too: torch's store uses one, mlt's rendezvous the other.
+
+    Raises:
+        LookupError: there is none among those tried; the text names ``host``.
+    """
+    return free_port(host, offsets=[RENDEZVOUS_OFFSET])
 
 
 def free_port(host: str = "127.0.0.1", *, offsets: Sequence[int] = ()) -> int:

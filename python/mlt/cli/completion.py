@@ -97,7 +97,7 @@ def _of_perf(name: str) -> Callable[[], Iterable[str]]:
         return {
             "--datapath": options.DATAPATHS,
             "--algorithm": (options.AUTOMATIC, *ALGORITHMS),
-            "--compare": (*options.PEERS, options.ALL),
+            "--compare": (*options.TRANSPORTS, options.ALL),
         }[name]
 
     return words

@@ -13,13 +13,12 @@ import click
 import typer
 
 from mlt._shared import processes as supervisor
+from mlt._shared.ports import free_port_pair
 from mlt._shared.units import format_time
 from mlt.cli.ending import NOT_EXECUTABLE, interrupted
 from mlt.cli.program import unrunnable
 from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
-from mlt.demo.problem import DemoError
-from mlt.demo.processes import free_port_pair
 from mlt.errors import ConfigError
 from mlt.job import bpslaunch
 from mlt.job.configuration import MAX_RANKS
@@ -145,7 +144,7 @@ def launch(
 
 
 def _ranks_here(workers: int, services: int) -> list[dict[str, str]]:
-    """The variables of each rank of a job of this machine alone."""
+    """The variables of each rank of a job on this host alone."""
     try:
         shared = {
             "WORLD_SIZE": str(workers),
@@ -156,7 +155,7 @@ def _ranks_here(workers: int, services: int) -> list[dict[str, str]]:
             **_for_all(),
             **own_secret(os.environ),
         }
-    except DemoError as error:
+    except LookupError as error:
         _say(str(error))
         raise typer.Exit(1) from None
     return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers + services)]
@@ -178,10 +177,10 @@ def _workers_of_byteps(workers: int | None) -> list[dict[str, str]]:
     """The variables of each worker of this host."""
     try:
         found = bpslaunch.environments(os.environ, workers)
-        if len(found) == int(found[0]["WORLD_SIZE"]):  # of this host alone
+        if len(found) == int(found[0]["WORLD_SIZE"]):  # all workers are on this host
             here = {"MASTER_ADDR": HOST, "MASTER_PORT": str(free_port_pair(HOST)), **own_secret(os.environ)}
             found = [{**here, **one} for one in found]
-    except (ConfigError, DemoError) as error:
+    except (ConfigError, LookupError) as error:
         _say(str(error))
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
     return [{**_for_all(), **one} for one in found]

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mlt._shared.ports import free_port_pair
 from mlt.demo.problem import BadSettingError, DemoError
-from mlt.demo.processes import free_port_pair
 from mlt.demo.settings import (
     GRAY_LINK,
     GRAY_LOSS,
@@ -43,10 +43,14 @@ class Loopback:
     """All ranks on this host, over real UDP sockets; the processes drop packets themselves."""
 
     def __init__(self, workers: int) -> None:
+        try:
+            port = free_port_pair(LOOPBACK)
+        except LookupError as error:
+            raise DemoError(str(error)) from None
         self._environment = {
             "WORLD_SIZE": str(workers),
             "MASTER_ADDR": LOOPBACK,
-            "MASTER_PORT": str(free_port_pair(LOOPBACK)),
+            "MASTER_PORT": str(port),
             **own_secret(os.environ),
         }
 

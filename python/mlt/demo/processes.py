@@ -22,7 +22,6 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from mlt._shared.link import Link, LinkClosedError, LinkError
-from mlt._shared.ports import RENDEZVOUS_OFFSET, free_port
 from mlt._shared.processes import TERMINATE_SECONDS, Group, Process
 from mlt.demo.events import Event, Finished, event_of
 from mlt.demo.problem import DemoError
@@ -52,14 +51,6 @@ class _Child:
     log: Path
     finished: bool = False
     last_message: float = field(default_factory=time.monotonic)
-
-
-def free_port_pair(host: str = "127.0.0.1") -> int:
-    """A free MASTER_PORT whose rendezvous port is free too: torch's store uses one, mlt's rendezvous the other."""
-    try:
-        return free_port(host, offsets=[RENDEZVOUS_OFFSET])
-    except LookupError as error:
-        raise DemoError(str(error)) from None
 
 
 def popen_here(rank: int, command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Any:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from mlt._shared.ports import free_port
+
 # MLT_VAN_BUILD: another build, such as one over another tree of ps-lite.
 BUILD = (
     Path(os.environ.get("MLT_VAN_BUILD", Path(__file__).parents[3] / "build" / "default")) / "tests/plugins/byteps/van"
@@ -21,12 +23,6 @@ PROGRAM = BUILD / "van_program"
 TIME_S = 120
 SOON_S = 30  # failures are reported within seconds; the rest is for a loaded host
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="make test-van builds the van of ps-lite")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Cluster:

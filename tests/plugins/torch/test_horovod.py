@@ -16,7 +16,7 @@ from job import MODULES, answers, run_job
 from loading import load
 from rank_jobs import outputs_of
 
-from mlt.demo.processes import free_port_pair
+from mlt._shared.ports import free_port_pair
 
 PROGRAMS = Path(horovod_programs.__file__)
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mlt.demo.processes import free_port_pair
+from mlt._shared.ports import free_port_pair
 
 pytest.importorskip("torch")
 

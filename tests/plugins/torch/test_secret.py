@@ -13,7 +13,7 @@ from checks import assert_names
 from job import MODULES
 
 pytest.importorskip("torch")
-from mlt.demo.processes import free_port_pair
+from mlt._shared.ports import free_port_pair
 
 PROGRAM = """
 import hashlib, json, warnings

@@ -17,7 +17,7 @@ from checks import assert_names, until
 from rank_jobs import outputs_of
 
 import mlt.cli
-from mlt.demo.processes import free_port_pair
+from mlt._shared.ports import free_port_pair
 
 pytest.importorskip("mlt._core")
 MLT = [sys.executable, "-m", "mlt.cli.main", "launch"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from checks import all_gone, names, until
 
 from mlt.demo.events import Finished, Ready
 from mlt.demo.problem import DemoError
-from mlt.demo.processes import ProcessGroup, ProcessSpec, free_port_pair
+from mlt.demo.processes import ProcessGroup, ProcessSpec
 
 CHILD = """
 import os, sys, time
@@ -91,13 +90,3 @@ def test_process_group__rejects_an_unreadable_report(tmp_path: Path) -> None:
         pytest.raises(DemoError, match=names("garbled", "unreadable")),
     ):
         list(processes.events())
-
-
-def test_free_port_pair__both_can_be_taken() -> None:
-    port = free_port_pair()
-    least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert not least <= port <= greatest
-    assert not least <= port + 1000 <= greatest
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", port))
-        second.bind(("127.0.0.1", port + 1000))

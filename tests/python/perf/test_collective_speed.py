@@ -34,16 +34,6 @@ def test_page__names_the_cells_in_which_a_peer_is_faster(speed: ModuleType) -> N
     assert "Open MPI is missing: it is not installed" in text
 
 
-def test_worker__that_fails_is_an_error_with_its_rank_and_text(speed: ModuleType) -> None:
-    ranks = ["print('{}')", "raise SystemExit('no memory')"]
-    started = [
-        subprocess.Popen([sys.executable, "-c", one], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for one in ranks
-    ]
-    with pytest.raises(RuntimeError, match="rank 1: no memory"):
-        speed.ended(started)
-
-
 def test_short_form__times_every_verb_by_every_transport() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("mlt._core")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from checks import names
 
-from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, free_port, port_beside
+from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, free_port, free_port_pair, port_beside
 
 
 @pytest.mark.parametrize("offsets", [(), (1,), (1000, 2000)])
@@ -33,3 +33,13 @@ def test_port_beside__stays_a_port_and_meets_no_other_of_the_job(master: int) ->
     perf = port_beside(rendezvous, PERF_OFFSET - RENDEZVOUS_OFFSET)
     assert len({master, rendezvous, perf}) == 3
     assert all(0 < port < 65_536 for port in (rendezvous, perf))
+
+
+def test_free_port_pair__both_can_be_taken() -> None:
+    port = free_port_pair()
+    least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not least <= port <= greatest
+    assert not least <= port + 1000 <= greatest
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", port))
+        second.bind(("127.0.0.1", port + 1000))
