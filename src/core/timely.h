@@ -3,10 +3,10 @@
 // second. Hyper-active increase is an option.
 //
 // Departures from both papers, and why:
-// - Between the thresholds, the error against a reference queue joins the gradient. A pure 1 - beta * gradient is stable
-// at every queue length and every split (Zhu et al., "ECN or Delay", CoNEXT 2016, section 4).
-// - The effect of a sample is scaled by the fraction of a round trip since the last one. ACKs come every ten packets, so
-// faster flows would gain more.
+// - Between the thresholds, the error against a reference queue joins the gradient. A pure 1 - beta * gradient is
+// stable at every queue length and every split (Zhu et al., "ECN or Delay", CoNEXT 2016, section 4).
+// - The effect of a sample is scaled by the fraction of a round trip since the last one. ACKs come every ten packets,
+// so faster flows would gain more.
 // - Alpha follows the queueing delay: a fixed one is too small for a fast port and too large for a slow one behind a
 // fast NIC.
 // - The delivery rate (delivery_rate.h) bounds decreases, and only them: round trips show a queue of a far slower port

@@ -2,10 +2,10 @@
 // carries the caller's messages (registration, TCP fallback, ...), which are opaque here.
 //
 // One listener per process and one connection per pair: the higher rank connects to the lower. Section 3.8 of
-// PROTOCOL.md has the handshake: neither side reveals anything about the job to a client that has not proved to know its
-// secret, and a connection is up only once both sides confirmed it, so that an abandoned one (a retry, a timeout) is
-// never taken for a peer that connected and died. Each peer that comes up goes down exactly once; a rank that went down
-// stays down, because operations with it have failed.
+// PROTOCOL.md has the handshake: neither side reveals anything about the job to a client that has not proved to know
+// its secret, and a connection is up only once both sides confirmed it, so that an abandoned one (a retry, a timeout)
+// is never taken for a peer that connected and died. Each peer that comes up goes down exactly once; a rank that went
+// down stays down, because operations with it have failed.
 //
 // Absent on purpose: reconnection, encryption, and threads or timers of its own: the caller runs service() when
 // poll_fd() is readable or next_timeout() is reached. One thread owns a channel; a sink may call send(), connect_to(),
