@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from mlt._shared.structured_text import SyntaxProblem
 
@@ -27,10 +28,13 @@ class SwitchConfigError(Exception):
 class PolicyError(SwitchConfigError):
     """The policy file cannot be read, or breaks a rule of ``semantics``."""
 
-    def __init__(self, source: str, problems: Sequence[str]) -> None:
+    def __init__(self, source: str, problems: Sequence[str], lines: Sequence[int | None] = ()) -> None:
+        """``lines``: of the file, one for each problem; None and those that are left out are unknown."""
         self.source = source
         self.problems = tuple(problems)
-        super().__init__("\n".join(f"{source}: {problem}" for problem in self.problems))
+        places = (source if line is None else f"{source}:{line}" for line in lines)
+        found = zip_longest(places, self.problems, fillvalue=source)
+        super().__init__("\n".join(f"{place}: {problem}" for place, problem in found))
 
 
 class TargetError(SwitchConfigError):

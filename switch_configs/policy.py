@@ -23,8 +23,8 @@ from mlt.switch_configs.errors import PolicyError, SwitchConfigError
 from mlt.switch_configs.platforms import parse_spec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
-from mlt._shared.field_errors import expectation
-from mlt._shared.structured_text import SyntaxProblem, parse_yaml
+from mlt._shared.field_errors import expectation, given
+from mlt._shared.structured_text import SyntaxProblem, compose_yaml, line_at, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.unit_fields import RATE, SIZE, Unit
 
@@ -56,7 +56,34 @@ Dscp = Annotated[int, Field(ge=0, lt=DSCP_VALUES, strict=True), BeforeValidator(
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 Size = Annotated[PositiveInt, Unit(SIZE, least=1, whole=True)]
 Rate = Annotated[PositiveInt, Unit(RATE, least=1, whole=True)]
-Percent = Annotated[int, Field(gt=0, le=100, strict=True)]
+
+
+def _percent(value: object) -> object:
+    """Text such as ``5%`` as its number; a field whose name ends in percent counts these."""
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return value
+    number = float(match[1])
+    return int(number) if number.is_integer() else number
+
+
+def _percent_schema(**limits: float) -> WithJsonSchema:
+    text = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*%?\s*$", "examples": ["5%"]}
+    return WithJsonSchema({"anyOf": [{"type": "number", **limits}, text]})
+
+
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%?\s*")
+Percent = Annotated[
+    int, Field(gt=0, le=100, strict=True), BeforeValidator(_percent),
+    _percent_schema(exclusiveMinimum=0, maximum=100),
+]  # fmt: skip
+Share = Annotated[
+    int, Field(gt=0, lt=100, strict=True), BeforeValidator(_percent),
+    _percent_schema(exclusiveMinimum=0, exclusiveMaximum=100),
+]  # fmt: skip
+Tolerance = Annotated[
+    float, Field(ge=0, lt=50), BeforeValidator(_percent), _percent_schema(minimum=0, exclusiveMaximum=50)
+]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,15}$")]
 
 
@@ -101,9 +128,7 @@ class DefaultClass(_Strict):
             "priority within data (needs two scheduler levels). weighted: one level, data classes share by weight too"
         ),
     )
-    dnn_share_percent: Annotated[int, Field(gt=0, lt=100, strict=True)] = Field(
-        default=50, description="the data classes' share when sharing is fair or weighted"
-    )
+    dnn_share_percent: Share = Field(default=50, description="the data classes' share when sharing is fair or weighted")
 
 
 class Switch(_Strict):
@@ -145,7 +170,7 @@ class Policy(_Strict):
             "a bare system name"
         ),
     )
-    rounding_tolerance_percent: Annotated[float, Field(ge=0, lt=50)] = Field(
+    rounding_tolerance_percent: Tolerance = Field(
         default=0.0, description="max change of a threshold by a target's coarser units; 0: none"
     )
     accept: dict[str, dict[str, str]] = Field(
@@ -230,17 +255,21 @@ def parse(text: str, *, source: str = "policy") -> Policy:
     try:
         raw = parse_yaml(text)
     except SyntaxProblem as error:
-        raise PolicyError(source, [str(error)]) from None
+        raise PolicyError(source, [f"not {error.kind}: {error.reason}"], [error.line]) from None
     if not isinstance(raw, dict):
-        raise PolicyError(source, ["expected a mapping with switch, data, ...; see examples/switch"])
-    return _policy_of(raw, source)
+        raise PolicyError(source, ["expected a mapping with switch, data, ...; see examples/switch"], [1])
+    return _policy_of(raw, source, text)
 
 
-def _policy_of(raw: dict[Any, Any], source: str) -> Policy:
+def _policy_of(raw: dict[Any, Any], source: str, text: str | None = None) -> Policy:
+    """``text``: of the file, for the lines in errors."""
     try:
         return Policy.model_validate(raw)
     except ValidationError as error:
-        raise PolicyError(source, [_explain(problem) for problem in error.errors()]) from error
+        root = None if text is None else compose_yaml(text)
+        found = [(line_at(root, problem["loc"]), _explain(problem)) for problem in error.errors()]
+        found.sort(key=lambda one: one[0] or 0)
+        raise PolicyError(source, [problem for _, problem in found], [line for line, _ in found]) from error
 
 
 def validate(raw: Mapping[str, Any], *, source: str = "policy") -> Policy:
@@ -259,9 +288,7 @@ def _explain(problem: Any) -> str:
         return f"{where or 'policy'}: {message}"
     if problem["type"] == "extra_forbidden" and where.startswith("control."):
         message += "; the control class has no RED and no limit, its packets are never dropped early"
-    # A whole section would fill the terminal.
-    is_short = problem["input"] is None or isinstance(problem["input"], str | int | float)
-    return f"{where or 'policy'}: {message}" + (f" (got {problem['input']!r})" if is_short else "")
+    return f"{where or 'policy'}: {message}{given(problem['input'])}"
 
 
 def load(path: str | Path) -> Policy:

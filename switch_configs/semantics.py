@@ -23,6 +23,11 @@ class Finding:
     where: str
     message: str
 
+    @property
+    def is_invalid(self) -> bool:
+        """Whether the policy has a value that names nothing, so that no target can be checked."""
+        return self.severity == "error" and self.rule in ("known-target", "ports")
+
     def __str__(self) -> str:
         return f"{self.where}: {self.message} [{self.rule}]"
 

@@ -35,6 +35,14 @@ _EXPECTED = {
 }
 
 
+def given(value: object) -> str:
+    """The end of an error about a field: what the file has there, as it is written in YAML and JSON; nothing for a
+    mapping or a list, which would fill the terminal."""
+    if value is None or isinstance(value, bool):
+        return f", got {'null' if value is None else str(value).lower()}"
+    return f", got {value!r}" if isinstance(value, str | int | float) else ""
+
+
 def expectation(problem: Mapping[str, Any]) -> str:
     """The text for one entry of ``ValidationError.errors()``: what was expected, without what was given."""
     kind, context = str(problem["type"]), problem.get("ctx") or {}

@@ -6,7 +6,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +18,34 @@ _JSON = {
     "Illegal trailing comma before end of object": "a comma before the closing brace",
     "Illegal trailing comma before end of array": "a comma before the closing bracket",
 }
+# What libyaml or PyYAML reports -> what is wrong, and whether its place is where the part begins, not where it ends.
+_YAML: tuple[tuple[str, str, bool], ...] = (
+    ("flow sequence", "this list has no ']', or no comma between two entries", True),
+    ("flow mapping", "this mapping has no '}', or no comma between two entries", True),
+    ("block mapping", "expected 'key: value', as far in as the keys above", False),
+    ("block collection", "expected '- ' and an entry, as far in as the entries above", False),
+    ("simple key", "expected ':' after this key", True),
+    (
+        "mapping values are not allowed",
+        "a second ':' in a line, or a line that is further in than the one above",
+        False,
+    ),
+    ("sequence entries are not allowed", "a list begins in a line of its own: '- ' and an entry", False),
+    ("scalar found unexpected end", "this quotation mark has no second one", True),
+    ("tab character|'\\\\t'", "a tab; YAML takes spaces only", False),
+    ("cannot start any token", "a value that begins with this character needs quotation marks", False),
+    ("undefined alias", "an alias whose anchor is not above it", False),
+    ("scanning an alias|scanning an anchor", "expected a name after '*' or '&'", False),
+    ("unknown escape", "an unknown escape sequence after a backslash; in single quotation marks it is text", False),
+    ("a single document", "a second document; a file has one", False),
+    ("duplicate anchor", "an anchor that is there already", False),
+    ("<document start>|node content", "a bracket, brace or comma without a value", False),
+    ("block scalar", "expected the end of the line after '|' or '>'", False),
+    ("for merging", "'<<' merges mappings only", False),
+    ("base64", "a value that is not base64", False),
+    ("directive|incompatible YAML", "an unknown directive after '%'", False),
+    ("a tag", "a tag that is not complete", False),
+)
 # libyaml's composer recurses in C for each level, and some releases of it and of PyYAML overflow the stack.
 MAX_LEVELS = 100
 # Aliases of aliases multiply: a line of 50 bytes repeated ten times can stand for a billion values.
@@ -148,6 +176,42 @@ def compose_yaml(text: str) -> yaml.Node | None:
         return None
 
 
+def line_at(root: yaml.Node | None, where: Sequence[str | int]) -> int | None:
+    """The first line, from 1, of the deepest part of ``where`` (keys and list positions from the top) that is among the
+    nodes; None without nodes."""
+    import yaml
+
+    node, line = root, None if root is None else root.start_mark.line + 1
+    for step in where:
+        if isinstance(node, yaml.MappingNode):
+            match = next(((k, v) for k, v in node.value if str(k.value) == str(step)), None)
+            if match is None:
+                break
+            line, node = match[0].start_mark.line + 1, match[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def _yaml_problem(error: yaml.MarkedYAMLError) -> SyntaxProblem:
+    """In this project's words and with its column, unless it is one of those above, which have both."""
+    mark = error.problem_mark or error.context_mark
+    detail = " ".join(" ".join(part for part in (error.context, error.problem) if part).split())
+    unknown = re.search(r"could not determine a constructor for the tag '(?:tag:yaml.org,2002:)?(.*)'", detail)
+    if "maximum nesting depth" in detail:  # of libyaml, some releases of which read far ahead of the composer
+        detail = _TOO_DEEP
+    reason = f"unknown tag {unknown[1]!r}" if unknown else detail
+    found = next((one for one in _YAML if re.search(one[0], detail)), None)
+    if found is not None and not (unknown or detail == _TOO_DEEP or " is written twice" in detail):
+        reason = found[1]
+        mark = (error.context_mark or mark) if found[2] else mark
+        reason += "" if mark is None else f" (column {mark.column + 1})"
+    return SyntaxProblem("YAML", reason, mark.line + 1 if mark else None)
+
+
 def parse_yaml(text: str, constructors: dict[str, Any] | None = None) -> Any:
     """The value of a YAML text, in which no mapping has a key twice. ``constructors``: of further tags.
 
@@ -171,13 +235,7 @@ def parse_yaml(text: str, constructors: dict[str, Any] | None = None) -> Any:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        detail = " ".join(part for part in (error.context, error.problem) if part)
-        unknown = re.search(r"could not determine a constructor for the tag '(?:tag:yaml.org,2002:)?(.*)'", detail)
-        reason = f"unknown tag {unknown[1]!r}" if unknown else " ".join(detail.split())
-        if "maximum nesting depth" in reason:  # of libyaml, some releases of which read far ahead of the composer
-            reason = _TOO_DEEP
-        raise SyntaxProblem("YAML", reason, mark.line + 1 if mark else None) from None
+        raise _yaml_problem(error) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         code = error.character if isinstance(error.character, int) else ord(str(error.character)[0])
@@ -186,5 +244,7 @@ def parse_yaml(text: str, constructors: dict[str, Any] | None = None) -> Any:
         raise SyntaxProblem("YAML", " ".join(str(error).split()), None) from None
     except ValueError as error:  # of a date, or the interpreter's limit of digits
         is_number = "digits" in str(error)
-        reason = "a number with too many digits" if is_number else f"an impossible date ({error})"
+        is_date = not is_number and "literal" not in str(error)  # of int() and float(), after a tag
+        reason = "a number with too many digits" if is_number else "a value that is not what its tag says"
+        reason = f"an impossible date ({error})" if is_date else reason
         raise SyntaxProblem("YAML", reason, None) from None

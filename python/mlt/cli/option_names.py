@@ -25,6 +25,8 @@ def with_options(text: str, ctx: Any) -> str:
     """``text`` with the command line's name for each parameter that it names, such as ``--world-size`` for
     ``world_size=``, and without those that it lacks; if it then names no option, with the one before it whose value it
     repeats."""
+    if _is_about_a_file(text, ctx):
+        return text
     options = [one for one in ctx.command.params if one.param_type_name == "option"]
     for param in options:
         option = max(param.opts, key=len)
@@ -45,6 +47,12 @@ def with_options(text: str, ctx: Any) -> str:
             if repr(str(value)) in text or (value_name(param).startswith("FILE") and str(value) in text):
                 return f"{option}: {text}"
     return text
+
+
+def _is_about_a_file(text: str, ctx: Any) -> bool:
+    """Whether it begins with a file of the command line and a line: the names that follow are the file's."""
+    files = [str(one) for param in ctx.command.params for one in _given(ctx, param)]
+    return any(text.startswith(f"{file}:") and re.match("[0-9]+: ", text[len(file) + 1 :]) for file in files)
 
 
 def _given(ctx: Any, param: Any) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from mlt._shared.output_files import WriteFailedError, write_text
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt.cli import switch_apply, switch_policy, switch_verify
 from mlt.cli.click_style import Group
+from mlt.cli.ending import USAGE
 from mlt.cli.output import Output
 from mlt.cli.output_option import FOLDER
 from mlt.cli.ports_option import ports_of
@@ -166,11 +167,14 @@ def check(policy: Path, target: tuple[str, ...], ports: str | None, validators: 
         _fail(error)
     for finding in report.findings:
         click.echo(f"{finding.severity}: {policy}: {finding}")
+    if any(finding.is_invalid for finding in report.findings):
+        raise SystemExit(USAGE)
     ok = report.ok
     table = Table("target", "result", "note", title="targets")
     for result in report.results:
         table.add_row(result.target, result.status, result.detail)
-    _print(table)
+    if report.results:
+        _print(table)
     for pair in report.pairs:
         for difference in pair.unexplained:
             click.echo(f"difference: {pair.left} against {pair.right}: {difference}")

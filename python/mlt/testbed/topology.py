@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mlt._shared.counts import count_of
-from mlt._shared.field_errors import expectation
-from mlt._shared.structured_text import SyntaxProblem, parse_yaml
+from mlt._shared.field_errors import expectation, given
+from mlt._shared.structured_text import SyntaxProblem, compose_yaml, line_at, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt._shared.unit_fields import LOSS, RATE, SIZE, TIME, Unit
 from mlt.testbed.errors import BadTopologyError
@@ -34,6 +34,7 @@ Loss = Annotated[float, Unit(LOSS, most=1)]
 Delay = Annotated[float, Unit(TIME, most=10)]
 # IPv6 does not run below 1280.
 Mtu = Annotated[int, Field(ge=1280, le=9000, strict=True)]
+_LOSSES = ("loss", "loss_up", "loss_down")
 QueueKind = Literal["ebpf", "red", "fifo"]
 Direction = Literal["up", "down"]
 
@@ -177,27 +178,47 @@ def _first(*values: Any) -> Any:
     return next(value for value in values if value is not None)
 
 
-def make(fields: dict[str, Any], *, source: str = "testbed") -> Topology:
+def make(fields: dict[str, Any]) -> Topology:
     """Validate ``fields`` and build a Topology; raises BadTopologyError that names every invalid field."""
     try:
         return Topology.model_validate(fields)
     except ValidationError as error:
-        raise BadTopologyError(f"{source}: " + "; ".join(_explain(problem) for problem in error.errors())) from None
+        raise BadTopologyError("testbed: " + "; ".join(_explain(problem) for problem in error.errors())) from None
 
 
 def load(path: str | Path, **overrides: Any) -> Topology:
     """Read a YAML file; ``overrides`` take precedence. A policy's path is relative to the file."""
     try:
-        raw = parse_yaml(read_text(path))
+        text = read_text(path)
+        raw = parse_yaml(text)
     except UnreadableError as error:
         raise BadTopologyError(str(error)) from None
     except SyntaxProblem as error:
-        raise BadTopologyError(f"{path}: {error}") from None
+        place = path if error.line is None else f"{path}:{error.line}"
+        raise BadTopologyError(f"{place}: not {error.kind}: {error.reason}") from None
     if not isinstance(raw, dict):
-        raise BadTopologyError(f"{path}: expected fields such as 'hosts: 4'; see docs/testbed.md")
+        raise BadTopologyError(f"{path}:1: expected fields such as 'hosts: 4'; see docs/testbed.md")
     if isinstance(raw.get("policy"), str):
         raw["policy"] = os.path.abspath(os.path.join(os.path.dirname(path), raw["policy"]))
-    return make({**raw, **overrides}, source=str(path))
+    try:
+        return Topology.model_validate({**_written(raw), **overrides})
+    except ValidationError as error:
+        root = compose_yaml(text)
+        found = sorted((line_at(root, problem["loc"]) or 1, _explain(problem)) for problem in error.errors())
+        raise BadTopologyError("\n".join(f"{path}:{line}: {problem}" for line, problem in found)) from None
+
+
+def _written(fields: dict[Any, Any]) -> dict[Any, Any]:
+    """``fields`` with the losses as the text that the file has: 1 without a unit is rejected there as in an option,
+    while ``make`` takes fractions."""
+
+    def text_of(key: object, value: object) -> object:
+        if isinstance(value, dict):
+            return _written(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return repr(value) if is_number and key in _LOSSES else value
+
+    return {key: text_of(key, value) for key, value in fields.items()}
 
 
 def json_schema() -> dict[str, Any]:
@@ -218,5 +239,5 @@ def _explain(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         message = "unknown field"
     elif problem["type"] != "missing" and not problem["type"].startswith("value_error"):
-        message += f" (got {problem['input']!r})"
+        message += given(problem["input"])
     return f"{where}: {message}" if where else message

@@ -125,6 +125,13 @@ def test_error__names_its_option_and_shows_the_right_form(
         assert f"{named[0].split()[0]} " in forms, err
 
 
+def test_error__a_file_s_field_is_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.yaml").write_text("hosts: 2\nrate: fast\n", encoding="utf-8")
+    line, err = error_of(("testbed", "run", "--topology", "t.yaml", "--", "true"), capsys)
+    assert line.startswith("error: t.yaml:2: rate: expected a rate")
+    assert "Right form" not in err
+
+
 @pytest.mark.parametrize(
     ("name", "members", "found"),
     [

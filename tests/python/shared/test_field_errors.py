@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from mlt._shared.field_errors import expectation
+from mlt._shared.field_errors import expectation, given
 
 
 class Inner(BaseModel):
@@ -69,3 +69,11 @@ def test_expectation__of_a_missing_key() -> None:
     with pytest.raises(ValidationError) as error:
         Whole.model_validate({})
     assert expectation(dict(error.value.errors()[0])) == "is required"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ", got null"), (False, ", got false"), (1.5, ", got 1.5"), ("a", ", got 'a'"), ({"a": None}, ""), ([], "")],
+)
+def test_given__shows_a_value_as_the_file_has_it(value: object, text: str) -> None:
+    assert given(value) == text

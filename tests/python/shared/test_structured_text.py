@@ -73,6 +73,46 @@ def test_parse_yaml__names_the_problem_and_its_line(text: str, line: int | None,
     assert "\n" not in str(error.value)
 
 
+# A text, where its problem is and words of ours: both of the loader in C and of the one in Python.
+LIBRARY_PROBLEMS = [
+    ("a: 1\nhosts: [1\nfoo: 1\n", 2, 8, "this list has no ']'"),
+    ("hosts: {a: 1\nfoo: 2\n", 1, 8, "this mapping has no '}'"),
+    ("a:\n  b: 1\n c: 2\n", 3, 2, "expected 'key: value'"),
+    ("- 1\n2: 3\n", 2, 1, "expected '- '"),
+    ("hosts: 4\nrate 5\nloss: 1", 2, 1, "expected ':'"),
+    ("a: b: c", 1, 5, "a second ':'"),
+    ("a: - b", 1, 4, "a list begins in a line of its own"),
+    ('a: "x\n', 1, 4, "no second one"),
+    ("a: @x", 1, 4, "needs quotation marks"),
+    ("a: *x", 1, 4, "an alias whose anchor is not above it"),
+    ("a: &", 1, 5, "expected a name"),
+    ("a: 1\n---\nb: 1", 2, 1, "a second document"),
+    ("a: &b 1\nc: &b 2\n", 2, 4, "an anchor that is there already"),
+    ("a: ]", 1, 4, "without a value"),
+    ("a: |3x\n", 1, 6, "expected the end of the line"),
+    ("<<: 1", 1, 5, "merges mappings only"),
+]
+
+
+@pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
+@pytest.mark.parametrize(("text", "line", "column", "reason"), LIBRARY_PROBLEMS)
+def test_parse_yaml__says_what_the_library_found_in_our_words(
+    text: str, line: int, column: int, reason: str, loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if loader == "SafeLoader":
+        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    _yaml_loader.cache_clear()
+    try:
+        with pytest.raises(SyntaxProblem) as error:
+            parse_yaml(text)
+    finally:
+        _yaml_loader.cache_clear()
+    assert error.value.line == line
+    assert reason in error.value.reason
+    assert error.value.reason.endswith(f" (column {column})")
+    assert not any(word in error.value.reason for word in ("while ", "found", "token", "scalar", "sequence"))
+
+
 def nested(levels: int) -> str:
     return "[" * levels + "1" + "]" * levels
 

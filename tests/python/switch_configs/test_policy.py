@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from mlt.switch_configs.errors import PolicyError
 from mlt.switch_configs.policy import dump, expand_ports, json_schema, load, parse
@@ -46,7 +48,29 @@ def test_parse__rejects_and_names_the_place(source: str, words: str) -> None:
     with pytest.raises(PolicyError) as caught:
         parse(source, source="p.yaml")
     assert words in str(caught.value)
-    assert str(caught.value).startswith("p.yaml: ")
+    assert all(re.match("p.yaml:[0-9]+: ", line) for line in str(caught.value).splitlines())
+
+
+def test_parse__errors_have_the_lines_of_the_file() -> None:
+    lines = text(s1="fast", extra="rounding_tolerance_percent: [a]\nunknown: 1").splitlines()
+    with pytest.raises(PolicyError) as caught:
+        parse("\n".join(lines), source="p.yaml")
+    places = [line.split(": ")[0] for line in str(caught.value).splitlines()]
+    expected = [next(at for at, line in enumerate(lines, 1) if word in line) for word in ("fast", "[a]", "unknown")]
+    assert places == [f"p.yaml:{at}" for at in expected]
+
+
+@pytest.mark.parametrize("written", ["5", "5%", "'5 %'", "'5'", "5.0"])
+def test_parse__percentages_take_their_unit(written: str) -> None:
+    assert parse(text(extra=f"rounding_tolerance_percent: {written}")).rounding_tolerance_percent == 5
+    if written != "5.0":
+        assert small(probability=written).data[0].wred.max_drop_probability_percent == 5
+
+
+@pytest.mark.parametrize("written", ["0.05 x", "50%", "%", "-1%", "5%%"])
+def test_parse__percentages_have_no_other_unit(written: str) -> None:
+    with pytest.raises(PolicyError, match="rounding_tolerance_percent: expected"):
+        parse(text(extra=f"rounding_tolerance_percent: '{written}'"))
 
 
 def test_load__a_missing_file_is_a_policy_error() -> None:

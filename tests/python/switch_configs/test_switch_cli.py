@@ -181,3 +181,30 @@ def test_listings__print(command: str) -> None:
     done = mlt(command)
     assert done.exit_code == 0
     assert "accept" in done.output or "selective-drop" in done.output
+
+
+@pytest.mark.parametrize(
+    ("extra", "ports", "named"),
+    [
+        ("accept: {nx: {fair: x}}", "[1]", ("'nx'", "eos")),
+        ("", "['16-1']", ("16-1",)),
+    ],
+)
+def test_check__a_value_that_names_nothing_is_a_wrong_file(
+    tmp_path: Path, extra: str, ports: str, named: tuple[str, ...]
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(text(extra=extra, ports=ports), encoding="utf-8")
+    done = mlt("check", file)
+    assert done.exit_code == 2
+    assert_names(done.output, f"error: {file}: ", *named)
+    assert len(done.output.splitlines()) == 1
+
+
+def test_check__a_broken_rule_is_a_problem_found(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(text(s1="1400"), encoding="utf-8")
+    done = mlt("check", file)
+    assert done.exit_code == 1
+    assert_names(done.output, "[s-holds-a-packet]")
+    assert "result" not in done.output

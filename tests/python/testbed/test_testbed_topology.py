@@ -78,6 +78,39 @@ def test_load__reads_a_file_and_finds_its_policy_beside_it(tmp_path: Path) -> No
         load(tmp_path / "none.yaml")
 
 
+@pytest.mark.parametrize("written", ["1", "1.0", "'1'", "1e+0", "true"])
+@pytest.mark.parametrize("field", ["loss: %s", "uplink: {loss_up: %s}", "links: {host1: {loss: %s}}"])
+def test_load__a_loss_without_unit_is_below_1_as_in_an_option(tmp_path: Path, field: str, written: str) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text(f"hosts: 2\n{field % written}\n", encoding="utf-8")
+    with pytest.raises(BadTopologyError, match=r"t.yaml:2: [a-z0-9_.]*loss(_up)?: expected a loss such as 1% or 0.01"):
+        load(path)
+
+
+def test_load__all_is_100_percent_in_the_file_and_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text("hosts: 2\nloss: 0.25\nlinks: {host1: {loss: 100%}}\n", encoding="utf-8")
+    shape = load(path)
+    assert (shape.loss, shape.links["host1"].loss) == (0.25, 1.0)
+    assert make(shape.as_dict()) == shape
+    assert load(path, loss=1.0).loss == 1.0  # --loss 100%
+
+
+def test_load__names_each_line_and_shows_values_as_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text("hosts: 2\nmtu: false\nrate: fast\nlinks:\n  host1: {delay: {a: 1}}\n", encoding="utf-8")
+    with pytest.raises(BadTopologyError) as error:
+        load(path)
+    mtu, rate, delay = str(error.value).splitlines()
+    assert mtu == f"{path}:2: mtu: expected an integer, got false"
+    assert rate.startswith(f"{path}:3: rate: expected a rate")
+    assert rate.endswith(", got 'fast'")
+    assert delay == f"{path}:5: links.host1.delay: expected a time such as 10ms or '1.5 s'"
+    path.write_text("hosts: 2\nrate: [1", encoding="utf-8")
+    with pytest.raises(BadTopologyError, match=r"t.yaml:2: not YAML: this list has no ']'.* \(column 7\)"):
+        load(path)
+
+
 def test_json_schema__knows_every_field() -> None:
     assert {"hosts", "spines", "rate", "links", "policy"} <= set(json_schema()["properties"])
 

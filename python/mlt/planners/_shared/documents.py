@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mlt._shared.field_errors import expectation
-from mlt._shared.structured_text import SyntaxProblem, compose_yaml, parse_json, parse_yaml
+from mlt._shared.field_errors import expectation, given
+from mlt._shared.structured_text import SyntaxProblem, compose_yaml, line_at, parse_json, parse_yaml
 from mlt._shared.text_files import UnreadableError, read_text
 
 Location = tuple[str | int, ...]
@@ -70,26 +69,9 @@ def suggest(name: str, known: Sequence[str]) -> str:
     return f"expected one of {shown}{', ...' if len(known) > 8 else ''}" if known else "none is defined"
 
 
-def _line_of(root: yaml.Node | None, where: Location) -> int | None:
-    """First line of the deepest part of ``where`` that exists in the file."""
-    node, line = root, None if root is None else root.start_mark.line + 1
-    for step in where:
-        if isinstance(node, yaml.MappingNode):
-            match = next(((k, v) for k, v in node.value if str(k.value) == str(step)), None)
-            if match is None:
-                break
-            line, node = match[0].start_mark.line + 1, match[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            node = node.value[step]
-            line = node.start_mark.line + 1
-        else:
-            break
-    return line
-
-
 def _explain(error: dict[str, Any], model: type[BaseModel]) -> Problem:
     where: Location = tuple(error["loc"])
-    kind, given = error["type"], error.get("input")
+    kind = error["type"]
     message = expectation(error)
     if kind == "extra_forbidden":
         fields = _fields_at(model, where[:-1])
@@ -97,8 +79,8 @@ def _explain(error: dict[str, Any], model: type[BaseModel]) -> Problem:
     elif kind == "missing":
         message = f"the key {where[-1]!r} is missing"
         where = where[:-1]
-    elif isinstance(given, (str, int, float, bool, type(None))):
-        message = f"{message}, got {given!r}"
+    else:
+        message += given(error.get("input"))
     return Problem(where=where, message=message)
 
 
@@ -150,7 +132,7 @@ def parse_document(model: type[M], text: str, *, source: str, as_json: bool = Fa
     # JSON is YAML, so one walk over YAML nodes finds the line in both; only invalid files need it. JSON may be indented
     # by tabs, which YAML forbids: then the problem is reported without a line.
     root = compose_yaml(text)
-    located = [Problem(where=p.where, message=p.message, line=_line_of(root, p.where)) for p in problems]
+    located = [Problem(where=p.where, message=p.message, line=line_at(root, p.where)) for p in problems]
     raise InputError(located, source=source)
 
 
