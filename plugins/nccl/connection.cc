@@ -156,7 +156,7 @@ bool Connection::is_up() {
   return has_introduction();
 }
 
-// The receiver of a connection has no handle of its sender: the sender says first who it is.
+// The receiver of a connection has no handle of its sender: the sender's first message identifies it.
 void Connection::send_introduction() {
   SendOptions options;
   options.to = peer_rank();

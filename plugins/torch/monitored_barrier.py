@@ -1,4 +1,4 @@
-"""A barrier that names who did not come."""
+"""A barrier that names the ranks that did not come."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class MltProcessGroup(DataMovement):
         return self._calls.start("barrier", post, [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose failure names who did not come: group rank 0 waits for each, the others for its answer.
+        """A barrier whose failure names the missing ranks: group rank 0 waits for each, the others for its answer.
 
         Raises RuntimeError after ``timeout`` (default: the group's): on rank 0 with the first missing rank, or all of
         them (``wait_all_ranks``). Collectives may follow, another monitored barrier may not: the ranks no longer agree

@@ -68,7 +68,7 @@ def owner() -> list[int]:
 
 
 def user() -> int:
-    """The user at the terminal: through sudo the one who called it."""
+    """The user at the terminal: under sudo, the caller of sudo."""
     caller = variables.integer(os.environ, "SUDO_UID") if os.geteuid() == 0 else None
     return os.getuid() if caller is None else caller
 

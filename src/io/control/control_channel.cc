@@ -418,14 +418,14 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
 void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs now, ControlSink& sink) {
   const std::string how = number == 0 ? "closed" : errno_text(number);
   if (connection.state == State::kUp) {
-    const std::string who = peer_text(*connection.rank, connection.remote);
+    const std::string peer = peer_text(*connection.rank, connection.remote);
     if (connection.goodbye_sent) {
-      go_down(*connection.rank, PeerDownCause::kGoodbye, who + " closed the connection after this rank left.", sink);
+      go_down(*connection.rank, PeerDownCause::kGoodbye, peer + " closed the connection after this rank left.", sink);
     } else {
       // PROTOCOL 3.7.3: An endpoint MUST treat a connection that ends without a goodbye as the death of the peer.
       go_down(
           *connection.rank, PeerDownCause::kLost,
-          who + " died: its connection ended without a goodbye (" + how +
+          peer + " died: its connection ended without a goodbye (" + how +
               "). Its process ended without closing its context, or was killed (SIGKILL, often out of memory): look at "
               "its output for the cause.",
           sink);

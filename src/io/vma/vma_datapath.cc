@@ -72,10 +72,10 @@ void VmaDatapath::set_mark(std::uint8_t traffic_class) {
 SendStatus VmaDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
   if (mark_ != run.traffic_class() && socket_->next_timeout() != base::kNever) {
     // Datagrams of an earlier run wait in the socket's datapath and need its mark: they go first.
-    class Nobody final : public ReceiveSink {
+    class NoSink final : public ReceiveSink {
       void on_run(const base::ReceivedRun&) override {}
-    } nobody;
-    socket_->receive(now, 0, nobody);
+    } no_sink;
+    socket_->receive(now, 0, no_sink);
     if (socket_->next_timeout() != base::kNever) return SendStatus::kWouldBlock;
   }
   set_mark(run.traffic_class());
