@@ -11,6 +11,8 @@ from mlt.switch_configs.errors import SwitchConfigError, TargetError
 from mlt.switch_configs.platforms import Spec, parse_spec
 from mlt.switch_configs.target import Target
 
+from mlt._shared.similar_names import did_you_mean
+
 
 @lru_cache(maxsize=1)
 def targets() -> dict[str, Target]:
@@ -28,8 +30,9 @@ def targets() -> dict[str, Target]:
 def target(text: str) -> Target:
     """One target by ``system[/release][@platform]``; the error lists the known systems."""
     spec = parse_spec(text)
-    try:
-        known = targets()[spec.system]
-    except KeyError:
-        raise TargetError(f"no target {spec.system!r}; there are: {', '.join(targets())}") from None
-    return known if spec == Spec(spec.system) else type(known)(spec)
+    known = targets()
+    if spec.system not in known:
+        meant = did_you_mean(spec.system, list(known))
+        raise TargetError(f"no target {spec.system!r}; there are: {', '.join(known)}{meant}")
+    found = known[spec.system]
+    return found if spec == Spec(spec.system) else type(found)(spec)

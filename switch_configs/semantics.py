@@ -13,6 +13,8 @@ from typing import Literal
 from mlt.switch_configs.errors import PolicyError, SwitchConfigError
 from mlt.switch_configs.policy import Policy
 
+from mlt._shared.similar_names import did_you_mean
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -122,7 +124,8 @@ def _accepted_targets(policy: Policy) -> list[Finding]:
             except SwitchConfigError:
                 known = False
             if not known:
-                message = f"{where} names target {name!r}; there are: {', '.join(targets())}"
+                meant = did_you_mean(name, list(targets()))
+                message = f"{where} names target {name!r}; there are: {', '.join(targets())}{meant}"
                 found.append(Finding("error", "known-target", f"{where}.{name}", message))
     return found
 

@@ -24,6 +24,8 @@ class Pulse:
         self._text = text
         self._quiet_seconds = quiet_seconds
         self._began = self._reported = time.monotonic()
+        # On a terminal the cursor may be behind a progress bar, which pip draws again below: the bar's line is erased.
+        self._line_start = "\r\x1b[K" if sys.stdout.isatty() else ""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -40,7 +42,7 @@ class Pulse:
     def report(self, text: str) -> None:
         """Print a line, which starts the wait anew."""
         self._reported = time.monotonic()
-        print(f"mlt: {text}", flush=True)
+        print(f"{self._line_start}mlt: {text}", flush=True)
 
     def _run(self) -> None:
         while not self._is_over.wait(max(self._reported + self._quiet_seconds - time.monotonic(), 0.001)):

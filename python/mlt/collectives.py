@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, cast
 from mlt import _core
 from mlt._core import Reduction
 from mlt._shared.argument_types import explains_types
+from mlt._shared.similar_names import did_you_mean
 from mlt.errors import ConfigError, InvalidBufferError
 from mlt.operation import Completion, Kind, Operation
 from mlt.options import times
@@ -460,7 +461,8 @@ def _algorithm(name: str | None, known: Sequence[str]) -> _core.Algorithm:
     if name is None:
         return _core.Algorithm.AUTOMATIC
     if name not in known:
-        raise ConfigError(f"algorithm is {name!r}; expected one of {', '.join(known)}, or None")
+        meant = did_you_mean(str(name), known)
+        raise ConfigError(f"algorithm is {name!r}; expected one of {', '.join(known)}, or None{meant}")
     return _core.Algorithm[name.upper()]
 
 

@@ -17,8 +17,10 @@ def names(*facts: object) -> str:
 
 
 def assert_names(text: object, *facts: object) -> None:
-    """Each of ``facts`` is in ``text``: ranks, files, options and causes, whatever the words between them."""
-    missing = [str(fact) for fact in facts if str(fact) not in str(text)]
+    """Each of ``facts`` is in ``text``: ranks, files, options and causes, whatever the words between them, and wherever
+    its lines break."""
+    one_line = " ".join(str(text).split())
+    missing = [str(fact) for fact in facts if str(fact) not in str(text) and str(fact) not in one_line]
     assert facts, "no fact to look for"
     assert not missing, f"{missing} not in {str(text)!r}"
 

@@ -75,6 +75,16 @@ def test_pulse__reports_what_is_silent(capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"^mlt: still compiles: 3 of 9 steps \(\d+ s\)$", shown, re.MULTILINE)
 
 
+def test_pulse__on_a_terminal_has_lines_of_its_own_beside_a_progress_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with install_wheel.Pulse(lambda: "installs") as pulse:
+        print("  3.1/9.0 MB ----", end="")
+        pulse.report("still installs")
+    assert capsys.readouterr().out == "  3.1/9.0 MB ----\r\x1b[Kmlt: still installs\n"
+
+
 def test_pulse__a_command_keeps_its_output_and_status() -> None:
     command = [sys.executable, str(ROOT / "tools" / "pulse.py"), "sleeps", sys.executable, "-c"]
     done = subprocess.run([*command, "print('x'); raise SystemExit(3)"], capture_output=True, text=True, check=False)

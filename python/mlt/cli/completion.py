@@ -82,9 +82,9 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", h
     """Print a shell's completion of mlt's commands and options.
 
     \b
-    bash: eval "$(mlt completion bash)"             # in ~/.bashrc
-    zsh:  eval "$(mlt completion zsh)"              # in ~/.zshrc, after compinit
-    fish: mlt completion fish | source              # in ~/.config/fish/config.fish
+    bash: eval "$(mlt completion bash)"  # in ~/.bashrc
+    zsh:  eval "$(mlt completion zsh)"   # in ~/.zshrc, after compinit
+    fish: mlt completion fish | source   # in ~/.config/fish/config.fish
     """
     typer.echo(_SCRIPTS[shell] % {"variable": VARIABLE}, nl=False)
 

@@ -111,12 +111,9 @@ def demo(
             if place == "testbed" and (problems := _testbed_problems(settings)):
                 if network is NetworkChoice.testbed:
                     raise DemoError("; ".join(problems))
-                console.print(
+                console.print_text(
                     f"no testbed on this machine ({'; '.join(problems)}). On loopback instead, where processes drop "
-                    "packets themselves: gloo, whose TCP loses nothing there, is left out",
-                    markup=False,
-                    highlight=False,
-                    soft_wrap=True,
+                    "packets themselves: gloo, whose TCP loses nothing there, is left out"
                 )
                 settings = replace(
                     settings,
@@ -145,12 +142,9 @@ def _run(console: Output, settings: DemoSettings) -> None:
         settings.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadSettingError(f"--output {settings.output} cannot be made: {error.strerror}") from None
-    console.print(
+    console.print_text(
         f"data: {images.name}, {len(images.train_labels):,} images to learn and {len(images.test_labels):,} to test; "
-        f"{images.origin}; licence: {images.licence}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f"{images.origin}; licence: {images.licence}"
     )
     runs = run_specs(settings)
     records = {}

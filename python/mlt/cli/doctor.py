@@ -14,6 +14,7 @@ from mlt._shared.json_lines import shown
 from mlt._shared.output_files import WriteFailedError
 from mlt.cli.click_style import Command
 from mlt.cli.ending import interrupted
+from mlt.cli.layout import wrapped
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
@@ -130,9 +131,13 @@ def _shown(findings: Iterable[Finding], json: Path | None, *, fix: bool) -> list
         if fix:
             _show_fix(finding, err=is_stdout(json))
             continue
-        click.echo(_MARKS[finding.level] + shown(finding.what), err=is_stdout(json))
+        err, indent = is_stdout(json), " " * len(_MARKS["ok"])
+        click.echo(wrapped(shown(finding.what), _MARKS[finding.level], indent), err=err)
         if finding.fix:
-            click.echo(f"         -> {finding.fix}", err=is_stdout(json))
+            # A command keeps its line: it is there to be copied.
+            head = f"{indent}-> "
+            advice = head + finding.fix if finding.fix_is_command else wrapped(finding.fix, head, " " * len(head))
+            click.echo(advice, err=err)
     if json is not None:
         try:
             write_json(json, [asdict(finding) for finding in known])
@@ -145,8 +150,8 @@ def _shown(findings: Iterable[Finding], json: Path | None, *, fix: bool) -> list
 def _show_fix(finding: Finding, *, err: bool) -> None:
     """A comment with the finding, then its command; advice that is no command stays a comment."""
     if finding.fix:
-        click.echo(f"# {finding.level}: {shown(finding.what)}", err=err)
-        click.echo(finding.fix if finding.fix_is_command else f"#   {finding.fix}", err=err)
+        click.echo(wrapped(f"{finding.level}: {shown(finding.what)}", "# ", "#   "), err=err)
+        click.echo(finding.fix if finding.fix_is_command else wrapped(finding.fix, "#   ", "#   "), err=err)
 
 
 def _finish(findings: list[Finding]) -> NoReturn:

@@ -221,8 +221,10 @@ def _help_of(param: Any) -> str:
 
 
 def _described(param: Any) -> str:
-    text = _help_of(param)
-    notes = [note for note in (_variable(param), _default(param), _range(param)) if note]
+    text, own = _help_of(param), ""
+    if (ending := re.fullmatch(r"(.*?) *\[([^][]*)\]", text, re.DOTALL)) is not None:
+        text, own = ending.groups()
+    notes = [note for note in (own, _variable(param), _default(param), _range(param)) if note]
     if getattr(param, "required", False) and not _is_argument(param):
         notes.append("required")
     return f"{text}  [{'; '.join(notes)}]" if notes else text

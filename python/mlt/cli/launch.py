@@ -17,7 +17,7 @@ from mlt._shared.ports import free_port_pair
 from mlt._shared.units import format_time
 from mlt.cli.ending import NOT_EXECUTABLE, interrupted
 from mlt.cli.program import unrunnable
-from mlt.cli.style import App
+from mlt.cli.style import App, show_error, show_problem
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.errors import ConfigError
 from mlt.job import bpslaunch
@@ -84,7 +84,7 @@ def launch(
         raise _MissingCommandError(ctx)
     if (problem := unrunnable(command[0])) is not None:
         status, text = problem
-        _say(text)
+        show_problem(text, is_usage=False)
         raise typer.Exit(status)
     own = _workers_of_byteps(workers) if byteps else _ranks_here(2 if workers is None else workers, services)
     workers = len(own) - services
@@ -123,7 +123,7 @@ def launch(
                 failed=failed,
             )
     except _CannotStartError as error:
-        _say(str(error))
+        show_problem(str(error), is_usage=False)
         raise typer.Exit(NOT_EXECUTABLE) from None
     except KeyboardInterrupt as error:
         _say("interrupted: every rank was ended")
@@ -156,7 +156,7 @@ def _ranks_here(workers: int, services: int) -> list[dict[str, str]]:
             **own_secret(os.environ),
         }
     except LookupError as error:
-        _say(str(error))
+        show_error(error)
         raise typer.Exit(1) from None
     return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers + services)]
 
@@ -166,7 +166,7 @@ def _end_if_without_workers() -> None:
     try:
         role = bpslaunch.role(os.environ)
     except ConfigError as error:
-        _say(str(error))
+        show_error(error)
         raise typer.Exit(2) from None
     if role in ("scheduler", "server"):
         _say(f"DMLC_ROLE is {role}: mlt needs none, the workers sum among themselves; nothing was started")
@@ -181,7 +181,7 @@ def _workers_of_byteps(workers: int | None) -> list[dict[str, str]]:
             here = {"MASTER_ADDR": HOST, "MASTER_PORT": str(free_port_pair(HOST)), **own_secret(os.environ)}
             found = [{**here, **one} for one in found]
     except (ConfigError, LookupError) as error:
-        _say(str(error))
+        show_error(error)
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
     return [{**_for_all(), **one} for one in found]
 

@@ -27,8 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 FIRST_STEPS = (
     ("mlt doctor", "Check this host, in two seconds"),
     ("mlt perf --local", "Measure mlt between two processes of this host"),
-    ("mlt launch -n 2 python train.py", "Run a program of yours as a job of two ranks on this host"),
-    ("mlt testbed run --hosts 2 --loss 1% -- python train.py", "Run it over an emulated network with loss"),
+    ("mlt launch -n 2 mlt perf", "Run a program, here mlt perf, as a job of two ranks on this host"),
+    ("mlt testbed run --hosts 2 --loss 1% -- mlt perf", "Run it on two emulated hosts, over a network with loss"),
     ("mlt demo", "Train a model with and without packet loss; needs the extra demo"),
 )
 # Holds the words of a command line that a shell completes (mlt.cli.completion).
@@ -43,8 +43,9 @@ def _show_first_steps() -> None:
     from mlt.cli.layout import paragraph, rows
 
     print(rows("What to try first", FIRST_STEPS))
+    own = "For a program of your own, write python YOUR_SCRIPT.py in place of the last mlt perf."
     more = "All commands: mlt -h. Their options: mlt COMMAND -h. Completion of both: mlt completion -h."
-    print(f"\n{paragraph(more, indent=0)}")
+    print(f"\n{paragraph(own, indent=0)}\n\n{paragraph(more, indent=0)}")
 
 
 def main() -> None:

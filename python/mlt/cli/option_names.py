@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +61,3 @@ def _given(ctx: Any, param: Any) -> Iterator[Any]:
         for one in value if isinstance(value, list | tuple) else (value,):
             if isinstance(one, str | Path) and str(one):
                 yield one
-
-
-def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """The commands or options that a wrong name may mean: those that it abbreviates, else the most similar one."""
-    bare = {one.lstrip("-"): one for one in known}
-    wanted = name.lstrip("-")
-    begun = [one for one in bare if wanted and one.startswith(wanted)]
-    return [bare[one] for one in begun or get_close_matches(wanted, bare, n=1, cutoff=0.7)]

@@ -20,8 +20,8 @@ from mlt._shared.extras import how_to_install
 from mlt._shared.json_lines import shown
 from mlt._shared.output_files import UnwritableError
 from mlt._shared.processes import interruptible
-from mlt.cli.ending import interrupted
-from mlt.cli.output import Output
+from mlt.cli.ending import USAGE, interrupted
+from mlt.cli.output import TABLE_WIDTH, Output
 from mlt.cli.output_option import PICTURE, TEXT_FILE
 from mlt.cli.style import App, is_stdout, show_error, status_of
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
@@ -35,7 +35,6 @@ from mlt.perf.problem import BadOptionError, PerfError
 
 app = App()
 
-WIDTH = 120
 _PICTURES = (".png", ".svg", ".pdf")
 _RATE, _SIZE = UnitOption(RATE, whole=True), UnitOption(SIZE, whole=True)
 
@@ -84,7 +83,10 @@ def perf(
     ] = None,
     turns: Annotated[int, typer.Option(help="Number of times that the transports take turns at each size.")] = 5,
     compare: Annotated[
-        str, typer.Option(help="Transports to compare with: tcp,gloo,mpi,mpi-shm,raw-udp, or all that are installed.")
+        str,
+        typer.Option(
+            help="Transports to compare with, by commas: tcp, gloo, mpi, mpi-shm, raw-udp, or all (that are installed)."
+        ),
     ] = "",
     loss_bound: Annotated[
         str, typer.Option(help="Loss bounds of mlt below 100%, such as 1% or 0.01, by commas.")
@@ -96,7 +98,7 @@ def perf(
         Tags, typer.Option(help="Segment priorities of mlt: by gradient magnitude, or none (no sampling).")
     ] = Tags.magnitude,
     algorithm: Annotated[
-        str, typer.Option(help="Algorithms of mlt's allreduce, by commas: automatic,direct,central,ring,halving.")
+        str, typer.Option(help="Algorithms of mlt's allreduce, by commas: automatic, direct, central, ring, halving.")
     ] = AUTOMATIC,
     segment_bytes: Annotated[
         int | None,
@@ -187,10 +189,8 @@ def perf(
         with interruptible():
             _run(mode, options, host or "", port, interface, once=once, json=json, plot=plot)
     except MltError as error:
-        if isinstance(error, BadOptionError):
-            show_error(error)
-        else:  # beside the output of other ranks
-            Console(stderr=True).print(f"mlt perf: {shown(str(error))}", markup=False, highlight=False, soft_wrap=True)
+        # A failure of the run is beside the output of other ranks.
+        show_error(error, head="error: " if status_of(error) == USAGE else "mlt perf: ")
         raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt as error:
         Console(stderr=True).print("mlt perf: interrupted; every process was ended", markup=False)
@@ -289,12 +289,12 @@ def _run(
             result = found
     # With "--json -" standard output has the JSON and nothing else.
     stream = sys.stderr if is_stdout(json) else sys.stdout
-    console = Output(file=stream, width=None if stream.isatty() else WIDTH, highlight=False)
+    console = Output(file=stream, width=None if stream.isatty() else TABLE_WIDTH, highlight=False)
     for table in report.tables(result):
         console.print_table(table)
-    console.print(report.LEGEND, markup=False, soft_wrap=True)
+    console.print_text(report.LEGEND)
     for skipped in result.skipped:
-        console.print(f"not compared with {skipped.transport}: {skipped.why}", markup=False, soft_wrap=True)
+        console.print_text(f"not compared with {skipped.transport}: {skipped.why}")
     if is_stdout(json):
         sys.stdout.write(report.as_json(result))
     elif json is not None:

@@ -16,6 +16,7 @@ from mlt._shared.structured_text import parse_json
 from mlt._shared.text_files import read_text
 from mlt._shared.units import format_time
 from mlt.cli.delegate import Delegate
+from mlt.cli.layout import print_lines
 from mlt.cli.output import Output
 from mlt.cli.output_option import PICTURE, TEXT_FILE
 from mlt.cli.plan_file import plan_to_extend, refusals
@@ -75,7 +76,7 @@ def _jobs(cluster: Cluster, source: Path, name: str | None) -> list[Job]:
 
 
 def _finish(cluster: Cluster, plan: Plan, out: Path | None) -> None:
-    typer.echo(explain_plan(cluster, plan))
+    print_lines(explain_plan(cluster, plan))
     if out is not None:
         typer.echo()
         write_output(out, dump_plan(plan))
@@ -169,7 +170,7 @@ def show(
     problems = plan.mismatches(cluster)
     if problems:
         raise InputError(problems, source=str(plan_file))
-    typer.echo(explain_plan(cluster, plan))
+    print_lines(explain_plan(cluster, plan))
     if draw is None:
         return
     from mlt.planners.show.picture import draw_plan
@@ -230,10 +231,10 @@ def _print_ranking(result: AutoResult, simulated: SimulationReport | None) -> No
         table.add_row(str(place), alternative.name, format_time(alternative.time), *cells, behind, alternative.reason)
     Output().print_table(table)
     for note in simulation_notes(simulated) if simulated else ():
-        typer.echo(note)
+        print_lines(note)
     for skipped in result.skipped:
-        typer.echo(f"not tried: {skipped.name}: {skipped.reason}")
-    typer.echo(result.reason)
+        print_lines(f"not tried: {skipped.name}: {skipped.reason}")
+    print_lines(result.reason)
 
 
 @app.command()
@@ -273,7 +274,7 @@ def auto(
     if report is not None:
         plan = with_estimates(plan, job, report)
     for note in result.plan.notes:
-        typer.echo(note)
+        print_lines(note)
     changes = {
         "seed": seed,
         "circuits": result.plan.circuits or before.circuits,

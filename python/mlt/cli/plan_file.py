@@ -28,7 +28,8 @@ def refusals(source: Path | None = None, out: Path | None = None) -> Iterator[No
             yield
     except InputError as error:
         where = "" if source is None or error.source else f"{source}: "
-        show_problem(f"{where}{error}", is_usage=True, head="")
+        problems = "\nerror: ".join(str(error).splitlines())
+        show_problem(f"{where}{problems}", is_usage=True)
         raise typer.Exit(USAGE) from None
     except ImportError as error:
         if str(error.name).startswith("mlt"):  # not a missing extra but a broken installation
@@ -38,7 +39,7 @@ def refusals(source: Path | None = None, out: Path | None = None) -> Iterator[No
     except BrokenPipeError:
         raise
     except OSError as error:  # a full disk; paths were checked before
-        typer.echo(f"{error.filename}: cannot be written: {error.strerror}", err=True)
+        typer.echo(f"error: {error.filename}: cannot be written: {error.strerror}", err=True)
         raise typer.Exit(status_of(error)) from None
     except TopologyError as error:
         show_problem(str(error), is_usage=True)

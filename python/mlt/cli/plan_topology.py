@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlt._shared.counts import count_of
+from mlt.cli.layout import print_lines
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.plan_file import plan_to_extend, refusals
 from mlt.cli.style import App, write_output
@@ -169,9 +170,9 @@ def circuits(
         made = plan_topology(cluster, extra_paths=extra_paths)
         plan = with_topology(plan, made)
         for job in made.jobs:
-            typer.echo(f"{job.name}: {plan.job(job.name).notes[-1]}")
+            print_lines(f"{job.name}: {plan.job(job.name).notes[-1]}")
         moved = sum(len(of_module.moved) for of_module in made.circuits.values())
-        typer.echo(f"{moved} of {len(plan.circuits)} circuits change; fullest link: {' to '.join(made.fullest)}")
+        print_lines(f"{moved} of {len(plan.circuits)} circuits change; fullest link: {' to '.join(made.fullest)}")
         if made.routes.gap > 1e-6:
             typer.echo(f"not proven optimal: up to {made.routes.gap:.2%} faster may be possible")
         if out is not None:
@@ -211,7 +212,7 @@ def place(
                 f"{count_of(placed.servers_in(mid), 'server')})"
                 for mid in placed.modules
             ]
-            typer.echo(f"{placed.name}: module {', '.join(parts)}")
+            print_lines(f"{placed.name}: module {', '.join(parts)}")
         if out is not None:
             from mlt.planners.cluster import Job
 
@@ -240,6 +241,6 @@ def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> N
         for link in grown.plug:
             typer.echo(f"plug   {link.a} port {link.a_port} - {link.b} port {link.b_port}")
         jobs = ", ".join(grown.growth.disturbed_jobs) or "none"
-        typer.echo(f"jobs with traffic on an unplugged cable: {jobs}")
+        print_lines(f"jobs with traffic on an unplugged cable: {jobs}")
         if out is not None:
             write_output(out, dump_cluster(grown.cluster))

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from mlt._shared.counts import count_of
+from mlt.cli.ending import USAGE
 from mlt.cli.style import App, show_error, status_of
 from mlt.cli.unit_option import TIME, UnitOption
 
@@ -121,7 +122,8 @@ def serve(
             failures = [text for worker in range(context.world_size) if (text := context.peer_failure(worker))]
             output.print("mlt serve: every worker is gone")
     except MltError as error:
-        show_error(error, head="mlt serve: ")
+        # In a log, a failure of the job is beside the output of other ranks.
+        show_error(error, head="error: " if status_of(error) == USAGE else "mlt serve: ")
         raise typer.Exit(status_of(error)) from None
     finally:
         hint.cancel()

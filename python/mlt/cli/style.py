@@ -18,10 +18,11 @@ from mlt._shared.field_errors import expectation
 from mlt._shared.json_lines import shown as printable
 from mlt._shared.os_errors import cause_of
 from mlt._shared.output_files import WriteFailedError, write_text
+from mlt._shared.similar_names import did_you_mean, nearest
 from mlt.cli.ending import FAILED, USAGE, finish, interrupted
-from mlt.cli.help_text import HelpMixin, argument_name, form, number_expected, running, short_help
+from mlt.cli.help_text import HelpMixin, argument_name, choices_of, form, number_expected, running, short_help
 from mlt.cli.layout import rows
-from mlt.cli.option_names import nearest, options_in, with_options
+from mlt.cli.option_names import options_in, with_options
 from mlt.errors import ErrorCode, MltError
 from mlt.switch_configs.errors import PolicyError, TargetError
 
@@ -159,7 +160,9 @@ def _show(error: Any) -> None:
     message = error.format_message().partition(" Choose from:")[0]
     if param is not None and getattr(param, "param_type_name", "") == "argument":
         message = message.replace(f"'{param.name}'", f"'{argument_name(param).strip('[].')}'")
-    print(f"error: {message}", file=sys.stderr)
+    wrong = re.search(r"'([^']*)' is not one of ", message)
+    meant = did_you_mean(wrong[1], choices_of(param), before=" ") if wrong and param is not None else ""
+    print(f"error: {message}{meant.replace('did', 'Did', 1)}", file=sys.stderr)
     _show_forms(message, ctx, param)
 
 

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from rich import box
 from rich.table import Table
 
 from mlt._shared.counts import count_of
-from mlt._shared.output_files import WriteFailedError, write_text
+from mlt._shared.output_files import WriteFailedError
 from mlt._shared.text_files import UnreadableError, read_text
 from mlt.cli import switch_apply, switch_policy, switch_verify
 from mlt.cli.click_style import Group
 from mlt.cli.ending import USAGE
-from mlt.cli.output import Output
+from mlt.cli.layout import print_lines
+from mlt.cli.output import TABLE_WIDTH, Output
 from mlt.cli.output_option import FOLDER
 from mlt.cli.ports_option import ports_of
-from mlt.cli.style import show_error, status_of
+from mlt.cli.style import show_error, status_of, write_output
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import by_port, condensed, differences
@@ -124,8 +126,7 @@ def _emit(files: dict[str, str], directory: Path | None) -> None:
         return
     try:
         for name, text in files.items():
-            write_text(directory / name, text)
-            click.echo(str(directory / name))
+            write_output(directory / name, text)
     except WriteFailedError as error:
         _fail(error)
 
@@ -179,7 +180,7 @@ def check(policy: Path, target: tuple[str, ...], ports: str | None, validators: 
         for difference in pair.unexplained:
             click.echo(f"difference: {pair.left} against {pair.right}: {difference}")
     for line in _summary(report):
-        click.echo(line)
+        print_lines(line)
     if validators and report.results:
         ok = _validate(parsed, report) and ok
     raise SystemExit(0 if ok else 1)
@@ -226,9 +227,13 @@ def _validate(policy: Policy, report: checking.Report) -> bool:
 def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
     """Compare with OTHER, a policy (.yaml) or a device's whole configuration: QoS on the policy's ports, in meaning.
 
+    OTHER of a device, whose lines that are not QoS are skipped:
+
     \b
-    OTHER of a device: sonic config_db.json; eos, nxos, os10, onyx show running-config; junos show configuration, with
-    or without "| display set"; cumulus nv config show -o commands. Lines that are not QoS are skipped.
+    sonic                  config_db.json
+    eos, nxos, os10, onyx  show running-config
+    junos                  show configuration, with or without "| display set"
+    cumulus                nv config show -o commands
 
     Ends with 1 if the meaning differs or a QoS statement could not be read.
     """
@@ -255,9 +260,9 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
         f"{count_of(len(reading.unread), 'QoS statement')} not understood, "
         f"{count_of(reading.skipped, 'line or table', 'lines or tables')} that are not QoS skipped"
     )
-    click.echo(counts, err=True)
+    print_lines(counts, err=True)
     if found and all(one.feature == "port" for one in found):
-        click.echo(f"none of the policy's ports is in {other.name}; it should be {ours.target.whole}", err=True)
+        print_lines(f"none of the policy's ports is in {other.name}; it should be {ours.target.whole}", err=True)
     raise SystemExit(1 if found or reading.unread else 0)
 
 
@@ -275,7 +280,9 @@ def _body(files: dict[str, str], comment: str) -> list[str]:
 @app.command("targets")
 def list_targets() -> None:
     """List the targets and what each can express."""
-    table = Table("target", *[feature.value for feature in Feature], "ECT above max", "thresholds")
+    # A line break after a hyphen: the heading is no wider than what is below it.
+    features = [feature.value.replace("-", "-\n") for feature in Feature]
+    table = Table("target", *features, "ECT above max", "thresholds", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name, system in all_targets().items():
         caps = system.capabilities
         unit = "whole percent" if caps.threshold_unit_bytes is None else f"{caps.threshold_unit_bytes} B"
@@ -307,12 +314,12 @@ def facts(target: str | None) -> None:
         table.add_row(name, str(value), fact.source if fact.confirmed else f"UNCONFIRMED: {fact.source}")
     _print(table)
     for note in system.platform.notes():
-        click.echo(note, err=True)
-    click.echo(system.of_release(), err=True)
+        print_lines(note, err=True)
+    print_lines(system.of_release(), err=True)
     if why := why_none(system.name):
-        click.echo(f"no model is described: {why}", err=True)
+        print_lines(f"no model is described: {why}", err=True)
     else:
-        click.echo(f"platforms of {system.name}: {', '.join(platforms(system.name))}", err=True)
+        print_lines(f"platforms of {system.name}: {', '.join(platforms(system.name))}", err=True)
 
 
 def _list_platforms() -> None:
@@ -320,7 +327,7 @@ def _list_platforms() -> None:
     for name, system in all_targets().items():
         table.add_row(name, ", ".join(platforms(name)) or f"none: {why_none(name)}", system.title)
     _print(table)
-    click.echo("one of them: mlt switch facts sonic/202511@mlnx-sn2700 (system[/release][@platform])", err=True)
+    print_lines("one of them: mlt switch facts sonic/202511@mlnx-sn2700 (system[/release][@platform])", err=True)
 
 
 @app.command()
@@ -330,4 +337,4 @@ def schema() -> None:
 
 
 def _print(table: Any) -> None:
-    Output(width=None if sys.stdout.isatty() else 160).print_table(table)
+    Output(width=None if sys.stdout.isatty() else TABLE_WIDTH).print_table(table)

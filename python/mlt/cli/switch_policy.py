@@ -10,13 +10,13 @@ import click
 from rich.table import Table
 
 from mlt._shared.counts import count_of
-from mlt._shared.output_files import write_text
 from mlt._shared.units import format_size
 from mlt.cli.click_style import Command
+from mlt.cli.layout import print_lines
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.ports_option import ports_of
-from mlt.cli.style import is_stdout, show_error, status_of
+from mlt.cli.style import is_stdout, show_error, status_of, write_output
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.simulation.switch_port import simulate
 from mlt.switch_configs.derive import Derived, policy_of, problem_of
@@ -119,7 +119,7 @@ def policy(
         derived = policy_of(problem, switch, description=description)
         require_sound(derived.policy, source=str(layers))
         if not is_stdout(output):
-            write_text(output, dump(derived.policy))
+            write_output(output, dump(derived.policy))
     except (SwitchConfigError, ValueError, OSError) as error:
         show_error(error)
         raise SystemExit(status_of(error)) from error
@@ -128,8 +128,8 @@ def policy(
     if losses:
         _show_predictions(problem, derived)
         floor = f"no S is below {format_size(problem.floor_bytes)}"
-        click.echo(f"{count_of(problem.group_packets, 'packet')} at once ({together}): {floor}", err=True)
-        click.echo(_one_step(problem, derived), err=True)
+        print_lines(f"{count_of(problem.group_packets, 'packet')} at once ({together}): {floor}", err=True)
+        print_lines(_one_step(problem, derived), err=True)
     if is_stdout(output):
         click.echo(dump(derived.policy), nl=False)
 

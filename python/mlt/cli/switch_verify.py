@@ -14,7 +14,8 @@ from rich.table import Table
 
 from mlt._shared.text_files import read_text, reading
 from mlt.cli.click_style import Command
-from mlt.cli.output import Output
+from mlt.cli.layout import print_lines
+from mlt.cli.output import TABLE_WIDTH, Output
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.ports_option import ports_of
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
@@ -112,10 +113,10 @@ def _conclude(generated: generator.Generated, rows: list[QueueCounters], *, part
     plan, target = generated.plan, generated.target
     found = counter_check.check(plan, rows)
     for one in found:
-        click.echo(f"{'error' if one.level == 'wrong' else 'note'}: {one}", err=True)
+        print_lines(f"{'error' if one.level == 'wrong' else 'note'}: {one}", err=True)
     missing = [*counter_check.unseen(plan, rows), *counter_check.uncounted(plan, rows, target.counts)]
     for what in missing:
-        click.echo(
+        print_lines(
             f"{'note' if partial else 'error'}: not seen: {what}{'' if partial else '; --partial accepts that'}",
             err=True,
         )
@@ -123,6 +124,7 @@ def _conclude(generated: generator.Generated, rows: list[QueueCounters], *, part
     unchecked = f"; not checked, because {target.name} does not count it: {', '.join(never)}" if never else ""
     wrong = sum(one.level == "wrong" for one in found)
     if wrong or (missing and not partial):
+        # One line: the last.
         click.echo(
             f"{'contradicts the policy' if wrong else 'incomplete: some counters were not seen'}{unchecked}", err=True
         )
@@ -162,7 +164,7 @@ def _wait(during: str | None, seconds: float | None) -> Callable[[], None] | Non
         def run() -> None:
             code = subprocess.run(command, shell=True, check=False).returncode
             if code != 0:
-                click.echo(f"note: {command!r} ended with {code}", err=True)
+                print_lines(f"note: {command!r} ended with {code}", err=True)
 
         return run
     if seconds is not None:
@@ -196,4 +198,4 @@ def _show(names: dict[int, str], rows: list[QueueCounters], *, err: bool) -> Non
             shown[3] = f"{row.dropped_at_limit_bytes} B"
         table.add_row(row.port, str(row.queue), names.get(row.queue, "?"), *shown)
     stream = sys.stderr if err else sys.stdout
-    Output(file=stream, width=None if stream.isatty() else 160).print_table(table)
+    Output(file=stream, width=None if stream.isatty() else TABLE_WIDTH).print_table(table)

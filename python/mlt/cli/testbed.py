@@ -17,10 +17,11 @@ from mlt._shared.output_files import WriteFailedError
 from mlt._shared.units import format_time
 from mlt.cli.click_style import Group
 from mlt.cli.ending import interrupted
+from mlt.cli.layout import print_lines
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
 from mlt.cli.program import unrunnable
-from mlt.cli.style import is_stdout, show_error, status_of, write_json
+from mlt.cli.style import is_stdout, show_error, show_problem, status_of, write_json
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, UnitOption
 from mlt.testbed import bed as beds
 from mlt.testbed import cleanup, report, requirements, runner, state, topology
@@ -41,7 +42,7 @@ def app() -> None:
     """Emulated hosts on a software switch, each in its own network namespace, with real queues and injected loss.
 
     \b
-    mlt testbed run --hosts 4 --rate 200mbit --loss 1% -- python train.py
+    mlt testbed run --hosts 4 --rate 200mbit --loss 1% -- mlt perf
     mlt testbed up --hosts 2;  mlt testbed exec host0 -- ping 10.77.0.2
     mlt testbed status --watch;  mlt testbed set host1 --loss 5%;  mlt testbed down
 
@@ -133,16 +134,16 @@ def _usable(shape: Topology) -> Topology:
     """``shape`` with a queue that this host can make, if it names none; says which."""
     shape, note = requirements.with_usable_queue(shape)
     if note is not None:
-        click.echo(f"testbed: {note}", err=True)
+        print_lines(f"testbed: {note}", err=True)
     return shape
 
 
 def _check_command(command: tuple[str, ...]) -> None:
     if not command:
-        raise BadTopologyError("no command; write it after --, for example: -- python train.py")
+        raise BadTopologyError("no command; write it after --, for example: -- python YOUR_SCRIPT.py")
     if (problem := unrunnable(command[0])) is not None:  # before a network is made for it
         status, text = problem
-        click.echo(f"testbed: {text}", err=True)
+        show_problem(text, is_usage=False)
         raise SystemExit(status)
 
 

@@ -21,6 +21,7 @@ from mlt.diagnosis.allowance import Allowance
 HEADER = struct.Struct("<4sB3xQII")
 MAGIC = b"mltd"
 COUNT, ECHO, REPLY = 1, 2, 3
+ECT_0, _ECN = 2, 3  # in the traffic class, whose upper six bits are the DSCP
 MAX_DATAGRAM = 65_507
 # Bytes of an IP packet not available to a datagram: IP and UDP headers.
 HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
@@ -185,8 +186,9 @@ class Port:
                     if number == errno.EMSGSIZE and info:
                         self.said = PathError(int(info), _offender(data), origin == _ORIGIN_LOCAL)
 
-    def receive(self) -> tuple[int, int, int, int] | None:
-        """(kind, test, sequence, size) of one datagram of this session, counted in its test's tally; else None."""
+    def receive(self) -> tuple[int, int, int, int, int] | None:
+        """(kind, test, sequence, size, traffic class) of one datagram of this session, counted in its test's tally;
+        else None."""
         try:
             data, control, _, source = self.socket.recvmsg(1 << 16, 128)
         except OSError:
@@ -205,16 +207,17 @@ class Port:
         # Otherwise a client with the token could fill the memory with tests.
         if test in self.tallies:
             self.tallies[test].add(traffic_class)
-        return kind, test, sequence, len(data)
+        return kind, test, sequence, len(data), traffic_class
 
     def receive_all(self) -> bool:
         """Read all queued datagrams; True if there were any. Echoes are replied to within the allowance."""
         any_ = False
         while (got := self.receive()) is not None:
             any_ = True
-            kind, test, sequence, size = got
+            kind, test, sequence, size, traffic_class = got
             if kind == ECHO and (self.allowance is None or self.allowance.take(size + self.overhead)):
-                self.send(REPLY, test, sequence, size, 0)
+                # In the echo's class, so that both directions are measured in it; a CE mark was for the way here.
+                self.send(REPLY, test, sequence, size, traffic_class & ~_ECN | (ECT_0 if traffic_class & _ECN else 0))
         return any_
 
     def expect(self, test: int) -> Tally:

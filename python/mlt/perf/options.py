@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mlt._shared.json_lines import quoted
+from mlt._shared.similar_names import did_you_mean
 from mlt._shared.units import format_loss, format_rate
 from mlt.collectives import ALGORITHMS
 from mlt.errors import ConfigError
@@ -215,4 +216,4 @@ def _fits(value: object, kind: Any) -> bool:
 
 def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise BadOptionError(f"--{name} {value!r}: expected one of {', '.join(allowed)}")
+        raise BadOptionError(f"--{name} {value!r}: expected one of {', '.join(allowed)}{did_you_mean(value, allowed)}")

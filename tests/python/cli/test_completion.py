@@ -123,6 +123,47 @@ def test_completion__in_a_shell(shell: str, words: str, expected: set[str], tmp_
     assert {line.partition("\t")[0] for line in done.stdout.splitlines()} == expected, done.stderr
 
 
+# Types each line and a tab into zsh's line editor, with the completion system as a user starts it.
+TYPED = """
+zmodload zsh/zpty
+zpty -b shell zsh -f -i
+ask() { zpty -w shell "$1" }
+ask 'PS1=; cd '$PWD'; autoload -Uz compinit; compinit -u -D; setopt no_beep no_list_beep'
+ask 'eval "$(mlt completion zsh)"'
+ask 'taken() { print -r -- "$BUFFER" >>lines; BUFFER=; touch done.$((++taken)) }'
+ask 'zle -N taken; bindkey "^T" taken; bindkey "^I" complete-word; touch ready'
+until [[ -e ready ]]; do sleep 0.1; zpty -r -t shell seen 2>/dev/null; done
+for line in "$@"; do
+    zpty -w -n shell "$line"$'\t'$'\\C-t'
+    until [[ -e done.$((++number)) ]]; do sleep 0.1; zpty -r -t shell seen 2>/dev/null; ((number--)); done
+done
+zpty -d shell
+"""
+
+
+def test_completion__in_the_line_editor_of_zsh(tmp_path: Path) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh here")
+    program = tmp_path / "mlt"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mlt "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "cluster.yaml").touch()
+    lines = {
+        "mlt switch policy --model sp": "mlt switch policy --model split",
+        "mlt perf --stop=pat": "mlt perf --stop=patient",
+        "mlt testbed run --pol": "mlt testbed run --policy",
+        "mlt testbed run --policy clu": "mlt testbed run --policy cluster.yaml",
+        "mlt testbed run --policy=clu": "mlt testbed run --policy=cluster.yaml",
+        "mlt testbed run --hosts 2 -- cat clu": "mlt testbed run --hosts 2 -- cat cluster.yaml",
+    }
+    subprocess.run(
+        ["zsh", "-f", "-c", TYPED, "typed", *lines],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TERM": "dumb", "HOME": str(tmp_path)},
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert [line.rstrip() for line in (tmp_path / "lines").read_text().splitlines()] == list(lines.values())
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -13,8 +13,7 @@ from command_tree import all_commands
 from typer.main import get_command
 
 from mlt.cli import style
-from mlt.cli.help_text import option_names
-from mlt.cli.option_names import nearest
+from mlt.cli.help_text import choices_of, option_names
 from mlt.cli.root import app
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -102,6 +101,7 @@ def error_of(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tupl
     assert (ended.value.code, out) == (2, ""), err
     lines = [line for line in err.partition("Right form")[0].splitlines() if not line.startswith(("Usage: ", "Try "))]
     (line,) = filter(None, lines)
+    assert line.startswith("error: ")
     return line, err
 
 
@@ -132,19 +132,38 @@ def test_error__a_file_s_field_is_no_option(tmp_path: Path, capsys: pytest.Captu
     assert "Right form" not in err
 
 
+def test_choices__of_every_option_a_near_miss_names_the_right_word(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = set()
+    for command, ctx in all_commands():
+        for param in command.get_params(ctx):
+            choices = choices_of(param)
+            if param.param_type_name != "option" or len(choices) < 2:
+                continue
+            option = max(param.opts, key=len)
+            for word in (choices[0], choices[-1]):
+                line, _ = error_of((*ctx.obj.split(), option, f"{word}q"), capsys)
+                assert line.endswith(f" Did you mean {word!r}?"), line
+            asked.add((ctx.obj, option))
+    assert {("doctor", "--framework"), ("perf", "--pattern"), ("testbed run", "--queue")} <= asked
+
+
 @pytest.mark.parametrize(
-    ("name", "members", "found"),
+    ("words", "meant"),
     [
-        ("lanch", ["plan", "launch", "perf"], ["launch"]),
-        ("test", ["testbed", "launch"], ["testbed"]),
-        ("p", ["plan", "perf", "launch"], ["plan", "perf"]),
-        ("--polcy", ["--policy", "--port"], ["--policy"]),
-        ("--policy", ["--pin", "--port"], []),
-        ("", ["plan"], []),
+        (("perf", "--local", "--compare", "glo"), "gloo"),
+        (("perf", "--local", "--datapath", "ud"), "udp"),
+        (("perf", "--local", "--pattern", "allreduce", "--algorithm", "halvin"), "halving"),
+        (("switch", "check", POLICY, "--target", "soni"), "sonic"),
+        (("switch", "generate", POLICY, "--target", "linus"), "linux"),
+        (("plan", "aggregate", CLUSTER, "--method", "greed"), "greedy"),
+        (("plan", "auto", CLUSTER, "vg19"), "vgg19"),
     ],
 )
-def test_nearest__is_what_is_abbreviated_or_most_similar(name: str, members: list[str], found: list[str]) -> None:
-    assert nearest(name, members) == found
+def test_choices__that_are_text_suggest_too(
+    words: tuple[str, ...], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, _ = error_of(words, capsys)
+    assert line.endswith(f"did you mean {meant!r}?"), line
 
 
 def test_group__a_wrong_command_names_the_nearest_one_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from checks import assert_names, names
+from checks import assert_names, names, until
 
 import mlt
 from mlt import _core
@@ -24,7 +24,7 @@ from mlt._shared.addresses import parse_target
 from mlt._shared.link import LinkError
 from mlt.diagnosis import allowance, messages, responder, session
 from mlt.diagnosis.command import Settings, examine_host
-from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, MAX_DATAGRAM, Port
+from mlt.diagnosis.datagrams import COUNT, ECHO, HEADER, MAGIC, MAX_DATAGRAM, REPLY, Port
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.messages import DEFAULT_DSCP, make_hello, read_hello
 from mlt.diagnosis.responder import Responder, Visit
@@ -319,6 +319,18 @@ def test_port__counts_by_traffic_class_and_rejects_bad_values() -> None:
         sent = here.send_many(2, 1, 70_000, 0, 0)
         assert sent.count == 0
         assert sent.error != 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize(("sent", "back"), [(46 << 2 | 2, 46 << 2 | 2), (48 << 2 | 3, 48 << 2 | 2), (8 << 2, 8 << 2)])
+def test_port__replies_in_the_class_of_the_echo_without_its_ce_mark(address: str, sent: int, back: int) -> None:
+    if not interfaces.is_own_address(address):
+        pytest.skip("no IPv6 here")
+    with contextlib.closing(Port(address, 5)) as here, contextlib.closing(Port(address, 5)) as there:
+        here.peer, there.peer = (address, there.number), (address, here.number)
+        assert here.send(ECHO, 1, 9, 100, sent) == 0
+        assert until(there.receive_all)
+        assert until(here.receive) == (REPLY, 1, 9, 100, back)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_serve__an_index_goes_before_the_rank_of_the_environment() -> None:
     [
         (("--index", "1"), {}, "--index 1: the job has 1 service"),
         (("--index", "1"), {"RANK": "2"}, "--index 1: the job has 1 service"),  # RANK does not hide it
-        (("--rank", "0"), {}, "mlt serve: rank 0 (RANK) is a worker's"),
+        (("--rank", "0"), {}, "error: rank 0 (RANK) is a worker's"),
         ((), {"RANK": "1"}, "RANK=2"),
         (("--faults", "drop=2"), {}, "drop=2"),
         ((), {"MASTER_PORT": "many"}, "MASTER_PORT is 'many'"),

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from mlt._shared.counts import count_of
+from mlt.planners._shared.documents import suggest
 from mlt.planners.aleph.aggregation_model import (
     Bottleneck,
     Resources,
@@ -76,7 +77,7 @@ def run_method(method: Method, *, graph: WorkerGraph, resources: Resources, seed
         "direct": lambda: direct_clustering(graph.size),
     }
     if method not in run:
-        raise ValueError(f"no clustering method {method!r}; expected one of {', '.join(METHODS)}")
+        raise ValueError(f"no clustering method {method!r}; {suggest(method, METHODS)}")
     return localise(run[method](), graph)
 
 

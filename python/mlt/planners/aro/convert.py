@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlt.planners._shared.documents import InputError, Problem
+from mlt.planners._shared.documents import InputError, Problem, suggest
 from mlt.planners.aro.export import ecmp_overrides, merging_places, segment_ids, segment_list
 from mlt.planners.aro.instance import Instance, InstanceError, Job, Link, Port, Switch, Task
 from mlt.planners.aro.multiple import Solution
@@ -30,7 +30,7 @@ def instance_of(cluster: Cluster, *, jobs: Sequence[str] | None = None) -> Insta
     names = [job.name for job in cluster.jobs if job.servers] if jobs is None else list(jobs)
     index = {job.name: place for place, job in enumerate(cluster.jobs)}
     problems = [
-        Problem(where=("jobs",), message=f"no job is named {name!r}; expected one of {', '.join(index) or 'none'}")
+        Problem(where=("jobs",), message=f"no job is named {name!r}; {suggest(name, list(index))}")
         for name in names
         if name not in index
     ]
