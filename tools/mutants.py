@@ -211,12 +211,12 @@ class Workshop:
         started = time.monotonic()
         result = Result(mutant, False, "", "nobody", 0)
         for hunter in hunters:
-            result = self._judge(mutant, hunter, started)
+            result = self._plant(mutant, hunter, started)
             if result.caught:
                 break
         return result
 
-    def _judge(self, mutant: Mutant, hunter: Hunter, started: float) -> Result:
+    def _plant(self, mutant: Mutant, hunter: Hunter, started: float) -> Result:
         self.configure(hunter)
         if hunter.clean is not None and hunter.target not in self._clean:
             # A detection counts only if the program without the fault is clean.

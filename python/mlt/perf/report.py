@@ -89,7 +89,7 @@ def _row(measurement: Measurement) -> dict[str, Any]:
         "seconds": {"mean": summary.mean, **{name_of(q): value for q, value in summary.quantiles.items()}},
         "loss_fraction": loss(measurement),
         "repairs": repairs(measurement),
-        "given_up_fraction": missing_fraction(measurement),
+        "missing_fraction": missing_fraction(measurement),
         "verified_missing_fraction": measurement.verified_missing,
         "cpu_seconds_per_gigabyte": cpu_per_gigabyte(measurement),
         "counters": {name: value for name, value in sorted(measurement.counters.items()) if value},

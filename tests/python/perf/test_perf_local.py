@@ -41,7 +41,7 @@ def test_local__measures_every_pattern(tmp_path: Path, pattern: str, ranks: int,
         assert row["seconds"]["p99"] is None
         assert row["cpu_seconds_per_gigabyte"] > 0
     exact = found["results"][0]
-    assert exact["verified_missing_fraction"] == exact["given_up_fraction"] == 0
+    assert exact["verified_missing_fraction"] == exact["missing_fraction"] == 0
     # Whatever rank sends, another receives: nothing was dropped on purpose.
     counted = exact["counters"]
     assert counted["data_packets_received"] == counted["data_packets_sent"] > 0
@@ -57,8 +57,8 @@ def test_local__loss_is_seen_repaired_and_kept_within_the_bound(tmp_path: Path) 
     exact, bounded = read(out)["results"]
     assert 0.02 < exact["loss_fraction"] < 0.1
     assert exact["repairs"] > 50
-    assert exact["given_up_fraction"] == 0
-    assert 0 < bounded["given_up_fraction"] <= 0.2
+    assert exact["missing_fraction"] == 0
+    assert 0 < bounded["missing_fraction"] <= 0.2
     assert bounded["repairs"] < exact["repairs"]
 
 

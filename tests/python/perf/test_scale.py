@@ -59,7 +59,7 @@ def missed(scale: ModuleType, found: dict[str, Any]) -> list[str]:
     return [one.case for one in scale.check(scale.LONG, found) if one.met is False]
 
 
-def test_judge__of_a_run_within_every_target(scale: ModuleType) -> None:
+def test_check__of_a_run_within_every_target(scale: ModuleType) -> None:
     verdicts = scale.check(scale.LONG, figures(scale))
     assert missed(scale, figures(scale)) == []
     assert sum(one.met is True for one in verdicts) == 10
@@ -78,7 +78,7 @@ def test_judge__of_a_run_within_every_target(scale: ModuleType) -> None:
         ("messages", 0, {"messages_per_second": 299_000}, "messages of 64 B"),
     ],
 )
-def test_judge__names_the_missed_target(
+def test_check__names_the_missed_target(
     scale: ModuleType, part: str, place: int, values: dict[str, Any], case: str
 ) -> None:
     found = figures(scale)
@@ -88,14 +88,14 @@ def test_judge__names_the_missed_target(
 
 
 @pytest.mark.parametrize(("size", "limit"), [("4 B", 0.1), ("1 MiB", 1.0)])
-def test_judge__takes_the_median_all_reduce(scale: ModuleType, size: str, limit: float) -> None:
+def test_check__takes_the_median_all_reduce(scale: ModuleType, size: str, limit: float) -> None:
     found = figures(scale)
     found["jobs"][-1]["all_reduce"][size]["seconds"] = [0.9 * limit, 1.1 * limit, 5 * limit]
     (one,) = missed(scale, found)
     assert_names(one, "256 ranks", size)
 
 
-def test_judge__a_rank_without_its_peers(scale: ModuleType) -> None:
+def test_check__a_rank_without_its_peers(scale: ModuleType) -> None:
     found = figures(scale)
     for one in found["jobs"]:
         one["kib_per_rank"] += 2_200
@@ -165,7 +165,7 @@ def test_measure__a_case_that_failed_misses_its_targets(
     scale.pages.draw(found, tmp_path / "scale.png")
 
 
-def test_judge__failed_keys_and_messages(scale: ModuleType) -> None:
+def test_check__failed_keys_and_messages(scale: ModuleType) -> None:
     found = figures(scale)
     found["keys"][-1] = {"workers": 16, "keys": 2_000, "error": "rank 16 died during push_pull"}
     found["messages"][0] = {"transport": "mlt", "datapath": "UDP", "error": "rank 1 died"}

@@ -21,7 +21,7 @@ def test_faults__ten_or_more_per_target() -> None:
 
 
 @pytest.mark.parametrize("name", list(targets()))
-def test_judge__our_check_catches_every_fault(name: str) -> None:
+def test_check__our_check_catches_every_fault(name: str) -> None:
     try:
         rows = list(examine(example_for(name, buffers="write"), name, outside=()))
     except MissingToolError as error:
@@ -30,7 +30,7 @@ def test_judge__our_check_catches_every_fault(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(targets()))
-def test_judge__a_text_without_fault_is_not_caught(name: str) -> None:
+def test_check__a_text_without_fault_is_not_caught(name: str) -> None:
     try:
         generated = generate(example_for(name), name, ports=("1",))
     except MissingToolError as error:

@@ -696,7 +696,7 @@ TEST_CASE("service__what_was_said_while_we_were_not_scheduled_counts_as_heard") 
 }
 
 // epoll hands out 64 events at a time.
-TEST_CASE("service__what_many_peers_said_is_all_read_before_silence_is_judged") {
+TEST_CASE("service__what_many_peers_said_is_all_read_before_silence_is_checked") {
   constexpr std::uint16_t kWorld = 200;
   Node zero(0, kWorld);
   const auto clients = connected_clients(zero, kWorld, kWorld);
