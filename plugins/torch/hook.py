@@ -10,10 +10,12 @@ This module has no ``from __future__ import annotations``: DDP compares the hook
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch.contexts import current_context
+from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.registration import mlt_group
 from mlt.torch.rotation import TYPES as ROTATED_TYPES
 from mlt.torch.rotation import restore, rotate
@@ -24,6 +26,7 @@ import torch
 import torch.distributed as dist
 from mlt._gradients.loss import LossSchedule, check_bound
 from mlt._gradients.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
+from mlt.errors import SizeMismatchError
 from torch._C._distributed_c10d import GradBucket
 
 if TYPE_CHECKING:
@@ -72,7 +75,10 @@ class BoundedLossState(StepRecorder):
         super().__init__(history)
         self.loss_bound = loss_bound
         self._rotate = rotate
-        self._post: partial[Any] = _averaging(transport if transport is not None else current_context())
+        transport = transport if transport is not None else current_context()
+        self._post: partial[Any] = _averaging(transport)
+        self._group = _group_of(transport)
+        self._is_agreed = self._group is None
         self._types = _AMONG_WORKERS if self._post.func is _all_reduce else _BY_SERVICES
         self._next_key = first_key
         self._keys: dict[Hashable, int] = {}
@@ -95,6 +101,8 @@ class BoundedLossState(StepRecorder):
                 f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages {known} in memory of "
                 "the host or of a CUDA device: keep these parameters so, or synchronise them without this hook"
             )
+        if not self._is_agreed:
+            self._agree()
         key = self._key(bucket)
         layer, layers = self._layer(index, bucket.is_last())
         step = self._log.push(first=index == 0, last=bucket.is_last())
@@ -124,6 +132,24 @@ class BoundedLossState(StepRecorder):
 
         self._staging.submit(_Posting(name, future), post, None)
         return result
+
+    def _agree(self) -> None:
+        """Before the first bucket: every rank of the group averages by this hook.
+
+        A rank without it would call the group's own all-reduce, and both would wait for the other's. So the hook calls
+        the group too: calls that differ are an error of both, at once.
+        """
+        assert self._group is not None
+        try:
+            self._group.barrier().wait()
+        except RuntimeError as error:
+            if isinstance(error.__context__, SizeMismatchError):
+                raise RuntimeError(
+                    f"rank {self._group.rank()} averages its gradients by bounded_loss_hook, and another rank does not: "
+                    f"{error}"
+                ) from None
+            raise
+        self._is_agreed = True
 
     def _start(
         self,
@@ -225,6 +251,19 @@ def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futu
     Returns a future of the bucket's flat float32 buffer, averaged over the workers that contributed to each element.
     """
     return state.synchronise(bucket)
+
+
+def _group_of(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> MltProcessGroup | None:
+    """The process group "mlt" of the workers that ``transport`` connects; None if they have none."""
+    if isinstance(transport, dist.ProcessGroup):
+        return mlt_group(transport, "BoundedLossState")
+    if not dist.is_initialized():
+        return None
+    with suppress(TypeError, RuntimeError):  # the default group has another backend for the host's memory, or none
+        group = mlt_group(dist.group.WORLD, "BoundedLossState")
+        if group.context is getattr(transport, "context", transport):
+            return group
+    return None
 
 
 def _averaging(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> "partial[Any]":

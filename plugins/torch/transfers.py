@@ -102,6 +102,7 @@ class TransferWork(dist.Work):
         pending = _Countdown(lambda: self._publisher.submit(_Publication(self, source), self._settle, self._result))
         for operation in tuple(self._operations):
             pending.add(operation)
+            operation.report_if_slow()  # nobody may ever call wait(): DDP does not
         pending.end()
         return future
 
@@ -284,10 +285,11 @@ class Transfers:
     def send(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork:
         """Start sending a tensor to group rank ``peer``."""
         data = as_bytes(tensor.detach().contiguous())
+        description = self._describe(f"send to rank {peer}", tag)
         operations = []
         if data.numel():
-            operations = [self._context.post_send(data, to=self._ranks[peer], tag=self._tag + tag, timeout=seconds)]
-        description = self._describe(f"send to rank {peer}", tag)
+            sent = self._context.post_send(data, to=self._ranks[peer], tag=self._tag + tag, timeout=seconds)
+            operations = [sent.name_in_log(description)]
         return self._in_progress.add(TransferWork(operations, description, [tensor], self._publisher))
 
     def recv(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork | AnySourceWork:
@@ -351,20 +353,19 @@ class Transfers:
 
     def _post_receive(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork:
         landing = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        description = self._describe(f"recv from rank {peer}", tag)
         operations = []
         if landing.numel():
-            operations = [
-                self._context.post_recv(
-                    as_bytes(landing), 0.0, from_=self._ranks[peer], tag=self._tag + tag, timeout=seconds
-                )
-            ]
+            posted = self._context.post_recv(
+                as_bytes(landing), 0.0, from_=self._ranks[peer], tag=self._tag + tag, timeout=seconds
+            )
+            operations = [posted.name_in_log(description)]
 
         def landed() -> None:
             if landing is not tensor:
                 with torch.no_grad():
                     tensor.copy_(landing)
 
-        description = self._describe(f"recv from rank {peer}", tag)
         return TransferWork(operations, description, [tensor], self._publisher, landed)
 
     def _check_size(self, tensor: torch.Tensor, landing: torch.Tensor, tag: int) -> None:

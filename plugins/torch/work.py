@@ -12,7 +12,7 @@ from mlt.torch.profiling import recorded_wait
 
 import torch
 import torch.distributed as dist
-from mlt.errors import MltError, OperationTimeoutError
+from mlt.errors import MltError, OperationTimeoutError, SizeMismatchError
 from torch.futures import Future
 
 
@@ -39,7 +39,11 @@ def failure_of(description: str, error: Exception) -> RuntimeError:
     """
     # c10d's users, its own tests among them, look for the word "timeout".
     note = "its timeout passed: " if isinstance(error, OperationTimeoutError) else ""
-    failure = RuntimeError(f"{description}: {note}{error}")
+    advice = ""
+    if isinstance(error, SizeMismatchError) and " called " in str(error):
+        # The barrier is that of mlt.torch.hook before its first bucket.
+        advice = " (also the communication hooks of DDP: register them on every rank, or on none)"
+    failure = RuntimeError(f"{description}: {note}{error}{advice}")
     failure.__cause__ = None if isinstance(error, MltError) else error
     failure.__context__ = error
     return failure

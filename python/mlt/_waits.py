@@ -24,12 +24,15 @@ SHOWN = 4
 
 
 idle: weakref.WeakSet[Operation] = weakref.WeakSet()  # those that may take hours by design
+names: weakref.WeakKeyDictionary[Operation, str] = weakref.WeakKeyDictionary()  # of those whose tags say nothing
+_reported: weakref.WeakSet[Operation] = weakref.WeakSet()
 
 
 def on_quiet(op: Operation, seconds: int) -> None:
-    """Called once for every second that a wait for ``op`` has lasted."""
-    if seconds != QUIET_SECONDS or op in idle:
+    """Called once for every second that a wait for ``op`` has lasted. One line for each operation, whoever waits."""
+    if seconds != QUIET_SECONDS or op in idle or op in _reported:
         return
+    _reported.add(op)
     context = op.context
     peers, cause = [op.peer], "did not post the other side of it yet"
     if op.peer < 0:
@@ -39,7 +42,7 @@ def on_quiet(op: Operation, seconds: int) -> None:
             cause = "did not call it yet, or wait for others in turn"
     who = f"{ranks_text(peers)} {'is' if len(peers) == 1 else 'are'}" if peers else "the other ranks are"
     everyone = [rank for rank in range(context.size) if rank != context.rank]
-    _report(context, str(op).rstrip(","), peers or everyone, f"{who} connected, but {cause}, or the network is slow")
+    _report(context, names.get(op, str(op).rstrip(",")), peers or everyone, f"{who} connected, but {cause}, or the network is slow")
 
 
 def _report(context: Context, what: str, peers: Iterable[int], otherwise: str) -> None:

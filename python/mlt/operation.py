@@ -149,6 +149,11 @@ class Operation:
         """Log a line, as ``wait`` does, if this operation takes 5 s; for callers that need it without a ``wait``."""
         _waits.slow_operations.add(self)
 
+    def name_in_log(self, name: str) -> Operation:
+        """Call it ``name`` in such a line, where its tag says nothing to users. Returns the operation."""
+        _waits.names[self] = name
+        return self
+
     def expect_idle(self) -> Operation:
         """Log no line when a wait for this operation lasts: it may take hours by design. Returns the operation."""
         _waits.idle.add(self)

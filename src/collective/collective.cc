@@ -18,11 +18,6 @@ namespace mlt::collective {
 
 namespace {
 
-std::string in_short(double value) {
-  std::array<char, 32> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
-}
-
 std::uint64_t total(const std::vector<std::uint64_t>& parts) {
   return std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
 }
@@ -222,6 +217,11 @@ bool may_share(const CollectiveRequest& request, std::size_t own) {
 }
 
 }  // namespace
+
+std::string in_short(double value) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
 
 const char* collective_name(CollectiveKind kind) {
   switch (kind) {

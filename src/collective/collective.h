@@ -103,6 +103,8 @@ struct Shape {
 };
 inline constexpr std::size_t kShapeBytes = 32;
 std::array<std::byte, kShapeBytes> encode(const Shape& shape);
+// The shortest text that reads back as `value`: "0.1".
+std::string in_short(double value);
 // Text form of a shape's fields; the bytes may come from an untrusted peer.
 std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "collective/collective.h"
 #include "collective/partition_grid.h"
 #include "collective/reduction.h"
 
@@ -34,6 +35,22 @@ constexpr std::uint64_t kPartitionCostBytes = 512;
 // Ranks have 16 bits. Longer tensors have partitions that no tag can number.
 constexpr std::uint32_t kMaxServices = 65'535;
 constexpr std::uint64_t kMaxTensorElements = std::uint64_t{kMaxPartitions} * kPartitionElements;
+
+std::string described(std::uint16_t worker, const Register& shape) {
+  return "rank " + std::to_string(worker) + " has " + std::to_string(shape.tensor_elements) + " elements over " +
+         std::to_string(shape.services) + " services, loss bound " + in_short(shape.loss_bound) +
+         (shape.average ? ", average" : ", sum") + ", segments of " + std::to_string(shape.segment_bytes) + " bytes";
+}
+
+// How a worker's tensor differs from that of the first worker of this partition; empty if it does not.
+std::string difference(std::uint16_t worker, const Register& shape, std::uint16_t first_worker, const Register& first) {
+  if (first.tensor_elements == shape.tensor_elements && first.services == shape.services &&
+      first.loss_bound == shape.loss_bound && first.average == shape.average &&
+      first.segment_bytes == shape.segment_bytes) {
+    return {};
+  }
+  return described(worker, shape) + "; " + described(first_worker, first) + ": every worker must use the same";
+}
 
 }  // namespace
 
@@ -136,6 +153,7 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     const std::size_t count = partitions_.size();
     try {
       partitions_.push_back(make_partition(shape));
+      partitions_.back()->first_worker = from;
       found = by_key_.emplace(std::pair{shape.key, shape.partition}, static_cast<std::uint32_t>(count)).first;
     } catch (
         const std::bad_alloc&) {  // the limit exceeds the host's memory: report it to the job; the service continues
@@ -145,21 +163,17 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     bytes_held_ += bytes;
   }
   Partition& partition = *partitions_[found->second];
-  const Register& first = partition.shape;
-  if (first.tensor_elements != shape.tensor_elements || first.services != shape.services ||
-      first.loss_bound != shape.loss_bound || first.average != shape.average ||
-      first.segment_bytes != shape.segment_bytes) {
-    return refuse(from, shape,
-                  "rank " + std::to_string(from) + " has " + std::to_string(shape.tensor_elements) + " elements over " +
-                      std::to_string(shape.services) + " services, bound " + std::to_string(shape.loss_bound) +
-                      ", segments of " + std::to_string(shape.segment_bytes) + " bytes; another worker has " +
-                      std::to_string(first.tensor_elements) + " over " + std::to_string(first.services) + ", " +
-                      std::to_string(first.loss_bound) + ", " + std::to_string(first.segment_bytes) +
-                      ": every worker must use the same");
+  if (const std::string text = difference(from, shape, partition.first_worker, partition.shape); !text.empty()) {
+    // PROTOCOL 14.1.5: ... Where it differs from another worker's, the service MUST refuse that one's and all later ones
+    //     of the partition too, with the same text, and end its rounds as 14.1.10 says.
+    refuse(from, shape, text);
+    if (partition.failed_rank >= 0) return;
+    partition.refusal = text;
+    fail(now, partition, from);
+    return announce_failure(now, partition);
   }
   if (partition.failed_rank >= 0) {
-    encode(Aborted{shape.key, shape.partition, static_cast<std::uint16_t>(partition.failed_rank)}, scratch_);
-    verbs_.send_message(from, scratch_);
+    verbs_.send_message(from, failure_of(partition));
     return;
   }
   if (!partition.registered[from]) {
@@ -398,16 +412,25 @@ void Summation::fail(TimeNs now, Partition& partition, std::uint16_t rank) {
   }
 }
 
+std::span<const std::byte> Summation::failure_of(const Partition& partition) {
+  const Register& shape = partition.shape;
+  if (!partition.refusal.empty()) {
+    encode(Refused{shape.key, shape.partition, partition.refusal}, scratch_);
+  } else {
+    encode(Aborted{shape.key, shape.partition, static_cast<std::uint16_t>(partition.failed_rank)}, scratch_);
+  }
+  return scratch_;
+}
+
 // Waits until the results of complete sums have arrived: a worker that leaves after the last iteration must not
 // deprive the others of them.
 void Summation::announce_failure(TimeNs now, Partition& partition) {
   const bool is_summed = partition.is_summed();
   if (partition.before().sending > 0 || (is_summed && partition.sum().sending > 0)) return;
   if (std::exchange(partition.is_failure_announced, true)) return;
-  const auto rank = static_cast<std::uint16_t>(partition.failed_rank);
-  encode(Aborted{partition.shape.key, partition.shape.partition, rank}, scratch_);
+  const std::span<const std::byte> message = failure_of(partition);
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (worker != rank && partition.registered[worker]) verbs_.send_message(worker, scratch_);
+    if (worker != partition.failed_rank && partition.registered[worker]) verbs_.send_message(worker, message);
   }
   if (is_summed || partition.sum().sending == 0) return;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {

@@ -78,7 +78,9 @@ class Summation {
     std::vector<bool> on_demand;   // per worker: its receive is posted when Ready arrives
     std::vector<bool> ready;       // per worker: Ready for the next round arrived before this one was over
     std::uint16_t arrived = 0;     // complete pushes of this round
+    std::uint16_t first_worker = 0;  // `shape` is its registration
     int failed_rank = -1;          // no further rounds; -1: none
+    std::string refusal;           // why, where a worker registered another tensor than the first
     bool is_failure_announced = false;
 
     Buffer& sum() { return buffers[current]; }
@@ -105,6 +107,8 @@ class Summation {
   void begin_round(TimeNs now, Partition& partition);
   void fail(TimeNs now, Partition& partition, std::uint16_t rank);
   void announce_failure(TimeNs now, Partition& partition);
+  // The message about a partition that has failed; in scratch_.
+  std::span<const std::byte> failure_of(const Partition& partition);
   OperationId operation(const Partition& partition, std::uint16_t worker, std::uint8_t buffer, bool is_send) const;
   static void add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
   void add_cell(Partition& partition, std::size_t cell, std::span<const std::byte> terms);

@@ -683,6 +683,26 @@ def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
     }
 
 
+def hook_on(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """A backward pass of DDP with the hook on some ranks; answers its error, and the sum of an all-reduce after it."""
+    import mlt.torch
+    import torch
+    import torch.distributed as dist
+
+    replica = torch.nn.parallel.DistributedDataParallel(network(seed=0))
+    if RANK in options["ranks"]:
+        replica.register_comm_hook(mlt.torch.BoundedLossState(loss_bound=0.1), mlt.torch.bounded_loss_hook)
+    started, error = time.monotonic(), None
+    try:
+        replica(torch.randn(16, 64)).square().mean().backward()
+    except RuntimeError as raised:
+        error = str(raised)
+    answer = {"error": error, "seconds": time.monotonic() - started}
+    after = torch.ones(3)
+    dist.all_reduce(after)
+    return {**answer, "after": after.tolist()}
+
+
 def failing_step(replica: Any) -> Any:
     import torch
 
@@ -746,6 +766,7 @@ PROGRAMS = {
     "fsdp_failure": fsdp_failure,
     "fsdp_over_gloo": fsdp_over_gloo,
     "fsdp_victim": fsdp_victim,
+    "hook_on": hook_on,
     "lossy": lossy,
     "lossy_shares": lossy_shares,
     "premultiplied": premultiplied,

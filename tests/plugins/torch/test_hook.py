@@ -116,6 +116,18 @@ def test_hook__killed_worker_fails_the_backward_pass_with_its_rank(services: int
     assert told["seconds"] < 15
 
 
+@pytest.mark.parametrize("services", [0, 1])
+@pytest.mark.parametrize("hooked", [0, 1])
+def test_hook__on_some_ranks_only_is_an_error_of_every_rank_at_once(services: int, hooked: int) -> None:
+    outcomes = run_job("hook_on", services=services, ranks=[hooked])
+    for outcome in outcomes[:2]:
+        told = outcome.answer
+        assert told["error"] is not None, outcome.output
+        assert_names(told["error"], f"rank {hooked} called barrier", f"rank {1 - hooked} called all-reduce", "hook")
+        assert told["seconds"] < 15
+        assert told["after"] == [2.0] * 3
+
+
 def test_state__refuses_a_bound_outside_its_range() -> None:
     for bound in (-0.1, 1.0):
         with pytest.raises(ValueError, match=r"\[0, 1\)"):

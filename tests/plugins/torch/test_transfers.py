@@ -117,6 +117,19 @@ def test_recv__takes_what_a_receive_from_any_source_left_posted() -> None:
         assert [one.item() for one in got] == [1.0, 2.0, 3.0]
 
 
+def test_get_future__says_after_5_seconds_what_it_waits_for(
+    pair: tuple[Transfers, Transfers], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "mlt"):
+        received = pair[0].recv(torch.zeros(4), 1, 3, 30)
+        future = received.get_future()  # as of DDP, which calls no wait()
+        until(lambda: "still waiting" in caplog.text, seconds=20)
+    assert_names(caplog.text, "recv from rank 1, tag 3", "rank 1 is connected")
+    pair[1].send(torch.ones(4), 0, 3, 30).wait()
+    assert future.wait()[0].tolist() == [1.0] * 4
+    assert caplog.text.count("still waiting") == 1
+
+
 def test_recv_any__another_size_is_refused(pair: tuple[Transfers, Transfers]) -> None:
     _, receiver = pair
     receiver.recv_any(torch.zeros(4), 9, 30)

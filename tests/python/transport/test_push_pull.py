@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +96,31 @@ def test_push_pull__many_keys_at_once(lossy: list[mlt.Context]) -> None:
     for per_worker in tensors:
         for key, tensor in enumerate(per_worker):
             assert (tensor == key + 0.5).all()
+
+
+@pytest.mark.parametrize("field", ["elements", "loss_bound", "average"])
+def test_push_pull__what_differs_is_an_error_of_every_worker_with_both_named(
+    lossy: list[mlt.Context], field: str
+) -> None:
+    key = 23_000 + len(field)
+    options: list[dict[str, Any]] = [{"loss_bound": 0.0, "average": True} for _ in range(WORKERS)]
+    tensors = [np.ones(1_000 if rank or field != "elements" else 20, np.float32) for rank in range(WORKERS)]
+    if field != "elements":
+        options[1][field] = {"loss_bound": 0.25, "average": False}[field]
+    first = mlt.PushPull(lossy[0]).push_pull(tensors[0], key=key, **options[0])
+    with pytest.raises(mlt.WaitTimeoutError):
+        first.wait(0.2)  # rank 1 has not come yet
+    second = mlt.PushPull(lossy[1]).push_pull(tensors[1], key=key, **options[1])
+    for handle in (first, second):
+        with pytest.raises(mlt.SizeMismatchError) as caught:
+            handle.wait(10)
+        assert_names(str(caught.value), f"rank 0 has {tensors[0].size} elements", "rank 1 has 1000 elements")
+        if field != "elements":
+            assert_names(str(caught.value), *{"loss_bound": ("0.25",), "average": ("average", "sum")}[field])
+    # Other keys go on.
+    tensors = [np.full(10, 1 + rank, np.float32) for rank in range(WORKERS)]
+    run_together(lossy, tensors, key=key + 100)
+    assert all((tensor == 1.5).all() for tensor in tensors)
 
 
 def test_push_pull__takes_torch_tensors_in_place(lossy: list[mlt.Context]) -> None:

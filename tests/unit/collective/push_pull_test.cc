@@ -275,19 +275,36 @@ TEST_CASE("push_pull__sum_without_average_and_empty_tensor") {
   CHECK(tensors[1] == tensors[0]);
 }
 
-TEST_CASE("push_pull__different_sizes_are_refused_with_both_named") {
-  Job job(SimulationConfig{}, 2, 1);
-  std::vector<float> small(10), large(20);
-  job.start(0, request_of(4, small, 0.0));
-  job.start(1, request_of(4, large, 0.0));
-  REQUIRE(job.run_until_done(1, 1));
-  const std::string& error = job.done(1)[0].error;
-  CHECK(error.find("10") != std::string::npos);
-  CHECK(error.find("20") != std::string::npos);
-  // The key stays refused, at once and with the cause.
-  job.start(1, request_of(4, large, 0.0));
-  REQUIRE(job.run_until_done(1, 2));
-  CHECK(job.done(1)[1].error.find("failed before") != std::string::npos);
+TEST_CASE("push_pull__different_sizes_are_refused_with_both_named_to_every_worker") {
+  for (const std::size_t elements : {std::size_t{20}, std::size_t{1'000'000}}) {  // also of another number of partitions
+    Job job(SimulationConfig{}, 3, 1);
+    std::vector<float> small(10), large(elements), same(10);
+    job.start(0, request_of(4, small, 0.0));
+    job.run_for(mlt::base::kMillisecond);  // its push is on the way, or has arrived
+    job.start(1, request_of(4, large, 0.0));
+    REQUIRE(job.run_until_done(0, 1));
+    REQUIRE(job.run_until_done(1, 1));
+    job.start(2, request_of(4, same, 0.0));
+    REQUIRE(job.run_until_done(2, 1));
+    for (std::uint16_t rank = 0; rank < 3; ++rank) {
+      const auto& done = job.done(rank)[0];
+      CHECK(done.status == mlt::core::CompletionStatus::kSizeMismatch);
+      CHECK(done.error.find("rank 1 has " + std::to_string(elements) + " elements") != std::string::npos);
+      CHECK(done.error.find("rank 0 has 10 elements") != std::string::npos);
+      CHECK(done.elapsed_ns < mlt::base::kSecond);
+      // The key stays refused, at once and with the cause.
+      job.start(rank, request_of(4, small, 0.0));
+      REQUIRE(job.run_until_done(rank, 2));
+      CHECK(job.done(rank)[1].error.find("failed before") != std::string::npos);
+    }
+    // Other keys go on.
+    std::vector<float> three[3] = {gradient(10, 0, 0), gradient(10, 1, 0), gradient(10, 2, 0)};
+    for (std::uint16_t rank = 0; rank < 3; ++rank) job.start(rank, request_of(5, three[rank], 0.0));
+    for (std::uint16_t rank = 0; rank < 3; ++rank) {
+      REQUIRE(job.run_until_done(rank, 3));
+      CHECK(job.done(rank)[2].status == mlt::core::CompletionStatus::kComplete);
+    }
+  }
 }
 
 TEST_CASE("push_pull__only_the_service_of_a_partition_ends_it") {

@@ -24,13 +24,15 @@ class RecordingVerbs final : public Verbs {
     return mlt::core::PostStatus::kPosted;
   }
   void cancel(TimeNs, OperationId, mlt::core::CompletionKind) override {}
-  bool send_message(std::uint16_t, std::span<const std::byte> bytes) override {
+  bool send_message(std::uint16_t to, std::span<const std::byte> bytes) override {
     last = decode(bytes).value();
+    sent.emplace_back(to, last);
     return true;
   }
   std::uint32_t segment_bytes(std::uint16_t) const override { return 1'432; }
 
   Message last;
+  std::vector<std::pair<std::uint16_t, Message>> sent;  // receiver and message
 };
 
 Register shape_of(std::uint64_t key, std::uint32_t elements) {
@@ -149,7 +151,7 @@ TEST_CASE("summation__tensors_of_two_sizes_are_refused_also_where_their_partitio
   REQUIRE(std::holds_alternative<Refused>(verbs.last));
   std::string text = std::get<Refused>(verbs.last).text;
   CHECK(text.find("rank 1 has 17825792 elements over 1 services") != std::string::npos);
-  CHECK(text.find("16777216 over 1") != std::string::npos);
+  CHECK(text.find("rank 0 has 16777216 elements over 1") != std::string::npos);
   // 8 partitions over one service or two: the same cut, but other services for its partitions.
   shape = shape_of(2, kPartitionElements);
   shape.tensor_elements = std::uint64_t{8} * kPartitionElements;
@@ -160,6 +162,43 @@ TEST_CASE("summation__tensors_of_two_sizes_are_refused_also_where_their_partitio
   REQUIRE(std::holds_alternative<Refused>(verbs.last));
   text = std::get<Refused>(verbs.last).text;
   CHECK(text.find("over 2 services") != std::string::npos);
+}
+
+// A job that trains with one of them would wait for the other's push, and read the wrong cause when it gives up.
+TEST_CASE("summation__a_worker_that_differs_is_named_to_those_who_came_before_and_come_later") {
+  for (const bool is_average : {false, true}) {  // the average differs, or the bound
+    RecordingVerbs verbs;
+    Summation service({.workers = 4}, verbs);
+    const Register shape = shape_of(1, 10);
+    Register other = shape;
+    if (is_average) {
+      other.average = !other.average;
+    } else {
+      other.loss_bound = 0.25;
+    }
+    service.on_message(0, 2, shape);
+    service.on_message(0, 0, shape);
+    verbs.sent.clear();
+    service.on_message(0, 1, other);
+    service.on_message(0, 3, shape);
+    std::vector<std::uint16_t> told;
+    for (const auto& [to, message] : verbs.sent) {
+      told.push_back(to);
+      REQUIRE(std::holds_alternative<Refused>(message));
+      const std::string& text = std::get<Refused>(message).text;
+      CHECK(text.find("rank 1 has 10 elements") != std::string::npos);
+      CHECK(text.find("rank 2 has 10 elements") != std::string::npos);
+    }
+    std::ranges::sort(told);
+    CHECK(told == std::vector<std::uint16_t>{0, 1, 2, 3});
+    // It differs again: the answer is the same, and nobody else hears of it twice.
+    verbs.sent.clear();
+    service.on_message(0, 1, other);
+    CHECK(verbs.sent.size() == 1);
+    // Other keys go on.
+    service.on_message(0, 1, shape_of(2, 10));
+    CHECK(std::holds_alternative<Registered>(verbs.last));
+  }
 }
 
 TEST_CASE("summation__segments_of_another_size_than_the_connection_carries_are_refused") {
