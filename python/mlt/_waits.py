@@ -42,7 +42,12 @@ def on_quiet(op: Operation, seconds: int) -> None:
             cause = "did not call it yet, or wait for others in turn"
     who = f"{ranks_text(peers)} {'is' if len(peers) == 1 else 'are'}" if peers else "the other ranks are"
     everyone = [rank for rank in range(context.size) if rank != context.rank]
-    _report(context, names.get(op, str(op).rstrip(",")), peers or everyone, f"{who} connected, but {cause}, or the network is slow")
+    _report(
+        context,
+        names.get(op, str(op).rstrip(",")),
+        peers or everyone,
+        f"{who} connected, but {cause}, or the network is slow",
+    )
 
 
 def _report(context: Context, what: str, peers: Iterable[int], otherwise: str) -> None:
