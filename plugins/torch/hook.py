@@ -145,7 +145,7 @@ class BoundedLossState(StepRecorder):
         except RuntimeError as error:
             if isinstance(error.__context__, SizeMismatchError):
                 raise RuntimeError(
-                    f"rank {self._group.rank()} averages its gradients by bounded_loss_hook, another rank does not: {error}"
+                    f"rank {self._group.rank()} averages its gradients by bounded_loss_hook, another does not: {error}"
                 ) from None
             raise
         self._is_agreed = True
