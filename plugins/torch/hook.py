@@ -256,10 +256,11 @@ def _group_of(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> Mlt
     """The process group "mlt" of the workers that ``transport`` connects; None if they have none."""
     if isinstance(transport, dist.ProcessGroup):
         return mlt_group(transport, "BoundedLossState")
-    if not dist.is_initialized():
+    default = dist.group.WORLD
+    if default is None:
         return None
     with suppress(TypeError, RuntimeError):  # the default group has another backend for the host's memory, or none
-        group = mlt_group(dist.group.WORLD, "BoundedLossState")
+        group = mlt_group(default, "BoundedLossState")
         if group.context is getattr(transport, "context", transport):
             return group
     return None
