@@ -164,9 +164,9 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   }
   Partition& partition = *partitions_[found->second];
   if (const std::string text = difference(from, shape, partition.first_worker, partition.shape); !text.empty()) {
-    // PROTOCOL 14.1.5: ... Where it differs from another worker's, the service MUST also send refused, with both workers
-    //     and their tensors, to every worker that registered the partition and to every one that registers it later, and
-    //     end its rounds as 14.1.10 says.
+    // PROTOCOL 14.1.5: ... Where it differs from another worker's, the service MUST also send refused, with both
+    //     workers and their tensors, to every worker that registered the partition and to every one that registers it
+    //     later, and end its rounds as 14.1.10 says.
     refuse(from, shape, text);
     if (partition.failed_rank >= 0) return;
     partition.refusal = text;

@@ -71,16 +71,16 @@ class Summation {
     Register shape;
     std::uint32_t index = 0;
     std::array<Buffer, 2> buffers;
-    std::uint8_t current = 0;      // the buffer that this round is summed in; the other has the round before
-    std::vector<Cell> cells;       // of this round
-    std::vector<bool> registered;  // per worker
-    std::vector<Push> pushes;      // per worker
-    std::vector<bool> on_demand;   // per worker: its receive is posted when Ready arrives
-    std::vector<bool> ready;       // per worker: Ready for the next round arrived before this one was over
-    std::uint16_t arrived = 0;     // complete pushes of this round
+    std::uint8_t current = 0;        // the buffer that this round is summed in; the other has the round before
+    std::vector<Cell> cells;         // of this round
+    std::vector<bool> registered;    // per worker
+    std::vector<Push> pushes;        // per worker
+    std::vector<bool> on_demand;     // per worker: its receive is posted when Ready arrives
+    std::vector<bool> ready;         // per worker: Ready for the next round arrived before this one was over
+    std::uint16_t arrived = 0;       // complete pushes of this round
     std::uint16_t first_worker = 0;  // `shape` is its registration
-    int failed_rank = -1;          // no further rounds; -1: none
-    std::string refusal;           // why, where a worker registered another tensor than the first
+    int failed_rank = -1;            // no further rounds; -1: none
+    std::string refusal;             // why, where a worker registered another tensor than the first
     bool is_failure_announced = false;
 
     Buffer& sum() { return buffers[current]; }

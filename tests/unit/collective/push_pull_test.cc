@@ -276,7 +276,8 @@ TEST_CASE("push_pull__sum_without_average_and_empty_tensor") {
 }
 
 TEST_CASE("push_pull__different_sizes_are_refused_with_both_named_to_every_worker") {
-  for (const std::size_t elements : {std::size_t{20}, std::size_t{1'000'000}}) {  // also of another number of partitions
+  for (const std::size_t elements :
+       {std::size_t{20}, std::size_t{1'000'000}}) {  // also of another number of partitions
     Job job(SimulationConfig{}, 3, 1);
     std::vector<float> small(10), large(elements), same(10);
     job.start(0, request_of(4, small, 0.0));
