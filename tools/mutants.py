@@ -28,7 +28,7 @@ from queue import SimpleQueue
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("src", "plugins/nccl", "tests", "tools/chaos", "CMakeLists.txt", "CMakePresets.json")
+SOURCES = ("src", "plugins/nccl", "plugins/variables", "tests", "tools/chaos", "CMakeLists.txt", "CMakePresets.json")
 RULE = re.compile(r"^(rule \d+|rank \d+: .*|mlt: internal error: .*)", re.MULTILINE)
 
 

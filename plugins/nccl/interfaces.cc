@@ -1,23 +1,21 @@
 #include "interfaces.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <optional>
 #include <vector>
 
+#include "io/net/address_lists.h"
+#include "io/os/unique_fd.h"
 #include "mlt.h"
-#include "variables.h"
+#include "variables/variables.h"
 
 namespace mlt::nccl {
 
@@ -47,13 +45,12 @@ bool is_usable(const sockaddr* address) {
 }
 
 std::vector<Candidate> candidates() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) {
+  io::InterfaceAddresses list;
+  if (io::list_interface_addresses(list) != 0) {
     throw Error(ErrorCode::kSystem, std::string("cannot list the network interfaces: ") + std::strerror(errno));
   }
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
   std::vector<Candidate> found;
-  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+  for (const ifaddrs* one = list.get(); one != nullptr; one = one->ifa_next) {
     if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0 || !is_usable(one->ifa_addr)) continue;
     const std::string name = one->ifa_name;  // with a label after a colon, if the address has one
     found.push_back({name.substr(0, name.find(':')), text_of(one->ifa_addr), (one->ifa_flags & IFF_LOOPBACK) != 0});
@@ -73,24 +70,22 @@ bool is_loopback(const std::string& address) { return address.starts_with("127."
 std::optional<std::string> source_towards(const std::string& target) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* list = nullptr;
-  if (::getaddrinfo(target.c_str(), "9", &hints, &list) != 0) return std::nullopt;
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
-  const int socket = ::socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) return std::nullopt;
+  io::HostAddresses list;
+  if (io::list_host_addresses(target.c_str(), "9", hints, list) != 0) return std::nullopt;
+  const io::UniqueFd socket(::socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket) return std::nullopt;
   sockaddr_storage own{};
   socklen_t size = sizeof own;
-  const bool is_known = ::connect(socket, list->ai_addr, list->ai_addrlen) == 0 &&
-                        ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
+  const bool is_known = ::connect(socket.get(), list->ai_addr, list->ai_addrlen) == 0 &&
+                        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
                         is_usable(reinterpret_cast<const sockaddr*>(&own));
-  ::close(socket);
   return is_known ? std::optional(text_of(reinterpret_cast<const sockaddr*>(&own))) : std::nullopt;
 }
 
 // This host's address on the route to MASTER_ADDR, else on the default route. A host's own name often leads to
 // loopback, where no other host reaches it: only a loopback address or "localhost" means that.
 std::optional<std::string> routed_address() {
-  if (std::optional<std::string> master = variable("MASTER_ADDR")) {
+  if (std::optional<std::string> master = variables::text("MASTER_ADDR")) {
     if (master->starts_with("[") && master->ends_with("]")) master = master->substr(1, master->size() - 2);
     const std::optional<std::string> source = source_towards(*master);
     if (source && (!is_loopback(*source) || is_loopback(*master) || *master == "localhost")) return source;
@@ -111,14 +106,15 @@ class Selection {
     std::string_view body = text;
     const bool all_excluded = take(body, '^');
     const bool all_exact = take(body, '=');
-    for (const std::string& item : split(body)) {
+    for (const std::string& item : variables::split(body)) {
       std::string_view name = item;
       const bool is_excluded = take(name, '^') || all_excluded;
       const bool is_exact = take(name, '=') || all_exact;
-      if (name.empty()) reject(source, text, "a name is empty; write names of interfaces with commas between");
+      if (name.empty())
+        variables::reject(source, text, "a name is empty; write names of interfaces with commas between");
       if (name.find_first_of("/:") != std::string_view::npos ||
           std::isdigit(static_cast<unsigned char>(name[0])) != 0) {
-        reject(source, text, "the NCCL plugin reads names of interfaces only; give an address in MLT_HOST");
+        variables::reject(source, text, "the NCCL plugin reads names of interfaces only; give an address in MLT_HOST");
       }
       (is_excluded ? excluded_ : wanted_).push_back({std::string(name), is_exact});
     }
@@ -165,19 +161,20 @@ Candidate choose(const std::vector<Candidate>& all) {
   const auto with_address = [](const std::vector<Candidate>& some, const std::string& address) {
     return std::find_if(some.begin(), some.end(), [&](const Candidate& one) { return one.address == address; });
   };
-  if (const std::optional<std::string> host = variable("MLT_HOST")) {
+  if (const std::optional<std::string> host = variables::text("MLT_HOST")) {
     const auto found = with_address(all, *host);
     if (found != all.end()) return *found;
     // All of 127.0.0.0/8 is loopback's.
     if (host->starts_with("127.")) return {"lo", *host, true};
-    reject("MLT_HOST", *host, "no interface of this host has this address; there are: " + list_of(all));
+    variables::reject("MLT_HOST", *host, "no interface of this host has this address; there are: " + list_of(all));
   }
   const std::optional<std::string> routed = routed_address();
   for (const char* name : {"MLT_INTERFACE", "NCCL_SOCKET_IFNAME"}) {
-    const std::optional<std::string> text = variable(name);
+    const std::optional<std::string> text = variables::text(name);
     if (!text) continue;
     const std::vector<Candidate> picked = Selection(name, *text).pick(all);
-    if (picked.empty()) reject(name, *text, "it selects no interface that is up; there are: " + list_of(all));
+    if (picked.empty())
+      variables::reject(name, *text, "it selects no interface that is up; there are: " + list_of(all));
     const auto best = with_address(picked, routed.value_or(""));
     return best != picked.end() ? *best : picked.front();
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "net_table.h"
-#include "variables.h"
+#include "variables/variables.h"
 
 namespace mlt::nccl {
 
@@ -40,30 +40,31 @@ bool is_address(const std::string& text) {
 }
 
 std::vector<PathOptions> paths() {
-  const std::optional<std::string> text = variable("MLT_PATHS");
+  const std::optional<std::string> text = variables::text("MLT_PATHS");
   if (!text) return {};
   const auto check_count = [&](std::uint64_t count) {
-    if (count < 1 || count > kMaxPaths) reject("MLT_PATHS", *text, "there are 1 to " + std::to_string(kMaxPaths));
+    if (count < 1 || count > kMaxPaths)
+      variables::reject("MLT_PATHS", *text, "there are 1 to " + std::to_string(kMaxPaths));
   };
-  if (const std::optional<std::uint64_t> count = parse_integer(*text)) {
+  if (const std::optional<std::uint64_t> count = variables::parse_integer(*text)) {
     check_count(*count);
     return std::vector<PathOptions>(*count);
   }
   if (text->find('/') != std::string::npos || text->ends_with(".yaml") || text->ends_with(".yml") ||
       text->ends_with(".json")) {
-    reject(
+    variables::reject(
         "MLT_PATHS", *text,
         "the NCCL plugin reads no path files; give a number of paths, or interfaces or addresses with commas between");
   }
   std::vector<PathOptions> found;
-  for (const std::string& item : split(*text)) {
-    if (item.empty()) reject("MLT_PATHS", *text, "a path is empty");
+  for (const std::string& item : variables::split(*text)) {
+    if (item.empty()) variables::reject("MLT_PATHS", *text, "a path is empty");
     PathOptions path;
     const bool has_address = is_address(item);
     // The kernel takes a label after a colon for the interface's own name.
     const bool is_interface = item.find(':') == std::string::npos && ::if_nametoindex(item.c_str()) != 0;
     if (!has_address && !is_interface) {
-      reject("MLT_PATHS", *text, "'" + item + "' is not an address or interface of this host");
+      variables::reject("MLT_PATHS", *text, "'" + item + "' is not an address or interface of this host");
     }
     (has_address ? path.host : path.interface) = item;
     found.push_back(path);
@@ -73,20 +74,22 @@ std::vector<PathOptions> paths() {
 }
 
 double line_rate() {
-  const std::optional<std::string> text = variable("MLT_NCCL_LINE_RATE_GBPS");
+  const std::optional<std::string> text = variables::text("MLT_NCCL_LINE_RATE_GBPS");
   if (!text) return 0;
-  const std::optional<double> gbps = parse_gbps(*text);
-  if (!gbps) reject("MLT_NCCL_LINE_RATE_GBPS", *text, "it must be a speed above 0; without a unit it is in Gbit/s");
+  const std::optional<double> gbps = variables::parse_gbps(*text);
+  if (!gbps)
+    variables::reject("MLT_NCCL_LINE_RATE_GBPS", *text, "it must be a speed above 0; without a unit it is in Gbit/s");
   return *gbps * 1e9;
 }
 
 void reject_unsupported() {
-  if (const auto text = variable("MLT_QOS_POLICY")) {
-    reject("MLT_QOS_POLICY", *text, "the NCCL plugin reads no policy files and sends with the default DSCPs: unset it");
+  if (const auto text = variables::text("MLT_QOS_POLICY")) {
+    variables::reject("MLT_QOS_POLICY", *text,
+                      "the NCCL plugin reads no policy files and sends with the default DSCPs: unset it");
   }
   for (const char* name : {"MLT_IO_THREADS", "MLT_IO_CPUS"}) {
-    const auto text = variable(name);
-    if (text && *text != "0") reject(name, *text, "mlt no longer has I/O threads: unset it");
+    const auto text = variables::text(name);
+    if (text && *text != "0") variables::reject(name, *text, "mlt no longer has I/O threads: unset it");
   }
 }
 
@@ -112,32 +115,32 @@ Settings read_settings() {
   Settings settings;
   Options& options = settings.options;
   settings.interface = choose_interface();
-  settings.job_name = hash_of(variable("MLT_JOB").value_or("default"));
-  settings.job_secret = job_secret();
-  settings.connect_timeout_ns = time_variable("MLT_CONNECT_TIMEOUT").value_or(kConnectTimeoutNs);
+  settings.job_name = hash_of(variables::text("MLT_JOB").value_or("default"));
+  settings.job_secret = variables::job_secret();
+  settings.connect_timeout_ns = variables::time("MLT_CONNECT_TIMEOUT").value_or(kConnectTimeoutNs);
   options.host = settings.interface.address;
   options.ranks = 2;
   options.paths = paths();
-  options.faults = fault_variable("MLT_NCCL_FAULTS");
+  options.faults = variables::faults("MLT_NCCL_FAULTS");
   options.line_rate_bits_per_second = line_rate();
-  options.datapath = variable("MLT_DATAPATH").value_or(options.datapath);
-  options.operation_timeout_ns = time_variable("MLT_OPERATION_TIMEOUT").value_or(kNoLimitNs);
-  options.peer_timeout_ns = time_variable("MLT_PEER_TIMEOUT", kMinPeerTimeoutNs).value_or(options.peer_timeout_ns);
+  options.datapath = variables::text("MLT_DATAPATH").value_or(options.datapath);
+  options.operation_timeout_ns = variables::time("MLT_OPERATION_TIMEOUT").value_or(kNoLimitNs);
+  options.peer_timeout_ns = variables::time("MLT_PEER_TIMEOUT", kMinPeerTimeoutNs).value_or(options.peer_timeout_ns);
   options.suspended_timeout_ns =
-      time_variable("MLT_SUSPENDED_TIMEOUT", kMinPeerTimeoutNs).value_or(options.suspended_timeout_ns);
-  options.max_operations = integer_variable("MLT_MAX_OPERATIONS", kMinOperations, 131'072).value_or(kMaxOperations);
-  options.max_tags = integer_variable("MLT_MAX_TAGS", 1, 1U << 24).value_or(kMaxTags);
-  options.early_segments = integer_variable("MLT_EARLY_SEGMENTS", 1, 1U << 22).value_or(options.early_segments);
-  options.early_transfers = integer_variable("MLT_EARLY_TRANSFERS", 1, 1U << 22).value_or(options.early_transfers);
-  options.max_window_mib = integer_variable("MLT_MAX_WINDOW_MIB", 1, 1U << 16).value_or(options.max_window_mib);
-  if (const auto spin = variable("MLT_SPIN_US")) {
-    const std::optional<std::int64_t> spin_ns = parse_time(*spin, 1e3);
+      variables::time("MLT_SUSPENDED_TIMEOUT", kMinPeerTimeoutNs).value_or(options.suspended_timeout_ns);
+  options.max_operations = variables::integer("MLT_MAX_OPERATIONS", kMinOperations, 131'072).value_or(kMaxOperations);
+  options.max_tags = variables::integer("MLT_MAX_TAGS", 1, 1U << 24).value_or(kMaxTags);
+  options.early_segments = variables::integer("MLT_EARLY_SEGMENTS", 1, 1U << 22).value_or(options.early_segments);
+  options.early_transfers = variables::integer("MLT_EARLY_TRANSFERS", 1, 1U << 22).value_or(options.early_transfers);
+  options.max_window_mib = variables::integer("MLT_MAX_WINDOW_MIB", 1, 1U << 16).value_or(options.max_window_mib);
+  if (const auto spin = variables::text("MLT_SPIN_US")) {
+    const std::optional<std::int64_t> spin_ns = variables::parse_time(*spin, 1e3);
     if (!spin_ns || *spin_ns > kSecondNs)
-      reject("MLT_SPIN_US", *spin, "it must be a time of 0 to 1000000 microseconds");
+      variables::reject("MLT_SPIN_US", *spin, "it must be a time of 0 to 1000000 microseconds");
     options.spin_us = static_cast<std::uint32_t>((*spin_ns + 500) / 1'000);
   }
   // Every connection has a secret of its own, so there is nothing to permit; the value is still checked.
-  integer_variable("MLT_INSECURE", 0, 1);
+  variables::integer("MLT_INSECURE", 0, 1);
   settings.speed_mbps = speed_of(settings);
   if (settings.speed_mbps == 0) settings.speed_mbps = kUnknownSpeedMbps;
   return settings;

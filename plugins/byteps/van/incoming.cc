@@ -27,7 +27,7 @@ std::uint64_t random_job() {
 
 }  // namespace
 
-Incoming::Incoming(const Settings& settings, Descriptor socket, std::shared_ptr<BufferPool> pool, Calls calls)
+Incoming::Incoming(const Settings& settings, io::UniqueFd socket, std::shared_ptr<BufferPool> pool, Calls calls)
     : settings_(settings),
       socket_(std::move(socket)),
       pool_(std::move(pool)),
@@ -71,7 +71,7 @@ bool Incoming::answer() {
 }
 
 bool Incoming::wait_until_up() {
-  socket_ = Descriptor();
+  socket_ = io::UniqueFd();
   const auto end = std::chrono::steady_clock::now() + kComeUpTime;
   while (!engine_->is_peer_up(kSender)) {
     if (is_closing_ || std::chrono::steady_clock::now() > end || !engine_->peer_failure(kSender).empty()) return false;

@@ -37,7 +37,7 @@ class Incoming {
     std::function<void(std::int32_t sender, const std::string& text)> fail;
   };
 
-  Incoming(const Settings& settings, Descriptor socket, std::shared_ptr<BufferPool> pool, Calls calls);
+  Incoming(const Settings& settings, io::UniqueFd socket, std::shared_ptr<BufferPool> pool, Calls calls);
   ~Incoming();
   Incoming(const Incoming&) = delete;
   Incoming& operator=(const Incoming&) = delete;
@@ -69,7 +69,7 @@ class Incoming {
   void deliver_complete();
 
   const Settings settings_;
-  Descriptor socket_;
+  io::UniqueFd socket_;
   const std::shared_ptr<BufferPool> pool_;
   const Calls calls_;
   std::int32_t sender_ = 0;

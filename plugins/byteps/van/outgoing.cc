@@ -28,7 +28,7 @@ struct Offered {
 
 // What the node offers; nothing if its listener closed the connection, as one that stops does.
 bool ask(const std::string& name, const std::string& host, std::uint16_t port, std::int32_t sender, Offered& offered) {
-  const Descriptor socket = connect_to(host, port);
+  const io::UniqueFd socket = connect_to(host, port);
   const Greeting greeting{.protocol = protocol_version(), .sender = sender};
   if (!write_all(socket, &greeting, sizeof greeting)) return false;
   if (!read_all(socket, &offered.offer, sizeof offered.offer)) return false;

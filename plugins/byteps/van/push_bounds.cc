@@ -25,12 +25,12 @@ void PushBounds::set(std::uint64_t key, double bound) {
 double PushBounds::of_push(std::int32_t node, std::span<const std::uint64_t> keys) {
   const std::lock_guard lock(mutex_);
   if (default_ == 0 && by_key_.empty()) return 0;
-  double least = keys.empty() ? 0 : 1;
+  double smallest = keys.empty() ? 0 : 1;
   for (const std::uint64_t key : keys) {
     const bool is_first = pushed_.insert({node, key}).second;
-    least = is_first ? 0 : std::min(least, of_key(key));
+    smallest = is_first ? 0 : std::min(smallest, of_key(key));
   }
-  return least;
+  return smallest;
 }
 
 double PushBounds::of_key(std::uint64_t key) const {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "nccl/variables.h"
+#include "variables/variables.h"
 
 namespace mlt::van {
 
@@ -24,27 +24,27 @@ Settings read_settings() {
   Settings settings;
   Options& options = settings.options;
   options.ranks = 2;
-  options.secret = nccl::job_secret();
-  options.insecure = nccl::integer_variable("MLT_INSECURE", 0, 1).value_or(0) == 1;
-  options.faults = nccl::fault_variable("MLT_VAN_FAULTS");
-  options.datapath = nccl::variable("MLT_DATAPATH").value_or(options.datapath);
+  options.secret = variables::job_secret();
+  options.insecure = variables::integer("MLT_INSECURE", 0, 1).value_or(0) == 1;
+  options.faults = variables::faults("MLT_VAN_FAULTS");
+  options.datapath = variables::text("MLT_DATAPATH").value_or(options.datapath);
   options.operation_timeout_ns = kNoLimitNs;
-  options.peer_timeout_ns =
-      nccl::time_variable("MLT_PEER_TIMEOUT", kMinPeerTimeoutNs).value_or(options.peer_timeout_ns);
+  options.peer_timeout_ns = variables::time("MLT_PEER_TIMEOUT", kMinPeerTimeoutNs).value_or(options.peer_timeout_ns);
   options.suspended_timeout_ns =
-      nccl::time_variable("MLT_SUSPENDED_TIMEOUT", kMinPeerTimeoutNs).value_or(options.suspended_timeout_ns);
+      variables::time("MLT_SUSPENDED_TIMEOUT", kMinPeerTimeoutNs).value_or(options.suspended_timeout_ns);
   options.max_operations = kMaxOperations;
   options.max_tags = kMaxTags;
-  settings.connect_timeout_ns = nccl::time_variable("MLT_CONNECT_TIMEOUT").value_or(kConnectTimeoutNs);
-  if (const std::optional<std::string> bound = nccl::variable(kLossBound)) {
-    const std::optional<double> parsed = nccl::parse_loss(*bound);
-    if (!parsed || *parsed >= 1) nccl::reject(kLossBound, *bound, "write a share below 1 that may be lost, as 1%");
+  settings.connect_timeout_ns = variables::time("MLT_CONNECT_TIMEOUT").value_or(kConnectTimeoutNs);
+  if (const std::optional<std::string> bound = variables::text(kLossBound)) {
+    const std::optional<double> parsed = variables::parse_loss(*bound);
+    if (!parsed || *parsed >= 1)
+      variables::reject(kLossBound, *bound, "write a share below 1 that may be lost, such as 1%");
     settings.push_loss_bound = *parsed;
   }
   // ps-lite replaces a node only where its heartbeats are on.
-  const std::optional<std::string> heartbeats = nccl::variable("PS_HEARTBEAT_TIMEOUT");
-  if (heartbeats && nccl::parse_integer(*heartbeats).value_or(0) > 0) {
-    settings.recovery_timeout_ns = nccl::time_variable("MLT_VAN_RECOVERY_TIMEOUT").value_or(kRecoveryTimeoutNs);
+  const std::optional<std::string> heartbeats = variables::text("PS_HEARTBEAT_TIMEOUT");
+  if (heartbeats && variables::parse_integer(*heartbeats).value_or(0) > 0) {
+    settings.recovery_timeout_ns = variables::time("MLT_VAN_RECOVERY_TIMEOUT").value_or(kRecoveryTimeoutNs);
   }
   return settings;
 }

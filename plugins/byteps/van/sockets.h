@@ -5,41 +5,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
+
+#include "io/os/unique_fd.h"
 
 namespace mlt::van {
 
-// Owns a file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int fd() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
-
 // Throw mlt::Error that names the address.
-Descriptor listen_at(const std::string& host, std::uint16_t port);  // port 0: any
-Descriptor connect_to(const std::string& host, std::uint16_t port);
+io::UniqueFd listen_at(const std::string& host, std::uint16_t port);  // port 0: any
+io::UniqueFd connect_to(const std::string& host, std::uint16_t port);
 // The next connection; none if `timeout_ms` passed or it was gone again.
-Descriptor accept_from(const Descriptor& listener, int timeout_ms);
+io::UniqueFd accept_from(const io::UniqueFd& listener, int timeout_ms);
 
 // Numeric addresses of a socket's ends.
-std::string local_host(const Descriptor& socket);
-std::string remote_host(const Descriptor& socket);
-std::uint16_t local_port(const Descriptor& socket);
+std::string local_host(const io::UniqueFd& socket);
+std::string remote_host(const io::UniqueFd& socket);
+std::uint16_t local_port(const io::UniqueFd& socket);
 
 // All of the bytes within 5 s; false otherwise.
-bool write_all(const Descriptor& socket, const void* data, std::size_t bytes);
-bool read_all(const Descriptor& socket, void* data, std::size_t bytes);
+bool write_all(const io::UniqueFd& socket, const void* data, std::size_t bytes);
+bool read_all(const io::UniqueFd& socket, void* data, std::size_t bytes);
 
 }  // namespace mlt::van

@@ -35,7 +35,7 @@ std::uint16_t Transport::listen(const std::string& host, std::uint16_t port, boo
 
 void Transport::accept_all() {
   while (!is_closing_) {
-    Descriptor socket = accept_from(listener_, kAcceptLookMs);
+    io::UniqueFd socket = accept_from(listener_, kAcceptLookMs);
     std::vector<std::unique_ptr<Incoming>> over;
     const std::lock_guard lock(mutex_);
     const auto ended = std::partition(incoming_.begin(), incoming_.end(), [](auto& one) { return !one->is_over(); });
@@ -151,7 +151,7 @@ void Transport::close() {
   outgoing.clear();
   if (accepting_.joinable()) accepting_.join();
   incoming_.clear();
-  listener_ = Descriptor();
+  listener_ = io::UniqueFd();
 }
 
 }  // namespace mlt::van

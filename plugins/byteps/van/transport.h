@@ -81,7 +81,7 @@ class Transport {
   std::map<std::int32_t, std::pair<std::chrono::steady_clock::time_point, std::string>> lost_;  // when and why
   std::vector<std::unique_ptr<Incoming>> incoming_;
 
-  Descriptor listener_;
+  io::UniqueFd listener_;
   std::thread accepting_;
 };
 

@@ -24,9 +24,10 @@ inline int list_interface_addresses(InterfaceAddresses& list) {
   return status;
 }
 
-inline int list_host_addresses(const char* host, const addrinfo& hints, HostAddresses& list) {
+// `service`: port number, or nullptr.
+inline int list_host_addresses(const char* host, const char* service, const addrinfo& hints, HostAddresses& list) {
   addrinfo* raw = nullptr;
-  const int status = ::getaddrinfo(host, nullptr, &hints, &raw);
+  const int status = ::getaddrinfo(host, service, &hints, &raw);
   list.reset(status == 0 ? raw : nullptr);
   return status;
 }

@@ -99,7 +99,7 @@ std::optional<SocketAddress> SocketAddress::resolve(const std::string& host, std
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;  // one result per address, not one per socket type
   HostAddresses answers;
-  const int status = list_host_addresses(host.c_str(), hints, answers);
+  const int status = list_host_addresses(host.c_str(), nullptr, hints, answers);
   if (status != 0) {
     error.code = OsErrorCode::kUnreachable;
     error.number = status == EAI_SYSTEM ? errno : 0;

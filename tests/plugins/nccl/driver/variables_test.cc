@@ -1,6 +1,6 @@
 // What the plugin reads from the environment, against the table of values that Python's readers pass too
 // (tests/plugins/nccl/test_nccl_values.py). MLT_NCCL_VALUES is the table.
-#include "plugins/nccl/variables.h"
+#include "variables/variables.h"
 
 #include <doctest/doctest.h>
 
@@ -51,7 +51,7 @@ std::string meaning_of(const Settings& settings, const std::string& name) {
   if (name == "MLT_EARLY_SEGMENTS") return std::to_string(options.early_segments);
   if (name == "MLT_EARLY_TRANSFERS") return std::to_string(options.early_transfers);
   if (name == "MLT_MAX_WINDOW_MIB") return std::to_string(options.max_window_mib);
-  if (name == "MLT_INSECURE") return std::to_string(mlt::nccl::integer_variable(name.c_str(), 0, 1).value_or(0));
+  if (name == "MLT_INSECURE") return std::to_string(mlt::variables::integer(name.c_str(), 0, 1).value_or(0));
   if (name == "MLT_IO_THREADS") return "none";
   if (name == "MLT_PATHS") return paths_of(options);
   if (name == "MLT_NCCL_FAULTS") return faults_of(options.faults);

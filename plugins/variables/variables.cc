@@ -14,7 +14,9 @@
 #include <type_traits>
 #include <utility>
 
-namespace mlt::nccl {
+#include "io/os/unique_fd.h"
+
+namespace mlt::variables {
 
 namespace {
 
@@ -89,7 +91,7 @@ void reject(const std::string& name, std::string_view value, const std::string& 
   throw Error(ErrorCode::kConfig, name + " is '" + std::string(value) + "': " + text);
 }
 
-std::optional<std::string> variable(const char* name) {
+std::optional<std::string> text(const char* name) {
   const char* value = std::getenv(name);
   const std::string_view text = value == nullptr ? std::string_view() : trimmed(value);
   if (text.empty()) return std::nullopt;
@@ -106,8 +108,8 @@ std::optional<std::uint64_t> parse_integer(std::string_view text) {
   return number;
 }
 
-std::optional<std::uint32_t> integer_variable(const char* name, std::uint32_t min, std::uint32_t max) {
-  const std::optional<std::string> text = variable(name);
+std::optional<std::uint32_t> integer(const char* name, std::uint32_t min, std::uint32_t max) {
+  const std::optional<std::string> text = variables::text(name);
   if (!text) return std::nullopt;
   const std::optional<std::uint64_t> number = parse_integer(*text);
   if (!number || *number < min || *number > max) {
@@ -121,8 +123,8 @@ std::optional<std::int64_t> parse_time(std::string_view text, double unit_ns) {
   return time_ns ? std::optional(std::llround(*time_ns)) : std::nullopt;
 }
 
-std::optional<std::int64_t> time_variable(const char* name, std::int64_t min_ns) {
-  const std::optional<std::string> text = variable(name);
+std::optional<std::int64_t> time(const char* name, std::int64_t min_ns) {
+  const std::optional<std::string> text = variables::text(name);
   if (!text) return std::nullopt;
   const std::optional<double> time_ns = read_time(*text, 1e9);
   if (!time_ns || *time_ns <= 0) {
@@ -181,13 +183,12 @@ constexpr std::size_t kMaxSecretBytes = 4'096;
 // The content of the file without the newline at its end.
 std::string read_secret(const std::string& path) {
   const auto fail = [&](const std::string& text) { reject("MLT_JOB_SECRET_FILE", path, text); };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail(std::string("it cannot be read: ") + std::strerror(errno));
+  const io::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) fail(std::string("it cannot be read: ") + std::strerror(errno));
   struct stat found{};
   std::string content(kMaxSecretBytes + 2, '\0');
-  const bool is_known = ::fstat(file, &found) == 0;
-  const ssize_t size = ::read(file, content.data(), content.size());
-  ::close(file);
+  const bool is_known = ::fstat(file.get(), &found) == 0;
+  const ssize_t size = ::read(file.get(), content.data(), content.size());
   if (!is_known || size < 0) fail("it cannot be read");
   if (S_ISREG(found.st_mode) &&
       ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0 || (found.st_uid != 0 && found.st_uid != ::geteuid()))) {
@@ -205,7 +206,7 @@ std::string read_secret(const std::string& path) {
 std::string job_secret() {
   std::optional<std::string> secret;
   if (const char* value = std::getenv("MLT_JOB_SECRET"); value != nullptr && *value != '\0') secret = value;
-  const std::optional<std::string> path = variable("MLT_JOB_SECRET_FILE");
+  const std::optional<std::string> path = text("MLT_JOB_SECRET_FILE");
   if (secret && path) {
     throw Error(ErrorCode::kConfig, "MLT_JOB_SECRET and MLT_JOB_SECRET_FILE are both set; keep one of them");
   }
@@ -223,9 +224,9 @@ std::string job_secret() {
   return *secret;
 }
 
-FaultOptions fault_variable(const char* variable_name) {
+FaultOptions faults(const char* variable_name) {
   FaultOptions found;
-  const std::optional<std::string> text = variable(variable_name);
+  const std::optional<std::string> text = variables::text(variable_name);
   if (!text) return found;
   for (const std::string& item : split(*text)) {
     if (item.empty()) continue;
@@ -261,4 +262,4 @@ FaultOptions fault_variable(const char* variable_name) {
   return found;
 }
 
-}  // namespace mlt::nccl
+}  // namespace mlt::variables

@@ -1,6 +1,6 @@
 // Reads environment variables, in the grammar of docs/variables.md. Python's reader is python/mlt/_shared/variables.py;
-// here are only the kinds of values that the plugin reads. One table of values tests both (tests/plugins/nccl/values).
-// Everything throws mlt::Error that names the variable.
+// here are the kinds of values that the plugins for NCCL and ps-lite read. One table of values tests both
+// (tests/plugins/nccl/values.tsv). Everything throws mlt::Error that names the variable.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 #include "mlt.h"
 
-namespace mlt::nccl {
+namespace mlt::variables {
 
 // The value without the spaces around it; nothing if it is unset or empty.
-std::optional<std::string> variable(const char* name);
-std::optional<std::uint32_t> integer_variable(const char* name, std::uint32_t min, std::uint32_t max);
+std::optional<std::string> text(const char* name);
+std::optional<std::uint32_t> integer(const char* name, std::uint32_t min, std::uint32_t max);
 // Nanoseconds, above 0 and at least min_ns. A number without a unit is in seconds.
-std::optional<std::int64_t> time_variable(const char* name, std::int64_t min_ns = 0);
+std::optional<std::int64_t> time(const char* name, std::int64_t min_ns = 0);
 
 // A time such as "20s", "1500ms" or "2 min", in nanoseconds; a number without a unit is in `unit_ns`. Nothing if it is
 // none, negative or above 9e9 s.
@@ -34,7 +34,7 @@ std::optional<std::uint64_t> parse_integer(std::string_view text);
 // MLT_JOB_SECRET, or the content of MLT_JOB_SECRET_FILE; empty if neither is set.
 std::string job_secret();
 // Faults to inject, as "drop=1%,delay_us=50".
-FaultOptions fault_variable(const char* variable_name);
+FaultOptions faults(const char* variable_name);
 
 std::string_view trimmed(std::string_view text);
 // The parts between commas, trimmed.
@@ -43,4 +43,4 @@ std::vector<std::string> split(std::string_view text);
 // Throws mlt::Error: "NAME is 'VALUE': TEXT".
 [[noreturn]] void reject(const std::string& name, std::string_view value, const std::string& text);
 
-}  // namespace mlt::nccl
+}  // namespace mlt::variables
