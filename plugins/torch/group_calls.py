@@ -145,8 +145,8 @@ class GroupCalls:
         self._native.finish()
 
     def _describe(self, name: str, calls: int) -> str:
-        """Description of the next call, with its number."""
+        """Description of the next call, with its number, from 1."""
         self.refuse_closed(name)
         number = self._count
         self._count += max(calls, 1)
-        return f"mlt {name} (call {number} of group {self._name!r}, rank {self._rank})"
+        return f"mlt {name} (call {number + 1} of group {self._name!r}, rank {self._rank})"

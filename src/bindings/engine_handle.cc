@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/error_text.h"
+
 namespace mlt::bindings {
 
 namespace {
@@ -96,8 +98,8 @@ Engine& EngineHandle::engine() const {
 
 std::uint16_t EngineHandle::peer_rank(std::int64_t rank) const {
   if (rank < 0 || rank >= ranks_ || rank == rank_) {
-    throw Error(ErrorCode::kUnknownPeer, name() + ": rank " + std::to_string(rank) +
-                                             " is not a peer: the job has ranks 0 to " + std::to_string(ranks_ - 1) +
+    throw Error(ErrorCode::kUnknownPeer, name() + ": rank " + std::to_string(rank) + " is not a peer: the job has " +
+                                             engine::rank_range(0, ranks_) +
                                              ", and a rank has no transfers with itself");
   }
   return static_cast<std::uint16_t>(rank);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/engine_handle.h"
+#include "engine/error_text.h"
 
 namespace mlt::bindings {
 
@@ -28,8 +29,7 @@ void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
   for (const std::int64_t rank : arguments.ranks) {
     if (rank < 0 || rank >= ranks_) {
       throw Error(ErrorCode::kUnknownPeer, name() + ": " + what + " was rejected: rank " + std::to_string(rank) +
-                                               " is not in the job, which has ranks 0 to " +
-                                               std::to_string(ranks_ - 1));
+                                               " is not in the job, which has " + engine::rank_range(0, ranks_));
     }
     options.ranks.push_back(static_cast<std::uint16_t>(rank));
   }
@@ -44,7 +44,7 @@ void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
 std::uint16_t EngineHandle::root_rank(const std::string& what, std::int64_t root) const {
   if (root < 0 || root >= ranks_) {
     throw Error(ErrorCode::kUnknownPeer,
-                name() + ": " + what + " was rejected: the job has ranks 0 to " + std::to_string(ranks_ - 1));
+                name() + ": " + what + " was rejected: the job has " + engine::rank_range(0, ranks_));
   }
   return static_cast<std::uint16_t>(root);
 }

@@ -60,6 +60,10 @@ mlt_options defaults() {
   return given;
 }
 
+std::string ranks_of(const mlt_context& context) {
+  return context.ranks == 1 ? "rank 0 only" : "ranks 0 to " + std::to_string(context.ranks - 1);
+}
+
 // Other ranks, each once. An array of structures whose size is the caller's: each one's `size` is the way to the next.
 std::vector<PeerAddress> peers_of(const mlt_context& context, const mlt_peer* given, std::size_t count, bool all,
                                   const std::string& function) {
@@ -79,7 +83,7 @@ std::vector<PeerAddress> peers_of(const mlt_context& context, const mlt_peer* gi
     next += peer.size;
     const std::string name = "peer " + std::to_string(i) + " is rank " + std::to_string(peer.rank);
     if (peer.rank >= context.ranks || peer.rank == context.rank) {
-      wrong(name + ": it must be another rank of the job, 0 to " + std::to_string(context.ranks - 1));
+      wrong(name + ": it must be another rank of the job, which has " + ranks_of(context));
     }
     if (peer.reserved != 0) wrong(name + ": reserved must be 0");
     if (is_given[peer.rank]) wrong(name + ", which is given twice");
@@ -94,8 +98,8 @@ std::vector<PeerAddress> peers_of(const mlt_context& context, const mlt_peer* gi
 void check_peer(const mlt_context& context, std::uint16_t rank, const char* function) {
   if (rank < context.ranks && rank != context.rank) return;
   throw Error(ErrorCode::kUnknownPeer,
-              std::string(function) + ": rank " + std::to_string(rank) + " is not another rank of the job, 0 to " +
-                  std::to_string(context.ranks - 1),
+              std::string(function) + ": rank " + std::to_string(rank) + " is not another rank of the job, which has " +
+                  ranks_of(context),
               rank);
 }
 

@@ -37,7 +37,7 @@ OperationId Collectives::operation(const Active& active, std::size_t stream, std
 }
 
 std::string Collectives::name(const Active& active) const {
-  return std::string(collective_name(active.request.kind)) + " number " + std::to_string(active.sequence) + " of ";
+  return std::string(collective_name(active.request.kind)) + " number " + std::to_string(active.sequence + 1) + " of ";
 }
 
 Collectives::Group* Collectives::group_of(TimeNs now, const CollectiveRequest& request) {

@@ -281,14 +281,13 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
   Impl& impl = *impl_;
   if (service_ranks.empty()) impl.submitter.fail(ErrorCode::kConfig, "push-pull needs at least one summation service");
   if (impl.loop.options().rank >= workers) {
-    impl.submitter.fail(ErrorCode::kConfig,
-                        "push-pull is for workers, which are ranks 0 to " + std::to_string(workers - 1));
+    impl.submitter.fail(ErrorCode::kConfig, "push-pull is for workers: " + engine::rank_range(0, workers));
   }
   for (const std::uint16_t service : service_ranks) {
     if (service >= impl.loop.options().ranks || service < workers) {
-      impl.submitter.fail(ErrorCode::kUnknownPeer,
-                          "rank " + std::to_string(service) + " can't be a summation service: services are ranks " +
-                              std::to_string(workers) + " to " + std::to_string(impl.loop.options().ranks - 1));
+      impl.submitter.fail(ErrorCode::kUnknownPeer, "rank " + std::to_string(service) +
+                                                       " can't be a summation service: services are " +
+                                                       engine::rank_range(workers, impl.loop.options().ranks));
     }
   }
   // Created once: it owns buffers of receives in progress.
@@ -365,9 +364,8 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
 void Engine::serve(std::uint16_t workers) {
   Impl& impl = *impl_;
   if (workers == 0 || impl.loop.options().rank < workers) {
-    impl.submitter.fail(
-        ErrorCode::kConfig,
-        "a summation service's rank comes after those of the workers, which are 0 to " + std::to_string(workers - 1));
+    impl.submitter.fail(ErrorCode::kConfig, "a summation service's rank comes after those of the workers: " +
+                                                engine::rank_range(0, workers));
   }
   // Created once: it owns buffers of receives in progress.
   std::uint16_t none = 0;

@@ -7,6 +7,7 @@
 
 #include "engine/coalesced_tensors.h"
 #include "engine/engine_impl.h"
+#include "engine/error_text.h"
 #include "engine/public_enums.h"
 
 namespace mlt {
@@ -128,8 +129,8 @@ OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
   submitter.check_open(operation);
   for (const std::uint16_t rank : request.ranks) {
     if (rank >= loop.options().ranks) {
-      submitter.reject(operation, ErrorCode::kUnknownPeer,
-                       "the job has ranks 0 to " + std::to_string(loop.options().ranks - 1), rank);
+      submitter.reject(operation, ErrorCode::kUnknownPeer, "the job has " + engine::rank_range(0, loop.options().ranks),
+                       rank);
     }
   }
   if (const std::string problem = check_request(request, own); !problem.empty()) {

@@ -70,6 +70,12 @@ std::string refusal_text(core::PostStatus status, const std::string& peer_error,
   return "internal error: unexpected status";
 }
 
+std::string rank_range(std::size_t first, std::size_t end) {
+  if (first >= end) return "none";
+  if (first + 1 == end) return "rank " + std::to_string(first) + " only";
+  return "ranks " + std::to_string(first) + " to " + std::to_string(end - 1);
+}
+
 void throw_os_error(const io::OsError& error, std::uint16_t rank) {
   ErrorCode code = ErrorCode::kSystem;
   if (error.code == io::OsErrorCode::kAddressInUse) code = ErrorCode::kPortInUse;

@@ -36,8 +36,7 @@ void OperationSubmitter::check_transfer(const Operation& operation) const {
   const std::uint16_t peer = operation.peer;
   if (peer >= options.ranks || peer == options.rank) {
     reject(operation, ErrorCode::kUnknownPeer,
-           "the job has ranks 0 to " + std::to_string(options.ranks - 1) + ", and a rank has no transfers with itself",
-           peer);
+           "the job has " + rank_range(0, options.ranks) + ", and a rank has no transfers with itself", peer);
   }
   check_open(operation);
   check_connected(operation, peer, "the peer is not connected");

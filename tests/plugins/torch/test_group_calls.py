@@ -66,7 +66,7 @@ def test_submit__names_a_failed_program_and_runs_the_next(calls: GroupCalls) -> 
         raise ValueError("rank 1 has another shape")
 
     failed = calls.submit("allreduce", fail, [])
-    with pytest.raises(RuntimeError, match=names("mlt allreduce", "call 0", "'7'", "rank 0", "another shape")):
+    with pytest.raises(RuntimeError, match=names("mlt allreduce", "call 1", "'7'", "rank 0", "another shape")):
         failed.wait(LIMIT)
     assert calls.submit("allreduce", lambda: None, []).wait(LIMIT)
 

@@ -231,7 +231,7 @@ def test_exception__of_one_rank_is_known_as_a_failure_with_its_type_at_all_other
                 assert "its text stays here" not in text
                 # In front of all else, and once.
                 cause = r"rank 1 at [0-9.]+ failed \(ended by ValueError\)"
-                assert re.search(f" failed: (all-reduce number 0 of its group: )?{cause}", text), text
+                assert re.search(f" failed: (all-reduce number 1 of its group: )?{cause}", text), text
                 assert text.count("ValueError") == 1
                 assert peer == 1
             first, second, third = ranks[3].hear()

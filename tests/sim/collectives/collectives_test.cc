@@ -624,9 +624,9 @@ TEST_CASE("collectives__every_verb_is_what_it_says_and_members_that_call_another
         }
         CHECK(done.status == CompletionStatus::kSizeMismatch);
         const std::string called = kind == CollectiveKind::kAllGather ? "barrier" : "all-gather";
-        CHECK(done.error.find("rank " + std::to_string(other) + " called " + called + " number 0 of 0 bytes") !=
+        CHECK(done.error.find("rank " + std::to_string(other) + " called " + called + " number 1 of 0 bytes") !=
               std::string::npos);
-        CHECK(done.error.find(" called " + std::string(collective_name(kind)) + " number 0") != std::string::npos);
+        CHECK(done.error.find(" called " + std::string(collective_name(kind)) + " number 1") != std::string::npos);
       }
       continue;
     }

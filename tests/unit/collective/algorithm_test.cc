@@ -116,7 +116,7 @@ TEST_CASE("encode__an_all_reduce_s_shape_carries_the_algorithm_and_describe_shap
   const auto bytes = encode(shape);
   CHECK(bytes[25] == std::byte{4});
   for (std::size_t i = 26; i < kShapeBytes; ++i) CHECK(bytes[i] == std::byte{0});
-  CHECK(describe_shape(bytes) == "all-reduce number 3 of 400 bytes of float32, loss bound 0, sum, algorithm halving");
+  CHECK(describe_shape(bytes) == "all-reduce number 4 of 400 bytes of float32, loss bound 0, sum, algorithm halving");
   shape.kind = CollectiveKind::kBarrier;
   shape.algorithm = kAutomatic;
   CHECK(describe_shape(encode(shape)).find("algorithm") == std::string::npos);

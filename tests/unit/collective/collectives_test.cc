@@ -360,7 +360,7 @@ TEST_CASE("collectives__members_that_call_differently_hear_what_each_called") {
     bool average = true;
     double loss_bound = 0;
     std::string text() const {
-      std::string text = "all-reduce number 0 of " + std::to_string(4 * elements) + " bytes of float32, loss bound ";
+      std::string text = "all-reduce number 1 of " + std::to_string(4 * elements) + " bytes of float32, loss bound ";
       return text + (loss_bound > 0 ? "0.5" : "0") + (average ? ", mean" : ", sum");
     }
   };

@@ -66,6 +66,14 @@ TEST_CASE("refusal_text__names_the_limit_and_its_option") {
   CHECK(engine::refusal_text(core::PostStatus::kPeerNotConnected, "rank 1 left", options) == "rank 1 left");
 }
 
+TEST_CASE("rank_range__of_one_rank_or_none_is_no_range") {
+  CHECK(engine::rank_range(0, 1) == "rank 0 only");
+  CHECK(engine::rank_range(0, 3) == "ranks 0 to 2");
+  CHECK(engine::rank_range(4, 5) == "rank 4 only");
+  CHECK(engine::rank_range(4, 65'535) == "ranks 4 to 65534");
+  CHECK(engine::rank_range(2, 2) == "none");
+}
+
 TEST_CASE("throw_os_error__maps_what_the_caller_can_mend_to_codes_of_its_own") {
   CHECK(thrown_code(io::OsErrorCode::kAddressInUse) == ErrorCode::kPortInUse);
   CHECK(thrown_code(io::OsErrorCode::kBadArgument) == ErrorCode::kConfig);
