@@ -138,7 +138,7 @@ def format_time(seconds: float) -> str:
         return "never"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
+            return f"{_digits(seconds / scale)} {unit}"
     return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"
 
 

@@ -148,10 +148,14 @@ def _shown(findings: Iterable[Finding], json: Path | None, *, fix: bool) -> list
 
 
 def _show_fix(finding: Finding, *, err: bool) -> None:
-    """A comment with the finding, then its command; advice that is no command stays a comment."""
+    """A comment with the finding, then its command; advice that is no command stays a comment, and so does a command
+    that mends what few need: a shell that reads all lines would install every framework."""
     if finding.fix:
         click.echo(wrapped(f"{finding.level}: {shown(finding.what)}", "# ", "#   "), err=err)
-        click.echo(finding.fix if finding.fix_is_command else wrapped(finding.fix, "#   ", "#   "), err=err)
+        if not finding.fix_is_command:
+            click.echo(wrapped(finding.fix, "#   ", "#   "), err=err)
+        else:
+            click.echo(finding.fix if finding.level == "problem" else f"#   {finding.fix}", err=err)
 
 
 def _finish(findings: list[Finding]) -> NoReturn:

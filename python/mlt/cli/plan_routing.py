@@ -57,8 +57,9 @@ def route(
         cluster = read_cluster(cluster_file)
         instance = instance_of(cluster, jobs=jobs or None)
         if srv6 is not None and (wrong := ipv4_ends(cluster, instance)):
+            have = "has an IPv4 address," if len(wrong) == 1 else "have IPv4 addresses,"
             message = (
-                f"{', '.join(wrong[:4])} have IPv4 addresses, and SRv6 segment lists need IPv6; "
+                f"{', '.join(wrong[:4])} {have} and SRv6 segment lists need IPv6; "
                 "give these hosts IPv6 addresses in the cluster file, or leave --srv6 out"
             )
             raise InputError([Problem(where=("--srv6",), message=message)])

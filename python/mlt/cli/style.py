@@ -157,13 +157,24 @@ def _show(error: Any) -> None:
         )
     param = getattr(error, "param", None)
     # The choices of an argument are in its right form.
-    message = error.format_message().partition(" Choose from:")[0]
-    if param is not None and getattr(param, "param_type_name", "") == "argument":
-        message = message.replace(f"'{param.name}'", f"'{argument_name(param).strip('[].')}'")
+    message = _shaped(error, param).partition(" Choose from:")[0]
     wrong = re.search(r"'([^']*)' is not one of ", message)
     meant = did_you_mean(wrong[1], choices_of(param), before=" ") if wrong and param is not None else ""
     print(f"error: {message}{meant.replace('did', 'Did', 1)}", file=sys.stderr)
     _show_forms(message, ctx, param)
+
+
+def _shaped(error: Any, param: Any) -> str:
+    """The error's text, which begins with the option or argument that it is about: ``--rate 'fast': expected ...``."""
+    if param is None or not hasattr(error, "param_hint") or not hasattr(param, "opts"):
+        return str(error.format_message())
+    is_argument = getattr(param, "param_type_name", "") == "argument"
+    name = argument_name(param).strip("[].") if is_argument else max(param.opts, key=len)
+    if hasattr(error, "param_type"):
+        return f"{name} is missing"
+    text = str(error.message)
+    has_value = text.startswith(_QUOTES) and re.match(r"(['\"]).*?\1: ", text, re.DOTALL)
+    return f"{name} {text}" if has_value else f"{name}: {text}"
 
 
 def show_error(error: Exception, *, head: str = "error: ") -> None:
@@ -192,6 +203,11 @@ def _show_forms(message: str, ctx: Any, param: Any = None) -> None:
     forms = forms_of(message, ctx.command, param)
     if not forms and message.startswith("No such command ") and hasattr(ctx.command, "list_commands"):
         forms = rows("Right form", _members_like(message.split("'")[1], ctx))
+    whole = " ".join(ctx.get_usage().removeprefix("Usage: ").split())
+    if not forms and message.startswith("No such option"):
+        forms = rows("Right form", [(whole, f"options: {ctx.command_path} -h")])
+    elif getattr(param, "param_type_name", "") == "argument" and not getattr(param, "help", None):
+        forms = rows("Right form", [(whole, "")])  # its name alone says nothing
     if forms:
         print(f"\n{forms}", file=sys.stderr)
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from mlt._shared.units import format_loss
 from mlt.demo.data import DataName
 from mlt.demo.problem import BadSettingError
 
@@ -70,10 +71,10 @@ class DemoSettings:
         for option, fraction in (("--loss", self.loss), ("--bound", self.bound)):
             if not 0.0 <= fraction < 1.0:
                 raise BadSettingError(
-                    f"{option} is {fraction}; it is a fraction and must lie in [0, 1), such as 0.01 for 1 %"
+                    f"{option} is {format_loss(fraction)}; it is at least 0% and below 100%, such as 1% or 0.01"
                 )
         if self.stall_seconds <= 0:
-            raise BadSettingError(f"--timeout is {self.stall_seconds}; it must be more than 0 seconds")
+            raise BadSettingError(f"--timeout is {self.stall_seconds:g}; it must be more than 0 s")
         # os.path, for pathlib's raises on a name that is too long.
         if os.path.exists(self.output) and not os.path.isdir(self.output):
             raise BadSettingError(f"--output {self.output} exists and is not a folder; choose another")

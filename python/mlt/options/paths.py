@@ -160,6 +160,11 @@ def _read(source: object, rank: int | None, *, from_file: bool = False) -> tuple
     if isinstance(source, Mapping) and "plan" in source:
         return tuple(PathOptions(segments_to=lists) for lists in plan_paths.segments_by_path(source, rank))
     if isinstance(source, Mapping):
+        if "cluster_digest" in source:
+            raise ConfigError(
+                "a plan alone does not say which rank is on which of its hosts. Write a paths file with two lines, "
+                "'plan: FILE', which is this one, and 'hosts: [...]', the plan's host names in the order of ranks"
+            )
         if set(source) != {"paths"}:
             raise ConfigError(f"a mapping has the one field 'paths', not {', '.join(map(str, source)) or 'none'}")
         source = source["paths"]

@@ -121,7 +121,7 @@ class Options:
         if not self.loss_bounds or len(set(self.loss_bounds)) != len(self.loss_bounds):
             raise BadOptionError("--loss-bound: expected one or more bounds, which differ")
         if not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise BadOptionError(f"--timeout {self.timeout!r}: expected more than 0")
+            raise BadOptionError(f"--timeout {self.timeout:g}: expected more than 0 s")
         for name, rate in (("--rate", self.rate), ("--line-rate", self.line_rate)):
             if rate is not None and rate < MIN_RATE:
                 raise BadOptionError(f"{name} {format_rate(rate)}: expected 1mbit or more")

@@ -33,6 +33,12 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("perf", "--local", "--loss-bound", "100%"), ("--loss-bound", "100%")),
     (("perf", "--local", "--json", "missing/out.json"), ("--json", "missing/out.json", "No such file or directory")),
     (("perf", "127.0.0.1:x"), ("HOST", "127.0.0.1:x")),
+    (("demo", "--bound", "150%"), ("--bound is 150%", "below 100%")),
+    (("demo", "--timeout", "0"), ("--timeout is 0;",)),
+    (("perf", "--local", "--timeout", "0"), ("--timeout 0: expected more than 0 s",)),
+    (("launch", "-n", "x", "true"), ("--workers 'x': expected an integer from 1 to 65535",)),
+    (("plan", "topology", "build", "leaf-spine", "2", "2"), ("HOSTS_PER_LEAF is missing",)),
+    (("plan", "show", CLUSTER, CLUSTER), (f"{CLUSTER}:1: this is a cluster file; a plan was expected",)),
     (("demo", "--bound", "1"), ("--bound", "below 1", "100%", "1%", "0.01")),
     (("demo", "--steps", "0"), ("--steps", "0", "at least")),
     (("demo", "--workers", "-1"), ("--workers", "-1", "at least")),
@@ -72,7 +78,7 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("perf", "--local", "--datapath", "xdp"), ("--datapath xdp", "loopback")),
     (("perf", "--local", "--datapath", "nosuch"), ("--datapath", "nosuch", "udp")),
     (("perf", "--local", "--size", "64KiB,,1MiB"), ("--size 64KiB,,1MiB", "empty")),
-    (("perf", "--local", "--timeout", "9e99"), ("--timeout", "9e99", "9e+09 s")),
+    (("perf", "--local", "--timeout", "9e99"), ("--timeout", "9e99", "9000000000 s")),
     (("serve", "--world-size", "0"), ("--world-size (WORLD_SIZE)",)),
     (("serve",), ("--world-size", "WORLD_SIZE is not set")),
     ((*SERVE, "--rendezvous-port", "1"), ("--master-addr", "MASTER_ADDR is not set")),
@@ -173,6 +179,10 @@ def test_group__a_wrong_command_names_the_nearest_one_only(capsys: pytest.Captur
 
 
 def test_command__an_option_like_none_suggests_none(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = error_of(("--foo",), capsys)
+    assert_names(
+        " ".join(err.split()), "No such option: --foo", "Right form: mlt [OPTIONS] COMMAND [ARGS]... options: mlt -h"
+    )
     _, err = error_of(("perf", "--policy", "x"), capsys)
     assert "--pin" not in err
     _, err = error_of(("perf", "--patern", "x"), capsys)

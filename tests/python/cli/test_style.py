@@ -265,7 +265,7 @@ def test_usage_errors__show_the_right_form_of_every_option(capsys: pytest.Captur
 
 
 def test_usage_errors__show_the_right_form_of_arguments_and_values() -> None:
-    assert_names(mlt("plan", "auto").stderr, "Missing argument 'CLUSTER'", "Right form:", "CLUSTER  The cluster file")
+    assert_names(mlt("plan", "auto").stderr, "error: CLUSTER is missing", "Right form:", "CLUSTER  The cluster file")
     assert_names(mlt("perf", "--stop", "never").stderr, "Right form:", "--stop patient|eager")
     assert_names(mlt("testbed", "run", "--loss", "all").stderr, "'all'", "1%", "Right form:", "--loss LOSS")
 
@@ -292,8 +292,9 @@ def test_usage_errors__have_no_words_of_a_library(capsys: pytest.CaptureFixture[
                     run(command, [param.opts[0], value], ctx.command_path)
                 text = capsys.readouterr().err
                 assert ended_with.value.code == 2, text
-                assert_names(text, f"error: Invalid value for '{param.opts[0]}'", value)
-                assert not re.search(r"Value error|Input should|unable to parse|validation error", text), text
+                assert_names(text, f"error: {max(param.opts, key=len)}", value)
+                words = r"Invalid value for|Value error|Input should|unable to parse|validation error"
+                assert not re.search(words, text), text
     assert tried > 30
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,10 @@ def test_doctor__fix_prints_a_script_of_what_would_mend() -> None:
     assert any(line.startswith("# problem: ") and "nosuch0" in line for line in lines)
     assert all(line.startswith("#") or line.split()[0] in doctor._RUNNABLE for line in lines)
     subprocess.run(["sh", "-n"], input=done.stdout, text=True, check=True)
+    # A shell that runs all of it installs nothing for what is optional.
+    after = [follower for line, follower in pairwise(lines) if line.startswith("# optional: ")]
+    assert after
+    assert all(follower.startswith("#   ") for follower in after)
 
 
 def test_library__that_does_not_load_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,11 @@ def plan(folder: Path, *jobs: str) -> str:
     return str(file)
 
 
+def test_resolve__a_plan_alone_is_rejected_with_the_right_form(tmp_path: Path) -> None:
+    with pytest.raises(mlt.ConfigError, match=r"MLT_PATHS: .*plan.json: a plan alone .*'plan: FILE'.*'hosts: "):
+        resolve(None, environ={"MLT_PATHS": plan(tmp_path, "train")})
+
+
 def test_resolve__takes_the_segment_lists_of_a_plan(tmp_path: Path) -> None:
     source = {"plan": plan(tmp_path, "train"), "hosts": ["w0", "w1", "ps"]}
     first, second, server = (resolve(source, ranks=3, rank=rank) for rank in range(3))

@@ -7,7 +7,7 @@ validation errors, and a model's own cross-reference checks (``Problem``), to li
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,8 +114,10 @@ def _parse(text: str, *, as_json: bool, source: str) -> Any:
         raise InputError([problem], source=source) from None
 
 
-def parse_document(model: type[M], text: str, *, source: str, as_json: bool = False) -> M:
-    """Read ``text`` as ``model``.
+def parse_document(
+    model: type[M], text: str, *, source: str, as_json: bool = False, others: Mapping[str, str] | None = None
+) -> M:
+    """Read ``text`` as ``model``. ``others``: a key that only another kind of file has -> what is wrong then.
 
     Raises:
         InputError: every problem found, each with its line in ``source``.
@@ -123,6 +125,8 @@ def parse_document(model: type[M], text: str, *, source: str, as_json: bool = Fa
     data = _parse(text, as_json=as_json, source=source)
     if not isinstance(data, dict):
         raise InputError([Problem(where=(), message="expected a mapping of keys at the top", line=1)], source=source)
+    if (mistaken := next((text for key, text in (others or {}).items() if key in data), None)) is not None:
+        raise InputError([Problem(where=(), message=mistaken, line=1)], source=source)
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -136,8 +140,9 @@ def parse_document(model: type[M], text: str, *, source: str, as_json: bool = Fa
     raise InputError(located, source=source)
 
 
-def read_document(model: type[M], path: Path | str) -> M:
-    """Read the file at ``path`` as ``model``; a name ending in ``.json`` is JSON, any other YAML.
+def read_document(model: type[M], path: Path | str, *, others: Mapping[str, str] | None = None) -> M:
+    """Read the file at ``path`` as ``model``; a name ending in ``.json`` is JSON, any other YAML. ``others`` as for
+    ``parse_document``.
 
     Raises:
         InputError: the file cannot be read, or is invalid.
@@ -147,4 +152,4 @@ def read_document(model: type[M], path: Path | str) -> M:
         text = read_text(path)
     except UnreadableError as error:
         raise InputError([Problem(where=(), message=f"cannot be read: {error.reason}")], source=str(path)) from None
-    return parse_document(model, text, source=str(path), as_json=path.suffix == ".json")
+    return parse_document(model, text, source=str(path), as_json=path.suffix == ".json", others=others)

@@ -131,7 +131,8 @@ def add_to_plan(
         )
         entry: JobPlan = plan.job(job.name).model_copy(update={"routing": section})
         if without_lists:
-            note = f"routing: no SRv6 segment lists, because {', '.join(without_lists[:4])} have IPv4 addresses"
+            have = "has an IPv4 address" if len(without_lists) == 1 else "have IPv4 addresses"
+            note = f"routing: no SRv6 segment lists, because {', '.join(without_lists[:4])} {have}"
             entry = entry.model_copy(update={"notes": (*(one for one in entry.notes if one != note), note)})
         plan = plan.with_job(entry)
     return plan

@@ -287,7 +287,8 @@ def read_cluster(path: Path | str) -> Cluster:
     Raises:
         InputError: invalid, with the line and the expected value.
     """
-    return read_document(Cluster, path)
+    others = {"cluster_digest": "this is a plan; a cluster file was expected, such as the plan was made for"}
+    return read_document(Cluster, path, others=others)
 
 
 def parse_cluster(text: str, *, source: str = "cluster") -> Cluster:

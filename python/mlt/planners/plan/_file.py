@@ -284,7 +284,8 @@ def read_plan(path: Path | str) -> Plan:
     Raises:
         InputError: invalid, with the line and the expected value.
     """
-    return read_document(Plan, path)
+    others = {"hosts": "this is a cluster file; a plan was expected, such as 'mlt plan auto -o plan.json' writes"}
+    return read_document(Plan, path, others=others)
 
 
 def parse_plan(text: str, *, source: str = "plan") -> Plan:

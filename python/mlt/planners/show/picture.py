@@ -137,13 +137,18 @@ def bars_of(used: dict[tuple[str, str], float]) -> list[tuple[str, float, int]]:
 
 def _draw_bars(axes: Any, used: dict[tuple[str, str], float]) -> None:
     bars = bars_of(used)[::-1]
-    drawn = axes.barh([text for text, _, _ in bars], [100 * value for _, value, _ in bars], color="#4c78a8", height=0.6)
-    counts = [f"{count_of(count, 'link')}, {100 * value:.0f} %" for _, value, count in bars]
-    # Over the line of 100 %.
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-    axes.bar_label(drawn, counts, fontsize=7, padding=3, bbox=box, zorder=3)
+    axes.barh([text for text, _, _ in bars], [100 * value for _, value, _ in bars], color="#4c78a8", height=0.6)
+    right = max(100.0, *(100 * value for _, value, _ in bars)) * 1.05
+    for place, (_, value, count) in enumerate(bars):
+        # A long bar has its label inside, where the line of 100 % does not cross it.
+        is_inside = 100 * value > right / 2
+        axes.annotate(
+            f"{count_of(count, 'link')}, {100 * value:.0f} %", (100 * value, place), xytext=(-3 if is_inside else 3, 0),
+            textcoords="offset points", ha="right" if is_inside else "left", va="center", fontsize=7,
+            color="white" if is_inside else "black",
+        )  # fmt: skip
     axes.tick_params(axis="y", labelsize=7)
-    axes.set_xlim(0, max(100.0, *(100 * value for _, value, _ in bars)) * 1.25)
+    axes.set_xlim(0, right)
     axes.set_ylim(-0.8, max(len(bars), 4) - 0.2)
     axes.set_xlabel("utilisation, % of bandwidth", fontsize=8)
     shown = sum(count for _, _, count in bars)

@@ -9,7 +9,7 @@ import pytest
 from mlt.planners.aleph.aggregation import plan_aggregation
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.plan import JobPlan, new_plan
-from mlt.planners.show.picture import bars_of, draw_plan, plan_figure, positions, roles, utilisations
+from mlt.planners.show.picture import _draw_bars, bars_of, draw_plan, plan_figure, positions, roles, utilisations
 
 
 @pytest.fixture
@@ -70,6 +70,19 @@ def test_draw_plan__has_no_legend_over_data_and_no_colliding_labels(cluster: Clu
     names = [text.get_window_extent() for text in tree.texts]
     assert names
     assert not any(one.overlaps(other) for one in labels for other in names)
+
+
+def test_draw_plan__no_label_is_crossed_by_the_line_of_100_percent() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure, axes = pyplot.subplots(figsize=(5, 3))
+    _draw_bars(axes, {(f"a{number}", "b"): number / 20 for number in range(1, 21) if number not in (11, 12, 13)})
+    figure.canvas.draw()
+    line = axes.transData.transform((100, 0))[0]
+    labels = [text.get_window_extent() for text in axes.texts]
+    assert len(labels) == 12
+    assert not any(one.x0 <= line <= one.x1 for one in labels)
+    assert all(axes.get_window_extent().contains(*corner) for one in labels for corner in one.corners())
+    pyplot.close(figure)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
