@@ -194,7 +194,7 @@ class _MissingCommandError(click.UsageError):
     """As of an argument that is always required; a host without workers needs none."""
 
     def __init__(self, ctx: Any) -> None:
-        super().__init__("Missing argument 'COMMAND'.", ctx)
+        super().__init__("COMMAND is missing", ctx)
         self.param = next(one for one in ctx.command.params if one.name == "command")
 
 
