@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import mlt
-from mlt.priority import PriorityFunction, SegmentGrid, SegmentTags
+from mlt.priority import PriorityFunction, SegmentGrid, SegmentPriorities
 
 # Name, share of critical segments (None: one segment), loss bound.
 CASES: tuple[tuple[str, float | None, float], ...] = (
@@ -24,11 +24,11 @@ ROUNDS, UNTIMED = 80, 5
 def spread(share: float | None) -> PriorityFunction:
     """Critical segments at equal distances."""
 
-    def tag(_tensor: Any, grid: SegmentGrid) -> SegmentTags:
+    def tag(_tensor: Any, grid: SegmentGrid) -> SegmentPriorities:
         count = 1 if share is None else round(share * grid.segment_count)
         critical = np.zeros(grid.segment_count, np.bool_)
         critical[np.linspace(0, grid.segment_count - 1, count).astype(int)] = True
-        return SegmentTags(important=critical, critical=critical)
+        return SegmentPriorities(important=critical, critical=critical)
 
     return tag
 

@@ -140,9 +140,9 @@ struct PeerAddress {
 using OperationId = std::uint64_t;
 
 // Class (bits 0-2, 0 = most urgent), important (0x08) and critical (0x10: never lost) of one segment.
-using SegmentTag = std::uint8_t;
-inline constexpr SegmentTag kImportant = 0x08;
-inline constexpr SegmentTag kCritical = 0x10;
+using SegmentPriority = std::uint8_t;
+inline constexpr SegmentPriority kImportant = 0x08;
+inline constexpr SegmentPriority kCritical = 0x10;
 
 // `lent` of an operation's options: an object that keeps its buffers alive. The operation holds it until its completion
 // is taken, and the completion returns it.
@@ -153,9 +153,9 @@ struct SendOptions {
   Element element = Element::kUint8;
   std::uint32_t layer = 0;  // position in the model, below `layers`; 0: the front. Sets class and order
   std::uint32_t layers = 1;
-  std::vector<SegmentTag> tags;  // one per segment (Engine::segment_count), or empty: then all important
-  bool by_magnitude = false;     // compute the tags from the values (needs an empty `tags`)
-  std::int64_t timeout_ns = 0;   // 0: Options::operation_timeout_ns
+  std::vector<SegmentPriority> priorities;  // one per segment (Engine::segment_count), or empty: then all important
+  bool by_magnitude = false;                // compute the priorities from the values (needs an empty `priorities`)
+  std::int64_t timeout_ns = 0;              // 0: Options::operation_timeout_ns
   std::shared_ptr<void> lent = nullptr;
 };
 

@@ -159,14 +159,14 @@ typedef struct mlt_send_options {
   size_t size;
   const void* data;
   size_t bytes;
-  uint64_t tag;                /* below 2^63; matches the receive's */
-  int64_t timeout_ns;          /* 0: the context's operation_timeout_ns */
-  const uint8_t* segment_tags; /* one per segment (mlt_segment_count()); NULL: all alike */
-  size_t segment_tag_count;
+  uint64_t tag;                      /* below 2^63; matches the receive's */
+  int64_t timeout_ns;                /* 0: the context's operation_timeout_ns */
+  const uint8_t* segment_priorities; /* one per segment (mlt_segment_count()); NULL: all alike */
+  size_t segment_priority_count;
   uint32_t element;
   uint32_t layer;        /* of `layers`; 0 is the front of the model. Decides class and send order */
   uint32_t layers;       /* 0: 1 */
-  uint32_t by_magnitude; /* 1: segments of large values are the important ones; without segment_tags */
+  uint32_t by_magnitude; /* 1: segments of large values are the important ones; without segment_priorities */
   uint16_t to;
   uint16_t reserved[3]; /* 0 */
 } mlt_send_options;

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from mlt.priority import (
         SegmentGrid,
-        SegmentTags,
+        SegmentPriorities,
     )
     from mlt.push_pull import (
         PushPull,
@@ -84,7 +84,7 @@ _LAZY: dict[str, str] = {
     "Reduction": "mlt._core",
     "RendezvousError": "mlt.errors",
     "SegmentGrid": "mlt.priority",
-    "SegmentTags": "mlt.priority",
+    "SegmentPriorities": "mlt.priority",
     "SizeMismatchError": "mlt.errors",
     "SummationService": "mlt.push_pull",
     "SystemCallError": "mlt.errors",
@@ -118,7 +118,7 @@ __all__ = [
     "Reduction",
     "RendezvousError",
     "SegmentGrid",
-    "SegmentTags",
+    "SegmentPriorities",
     "SizeMismatchError",
     "SummationService",
     "SystemCallError",

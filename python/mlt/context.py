@@ -229,10 +229,10 @@ class Context(GroupCollectives):
         if layers < 1 or not 0 <= layer < layers:
             raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers (tensor to rank {to}, tag {tag})")
         by_magnitude = prio_func is None or prio_func is priority.magnitude
-        tags = None
+        priorities = None
         if prio_func is not None and not by_magnitude and prio_func is not priority.all_important:
             grid = self._grid(_core.tensor_info(tensor, dtype or ""), to, layer, layers)
-            tags = self._segment_tags(tensor, prio_func, grid, f"send of tag {tag} to rank {to}")
+            priorities = self._segment_priorities(tensor, prio_func, grid, f"send of tag {tag} to rank {to}")
         try:
             # Positional: keyword arguments would cost more than the post.
             operation = self._engine.post_send(
@@ -241,7 +241,7 @@ class Context(GroupCollectives):
                 _tag(tag),
                 layer,
                 layers,
-                tags,
+                priorities,
                 by_magnitude,
                 times.limit_ns(timeout),
                 dtype or "",
@@ -419,11 +419,11 @@ class Context(GroupCollectives):
             traffic_classes=len(self._engine.data_dscp),
         )
 
-    def _segment_tags(
+    def _segment_priorities(
         self, tensor: Any, prio_func: priority.PriorityFunction, grid: priority.SegmentGrid, operation: str
     ) -> Any:
         try:
-            return priority.tag_bits(prio_func(priority.flat(tensor, grid.dtype, grid.elements), grid), grid)
+            return priority.priority_bits(prio_func(priority.flat(tensor, grid.dtype, grid.elements), grid), grid)
         except InvalidBufferError as error:
             raise InvalidBufferError(
                 f"rank {self.rank}: {operation} was rejected: priority function: {error} (tensor of {grid.elements} "

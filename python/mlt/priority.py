@@ -2,7 +2,7 @@
 
 A priority function is called once per post with the flat tensor and its ``SegmentGrid``. It returns one of
 
-- a ``SegmentTags``,
+- a ``SegmentPriorities``,
 - an array of ``bool``, one per segment: important or not,
 - an array of ``uint8``, one per segment: class (0x07) | ``IMPORTANT`` | ``CRITICAL``.
 
@@ -50,7 +50,7 @@ class SegmentGrid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentTags:
+class SegmentPriorities:
     """Result of a priority function: arrays with one entry per segment (``segment_count``).
 
     ``important`` and ``critical`` are bool. ``traffic_class`` is below the grid's ``traffic_classes`` (None: the class
@@ -58,7 +58,7 @@ class SegmentTags:
 
     >>> def keep_the_first(tensor, grid):
     ...     first = np.arange(grid.segment_count) == 0
-    ...     return SegmentTags(important=first, critical=first)
+    ...     return SegmentPriorities(important=first, critical=first)
     >>> keep_the_first(None, SegmentGrid(segment_count=3, segment_elements=8, elements=24, dtype="float32")).critical
     array([ True, False, False])
     """
@@ -68,7 +68,7 @@ class SegmentTags:
     traffic_class: npt.NDArray[np.uint8] | None = None
 
 
-PriorityFunction = Callable[[Any, SegmentGrid], SegmentTags | npt.NDArray[Any]]
+PriorityFunction = Callable[[Any, SegmentGrid], SegmentPriorities | npt.NDArray[Any]]
 
 
 class Magnitude:
@@ -83,7 +83,7 @@ class Magnitude:
     array([False,  True])
     """
 
-    def __call__(self, tensor: Any, grid: SegmentGrid) -> SegmentTags:
+    def __call__(self, tensor: Any, grid: SegmentGrid) -> SegmentPriorities:
         important = np.ones(grid.segment_count, np.bool_)
         values = _magnitudes(tensor, grid)
         if values is not None and grid.segment_count > 1:
@@ -94,16 +94,16 @@ class Magnitude:
             sample = sample[np.isfinite(sample)]
             if sample.size:
                 important = ~(means < np.median(sample))
-        return SegmentTags(important=important)
+        return SegmentPriorities(important=important)
 
 
-def all_important(tensor: Any, grid: SegmentGrid) -> SegmentTags:
+def all_important(tensor: Any, grid: SegmentGrid) -> SegmentPriorities:
     """Every segment important: for tensors whose parts matter equally, such as parameters.
 
     >>> all_important(None, SegmentGrid(segment_count=2, segment_elements=8, elements=16, dtype="int64")).important
     array([ True,  True])
     """
-    return SegmentTags(important=np.ones(grid.segment_count, np.bool_))
+    return SegmentPriorities(important=np.ones(grid.segment_count, np.bool_))
 
 
 magnitude = Magnitude()
@@ -122,31 +122,33 @@ def random(seed: int, *, fraction: float = 0.5) -> PriorityFunction:
         raise InvalidBufferError(f"fraction is {fraction!r}; it is a probability in [0, 1]")
     calls = itertools.count()
 
-    def tag_randomly(tensor: Any, grid: SegmentGrid) -> SegmentTags:
+    def randomly(tensor: Any, grid: SegmentGrid) -> SegmentPriorities:
         draws = np.random.default_rng((seed, next(calls))).random(grid.segment_count)
-        return SegmentTags(important=draws < fraction)
+        return SegmentPriorities(important=draws < fraction)
 
-    return tag_randomly
+    return randomly
 
 
-def tag_bits(tags: SegmentTags | npt.NDArray[Any], grid: SegmentGrid) -> npt.NDArray[np.uint8]:
+def priority_bits(priorities: SegmentPriorities | npt.NDArray[Any], grid: SegmentGrid) -> npt.NDArray[np.uint8]:
     """The bytes that the native library takes, from the result of a priority function. Raises InvalidBufferError."""
-    if not isinstance(tags, SegmentTags):
-        array = np.asarray(tags)
+    if not isinstance(priorities, SegmentPriorities):
+        array = np.asarray(priorities)
         if array.dtype == np.uint8:
-            return np.ascontiguousarray(_one_per_segment(array, grid, "tags"))
+            return np.ascontiguousarray(_one_per_segment(array, grid, "priorities"))
         if array.dtype != np.bool_:
-            raise InvalidBufferError(f"it returned {array.dtype}; return SegmentTags, or an array of bool or uint8")
-        tags = SegmentTags(important=array)
+            raise InvalidBufferError(
+                f"it returned {array.dtype}; return SegmentPriorities, or an array of bool or uint8"
+            )
+        priorities = SegmentPriorities(important=array)
     bits = np.full(grid.segment_count, grid.traffic_class, np.uint8)
-    if tags.traffic_class is not None:
-        classes = _one_per_segment(np.asarray(tags.traffic_class), grid, "traffic_class")
+    if priorities.traffic_class is not None:
+        classes = _one_per_segment(np.asarray(priorities.traffic_class), grid, "traffic_class")
         if classes.size and not (classes.min() >= 0 and classes.max() <= CLASS_MASK):
             raise InvalidBufferError(f"traffic_class runs from {classes.min()} to {classes.max()}; classes are 0 to 7")
         bits = classes.astype(np.uint8)
-    bits[_one_per_segment(np.asarray(tags.important, np.bool_), grid, "important")] |= IMPORTANT
-    if tags.critical is not None:
-        bits[_one_per_segment(np.asarray(tags.critical, np.bool_), grid, "critical")] |= CRITICAL
+    bits[_one_per_segment(np.asarray(priorities.important, np.bool_), grid, "important")] |= IMPORTANT
+    if priorities.critical is not None:
+        bits[_one_per_segment(np.asarray(priorities.critical, np.bool_), grid, "critical")] |= CRITICAL
     return bits
 
 

@@ -53,14 +53,14 @@ class RunSender {
   RunSender(int fd, std::size_t payload_bytes)
       : fd_(fd),
         payload_bytes_(payload_bytes),
-        most_(run_length(payload_bytes)),
-        headers_(most_ * kHeaderBytes),
-        vectors_(2 * most_) {}
+        max_datagrams_(run_length(payload_bytes)),
+        headers_(max_datagrams_ * kHeaderBytes),
+        vectors_(2 * max_datagrams_) {}
 
   // Sends one batch of the datagrams of `data` from `first` on. Returns the index after it, or `first` if the socket
   // accepts none now, which happens only with MSG_DONTWAIT.
   std::size_t send(std::span<const std::byte> data, std::size_t first, std::uint32_t phase, int flags) {
-    const std::size_t count = std::min(most_, datagrams_of(data.size(), payload_bytes_) - first);
+    const std::size_t count = std::min(max_datagrams_, datagrams_of(data.size(), payload_bytes_) - first);
     gather(data, first, count, phase);
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(std::uint16_t))> control{};
     msghdr message{};
@@ -99,7 +99,7 @@ class RunSender {
 
   int fd_;
   std::size_t payload_bytes_;
-  std::size_t most_;
+  std::size_t max_datagrams_;
   std::vector<std::byte> headers_;
   std::vector<iovec> vectors_;
 };

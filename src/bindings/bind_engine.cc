@@ -37,11 +37,12 @@ void register_transfers(py::class_<EngineHandle>& engine) {
       .def(
           "post_send",
           [](EngineHandle& self, py::handle tensor, std::int64_t to, std::uint64_t tag, std::uint32_t layer,
-             std::uint32_t layers, py::object tags, bool by_magnitude, std::int64_t timeout_ns, std::string dtype) {
-            return self.post_send(tensor, SendArguments{to, tag, layer, layers, std::move(tags), by_magnitude,
+             std::uint32_t layers, py::object priorities, bool by_magnitude, std::int64_t timeout_ns,
+             std::string dtype) {
+            return self.post_send(tensor, SendArguments{to, tag, layer, layers, std::move(priorities), by_magnitude,
                                                         timeout_ns, std::move(dtype)});
           },
-          py::arg("tensor"), py::arg("to"), py::arg("tag"), py::arg("layer"), py::arg("layers"), py::arg("tags"),
+          py::arg("tensor"), py::arg("to"), py::arg("tag"), py::arg("layer"), py::arg("layers"), py::arg("priorities"),
           py::arg("by_magnitude"), py::arg("timeout_ns"), py::arg("dtype"))
       .def(
           "post_recv",

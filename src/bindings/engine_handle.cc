@@ -37,13 +37,13 @@ void look_for_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-std::vector<SegmentTag> copy_tags(py::handle tags) {
-  if (tags.is_none()) return {};
-  const TensorView view(tags, false, {});
+std::vector<SegmentPriority> copy_priorities(py::handle priorities) {
+  if (priorities.is_none()) return {};
+  const TensorView view(priorities, false, {});
   if (view.element() != Element::kUint8) {
-    throw Error(ErrorCode::kBuffer, "segment tags must be uint8, one per segment, not " + view.description());
+    throw Error(ErrorCode::kBuffer, "segment priorities must be uint8, one per segment, not " + view.description());
   }
-  std::vector<SegmentTag> copy(view.bytes());
+  std::vector<SegmentPriority> copy(view.bytes());
   if (!copy.empty()) std::memcpy(copy.data(), view.data(), copy.size());
   return copy;
 }
@@ -187,7 +187,7 @@ OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& argu
                        .element = view.element(),
                        .layer = arguments.layer,
                        .layers = arguments.layers,
-                       .tags = copy_tags(arguments.tags),
+                       .priorities = copy_priorities(arguments.priorities),
                        .by_magnitude = arguments.by_magnitude && is_floating_point(view.element()),
                        .timeout_ns = arguments.timeout_ns,
                        .lent = nullptr};

@@ -29,7 +29,7 @@ struct SendArguments {
   std::uint64_t tag;
   std::uint32_t layer;
   std::uint32_t layers;
-  py::object tags;  // None, or one uint8 per segment
+  py::object priorities;  // None, or one uint8 per segment
   bool by_magnitude;
   std::int64_t timeout_ns;
   std::string dtype;

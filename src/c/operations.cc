@@ -247,8 +247,8 @@ int mlt_post_send(mlt_context* context, const mlt_send_options* options, uint64_
   return c::post(context, operation, __func__, [&, name = __func__](Engine& engine) {
     const mlt_send_options given = c::read(options, name, "options");
     c::check((given.reserved[0] | given.reserved[1] | given.reserved[2]) == 0, name, "reserved must be 0");
-    c::check((given.segment_tags == nullptr) == (given.segment_tag_count == 0), name,
-             "segment_tags and segment_tag_count must both be set, or both be 0");
+    c::check((given.segment_priorities == nullptr) == (given.segment_priority_count == 0), name,
+             "segment_priorities and segment_priority_count must both be set, or both be 0");
     SendOptions send;
     send.to = given.to;
     send.tag = given.tag;
@@ -256,11 +256,12 @@ int mlt_post_send(mlt_context* context, const mlt_send_options* options, uint64_
     send.element = c::element_of(given.element, name);
     send.layer = given.layer;
     send.layers = c::layers_of(given.layers);
-    if (given.segment_tag_count > 0) {
-      send.tags.assign(given.segment_tags, given.segment_tags + given.segment_tag_count);
+    if (given.segment_priority_count > 0) {
+      send.priorities.assign(given.segment_priorities, given.segment_priorities + given.segment_priority_count);
     }
     send.by_magnitude = c::flag(given.by_magnitude, name, "by_magnitude");
-    c::check(!send.by_magnitude || send.tags.empty(), name, "segment_tags and by_magnitude exclude each other");
+    c::check(!send.by_magnitude || send.priorities.empty(), name,
+             "segment_priorities and by_magnitude exclude each other");
     c::check(given.timeout_ns >= 0, name, "timeout_ns must not be negative");
     send.timeout_ns = given.timeout_ns;
     return engine.post_send(send);

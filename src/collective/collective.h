@@ -125,7 +125,7 @@ struct Stream {
   std::uint32_t settled = 0;        // all steps below are done
   std::uint64_t done = 0;           // bit i: step settled + i is done
   std::array<std::byte, kShapeBytes> shape{};
-  std::vector<std::vector<core::SegmentTag>> tags;  // of lossy sends in progress, by step modulo kMaxWindow
+  std::vector<std::vector<core::SegmentPriority>> priorities;  // of lossy sends in progress, by step modulo kMaxWindow
 
   bool is_done(std::uint32_t step) const {
     if (step < settled) return true;
@@ -156,7 +156,7 @@ class Collective {
   virtual void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) = 0;
   // The receive is complete, except for the data that `completion` reports missing.
   virtual void on_received(const Stream& stream, std::uint32_t step, const core::Completion& completion);
-  // Whether this send's receive may lose data: then segments are tagged by magnitude.
+  // Whether this send's receive may lose data: then segments get priorities by magnitude.
   virtual bool is_lossy(std::uint32_t step) const = 0;
   // The stream whose transfers the end of one of `stream` may unblock; `stream` itself if none.
   virtual std::size_t unlocks(std::size_t stream) const { return stream; }

@@ -153,7 +153,7 @@ void Collectives::begin(TimeNs now, Active& active) {
     MLT_CHECK(stream.steps < kMaxSteps);
     stream.segment_bytes = verbs_.segment_bytes(stream.peer);
     if (stream.is_send) std::ranges::copy(encode(shape_of(active, stream)), active.collective->opening(stream).begin());
-    if (stream.is_send && active.request.loss_bound > 0) stream.tags.resize(kMaxWindow);
+    if (stream.is_send && active.request.loss_bound > 0) stream.priorities.resize(kMaxWindow);
   }
   // Receives first, in all collectives: early data then needs no buffering.
   advance_all(now, active);
@@ -203,7 +203,7 @@ core::PostStatus Collectives::post_send(TimeNs now, Active& active, Stream& stre
   request.peer = stream.peer;
   request.tag = lane_tag(active.group->id, active.epoch, active.sequence);
   request.order = active.request.order;
-  request.uniform_tag = core::SegmentTag::important(active.request.traffic_class);
+  request.uniform_priority = core::SegmentPriority::important(active.request.traffic_class);
   request.timeout_ns = std::max<base::DurationNs>(1, active.expires_ns - now);
   if (stream.posted == 0) {
     request.data = active.collective->opening(stream);
@@ -214,17 +214,17 @@ core::PostStatus Collectives::post_send(TimeNs now, Active& active, Stream& stre
   return verbs_.post_send(now, request);
 }
 
-// Tags by magnitude, as for any tensor. Only the rank that holds a partial sum can compute its tags.
+// Priorities by magnitude, as for any tensor. Only the rank that holds a partial sum can compute its priorities.
 void Collectives::tag_segments(Active& active, Stream& stream, core::SendRequest& request) {
   const std::uint32_t segment_bytes = verbs_.segment_bytes(stream.peer);
   if (segment_bytes == 0) return;  // the peer is down: the post is rejected
   const core::SegmentGrid grid(static_cast<std::uint32_t>(request.data.size()), segment_bytes);
-  std::vector<core::SegmentTag>& tags = stream.tags[stream.posted % kMaxWindow];
-  tags.resize(grid.count());
-  core::MagnitudeTagger(request.data, request.element, grid, active.request.traffic_class,
-                        (std::uint64_t{active.sequence} << 32) | stream.posted, tags)
-      .tag(0, grid.count());
-  request.tags = tags;
+  std::vector<core::SegmentPriority>& priorities = stream.priorities[stream.posted % kMaxWindow];
+  priorities.resize(grid.count());
+  core::MagnitudeClassifier(request.data, request.element, grid, active.request.traffic_class,
+                            (std::uint64_t{active.sequence} << 32) | stream.posted, priorities)
+      .set(0, grid.count());
+  request.priorities = priorities;
 }
 
 core::PostStatus Collectives::post_receive(TimeNs now, Active& active, Stream& stream, OperationId id) {

@@ -171,8 +171,9 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     push.data = std::as_bytes(request.input.subspan(partition.first, partition.count));
     push.element = wire::ElementType::kFloat32;
     push.order = request.order;
-    push.uniform_tag = core::SegmentTag::important(request.traffic_class);
-    if (request.tags != nullptr) push.tags = {request.tags + partition.first_segment, partition.segments};
+    push.uniform_priority = core::SegmentPriority::important(request.traffic_class);
+    if (request.priorities != nullptr)
+      push.priorities = {request.priorities + partition.first_segment, partition.segments};
     push.timeout_ns = timeout_ns;
     status = verbs_.post_send(now, push);
     partition.push_posted = status == core::PostStatus::kPosted;

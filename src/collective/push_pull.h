@@ -30,7 +30,7 @@ struct PushPullRequest {
   std::uint8_t traffic_class = 0;
   // Tags of all partitions' segments one after another (partition_segments() each), or null: all important. Must be
   // valid until the operation ends.
-  const core::SegmentTag* tags = nullptr;
+  const core::SegmentPriority* priorities = nullptr;
   base::DurationNs timeout_ns = 0;  // from the start, registration included; 0: the default
 };
 
@@ -72,7 +72,7 @@ class PushPull {
     std::uint16_t service = 0;
     std::size_t first = 0;  // first element
     std::size_t count = 0;
-    std::size_t first_segment = 0;  // in the request's tags
+    std::size_t first_segment = 0;  // in the request's priorities
     std::size_t segments = 0;
     bool registered = false;
     bool on_demand = false;  // the service requires Ready before each push

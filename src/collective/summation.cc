@@ -311,7 +311,8 @@ bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t work
   request.data = std::as_bytes(std::span(sent.values));
   request.element = wire::ElementType::kFloat32;
   request.order = partition.shape.order;
-  request.uniform_tag = core::SegmentTag::important(partition.shape.traffic_class & core::SegmentTag::kClassMask);
+  request.uniform_priority =
+      core::SegmentPriority::important(partition.shape.traffic_class & core::SegmentPriority::kClassMask);
   request.feed = &sent.results[worker].feed;
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_send(now, request);

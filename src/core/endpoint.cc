@@ -179,9 +179,9 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
 }
 
 std::uint32_t Endpoint::packets_per_ack(const PeerUp& up) const {
-  const std::uint32_t most = shared_.config.packets_per_ack;
-  if (up.own_window_bytes == 0) return most;
-  return std::clamp(up.own_window_bytes / 2 / (up.segment_bytes + MLT_DATA_HEADER_BYTES), 1U, most);
+  const std::uint32_t max_packets = shared_.config.packets_per_ack;
+  if (up.own_window_bytes == 0) return max_packets;
+  return std::clamp(up.own_window_bytes / 2 / (up.segment_bytes + MLT_DATA_HEADER_BYTES), 1U, max_packets);
 }
 
 void Endpoint::bring_up(const PeerUp& up) {

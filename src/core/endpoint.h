@@ -53,7 +53,8 @@ class Endpoint {
   // Queries; they change no state.
   const Counters& counters() const { return shared_.counters; }
   const EndpointConfig& config() const { return shared_.config; }
-  // Segments of a tensor of `total_bytes` for this peer; 0 if the peer is not up. The length of SendRequest::tags.
+  // Segments of a tensor of `total_bytes` for this peer; 0 if the peer is not up. The length of
+  // SendRequest::priorities.
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
   double rate_bytes_per_second(std::uint16_t peer) const;
   // Sends and receives in progress.

@@ -29,7 +29,7 @@ enum class Fill : std::uint8_t {
   kKeep,  // missing ranges keep the buffer's old content (parameters)
 };
 
-// Writes the tags of `count` segments from `first` on into the memory behind SendRequest::tags.
+// Writes the priorities of `count` segments from `first` on into the memory behind SendRequest::priorities.
 using ClassifyFunction = void (*)(void* context, std::uint32_t first, std::uint32_t count);
 
 // Segments of a send that are ready and that the endpoint has not taken yet. The producer writes on the endpoint's
@@ -53,11 +53,11 @@ struct SendRequest {
   wire::ElementType element = wire::ElementType::kUint8;
   // Transfers with smaller numbers leave earlier; front layers get smaller numbers.
   std::uint32_t order = 0;
-  // One per segment (segment_count()). If empty, every segment gets `uniform_tag`.
-  std::span<const SegmentTag> tags;
-  SegmentTag uniform_tag = SegmentTag::important(0);
-  // If set, the tags need not be valid at the post: the endpoint calls it once per segment, in order, shortly before
-  // the segment may leave. No segment may be critical then, because the first packet states whether any is.
+  // One per segment (segment_count()). If empty, every segment gets `uniform_priority`.
+  std::span<const SegmentPriority> priorities;
+  SegmentPriority uniform_priority = SegmentPriority::important(0);
+  // If set, the priorities need not be valid at the post: the endpoint calls it once per segment, in order, shortly
+  // before the segment may leave. No segment may be critical then, because the first packet states whether any is.
   ClassifyFunction classify = nullptr;
   void* classify_context = nullptr;
   // If set, a segment leaves only after add(). It must live as long as the request's other memory. Excludes `classify`.
@@ -96,7 +96,7 @@ enum class PostStatus : std::uint8_t {
   kPeerNotConnected,   // no hello yet, or the peer sent goodbye or failed
   kTooLarge,           // more than 4 GiB - 1: split the tensor
   kBadElementCount,    // size is not a multiple of the element size
-  kBadTagCount,        // `tags` or `feed` differs in length from the tensor's segments
+  kBadPriorityCount,   // `priorities` or `feed` differs in length from the tensor's segments
   kBadLossBound,       // outside [0, 1), or not a number
   kLossyInteger,       // a loss bound above 0 on a type that is not floating point
   kTooManyOperations,  // every slot is in use: poll completions, then post again

@@ -150,12 +150,13 @@ float sampled_median(std::span<const std::byte> data, wire::ElementType element,
   return with_type(element, [&]<wire::ElementType kElement>() { return median_as<kElement>(data, seed); });
 }
 
-MagnitudeTagger::MagnitudeTagger(std::span<const std::byte> data, wire::ElementType element, const SegmentGrid& grid,
-                                 std::uint8_t traffic_class, std::uint64_t seed, std::span<SegmentTag> tags)
+MagnitudeClassifier::MagnitudeClassifier(std::span<const std::byte> data, wire::ElementType element,
+                                         const SegmentGrid& grid, std::uint8_t traffic_class, std::uint64_t seed,
+                                         std::span<SegmentPriority> priorities)
     : data_(data),
       element_(element),
       grid_(grid),
-      important_(SegmentTag::important(traffic_class)),
+      important_(SegmentPriority::important(traffic_class)),
       other_{traffic_class},
       seed_(seed),
       groups_(group_count(grid.segment_bytes())),
@@ -164,12 +165,12 @@ MagnitudeTagger::MagnitudeTagger(std::span<const std::byte> data, wire::ElementT
       //     or if it holds values that are not numbers.
       all_important_(!wire::is_floating_point(element) || grid.count() < 2),
       threshold_(all_important_ ? 0 : sampled_median(data, element, seed) * kRounding),
-      tags_(tags) {
-  MLT_CHECK(tags.size() == grid.count() && data.size() == grid.total_bytes());
+      priorities_(priorities) {
+  MLT_CHECK(priorities.size() == grid.count() && data.size() == grid.total_bytes());
 }
 
 template <wire::ElementType kElement>
-void MagnitudeTagger::tag_as(std::uint32_t first, std::uint32_t count) const {
+void MagnitudeClassifier::set_as(std::uint32_t first, std::uint32_t count) const {
   constexpr std::size_t size = wire::element_bytes(kElement);
   // The previous call already prefetched the segments just behind its own.
   std::uint32_t fetched = first == 0 ? 0 : std::min(grid_.count(), first + kSegmentsAhead);
@@ -194,17 +195,17 @@ void MagnitudeTagger::tag_as(std::uint32_t first, std::uint32_t count) const {
     // PROTOCOL 13.1.4: The default priority function MUST call a segment important if the mean magnitude of its
     //     elements is not below the median magnitude of the tensor's.
     // Written so that a NaN mean counts as important.
-    tags_[segment] = sum < threshold_ * static_cast<float>(samples) ? other_ : important_;
+    priorities_[segment] = sum < threshold_ * static_cast<float>(samples) ? other_ : important_;
   }
 }
 
-void MagnitudeTagger::tag(std::uint32_t first, std::uint32_t count) const {
+void MagnitudeClassifier::set(std::uint32_t first, std::uint32_t count) const {
   MLT_CHECK(first <= grid_.count() && count <= grid_.count() - first);
   if (all_important_) {
-    std::fill_n(tags_.begin() + first, count, important_);
+    std::fill_n(priorities_.begin() + first, count, important_);
     return;
   }
-  with_type(element_, [&]<wire::ElementType kElement>() { tag_as<kElement>(first, count); });
+  with_type(element_, [&]<wire::ElementType kElement>() { set_as<kElement>(first, count); });
 }
 
 }  // namespace mlt::core

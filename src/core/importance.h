@@ -33,37 +33,37 @@ float sampled_median(std::span<const std::byte> data, wire::ElementType element,
 
 // Tags the segments of one tensor with a class, and as important if the segment's sampled mean magnitude is at or above
 // the sampled median. Segments of other types than floating point, and those with NaNs, are important, so that switches
-// do not drop them first. The same seed gives the same tags for any order and grouping of calls. Callable from any
-// thread, one at a time. The caller owns the tensor and the tags.
-class MagnitudeTagger {
+// do not drop them first. The same seed gives the same priorities for any order and grouping of calls. Callable from
+// any thread, one at a time. The caller owns the tensor and the priorities.
+class MagnitudeClassifier {
  public:
-  MagnitudeTagger() = default;
-  // Samples the median. `tags`: one per segment of `grid`.
-  MagnitudeTagger(std::span<const std::byte> data, wire::ElementType element, const SegmentGrid& grid,
-                  std::uint8_t traffic_class, std::uint64_t seed, std::span<SegmentTag> tags);
+  MagnitudeClassifier() = default;
+  // Samples the median. `priorities`: one per segment of `grid`.
+  MagnitudeClassifier(std::span<const std::byte> data, wire::ElementType element, const SegmentGrid& grid,
+                      std::uint8_t traffic_class, std::uint64_t seed, std::span<SegmentPriority> priorities);
 
   // Tags `count` segments from `first` on, and prefetches the data of the segments that follow.
-  void tag(std::uint32_t first, std::uint32_t count) const;
-  // Calls tag() of the MagnitudeTagger at `tagger`; has the type of SendRequest::classify.
-  static void classify(void* tagger, std::uint32_t first, std::uint32_t count) {
-    static_cast<const MagnitudeTagger*>(tagger)->tag(first, count);
+  void set(std::uint32_t first, std::uint32_t count) const;
+  // Calls set() of the MagnitudeClassifier at `classifier`; has the type of SendRequest::classify.
+  static void classify(void* classifier, std::uint32_t first, std::uint32_t count) {
+    static_cast<const MagnitudeClassifier*>(classifier)->set(first, count);
   }
 
  private:
   template <wire::ElementType kElement>
-  void tag_as(std::uint32_t first, std::uint32_t count) const;
+  void set_as(std::uint32_t first, std::uint32_t count) const;
 
   std::span<const std::byte> data_;
   wire::ElementType element_ = wire::ElementType::kUint8;
   SegmentGrid grid_;
-  SegmentTag important_;
-  SegmentTag other_;
+  SegmentPriority important_;
+  SegmentPriority other_;
   std::uint64_t seed_ = 0;
   std::size_t groups_ = 0;  // samples per full segment, each from its own part of the segment
   std::size_t part_ = 0;    // bytes per part
   bool all_important_ = true;
   float threshold_ = 0;
-  std::span<SegmentTag> tags_;
+  std::span<SegmentPriority> priorities_;
 };
 
 }  // namespace mlt::core

@@ -14,7 +14,7 @@ namespace mlt::core {
 inline constexpr std::uint32_t kMaxClasses = 8;
 
 // Class, important and critical bits of one segment; the priority function fills an array of them.
-struct SegmentTag {
+struct SegmentPriority {
   std::uint8_t bits = 0;
 
   static constexpr std::uint8_t kClassMask = 0x07;
@@ -22,7 +22,7 @@ struct SegmentTag {
   static constexpr std::uint8_t kCritical = 0x10;
   static constexpr std::uint8_t kAllBits = kClassMask | kImportant | kCritical;
 
-  static constexpr SegmentTag important(std::uint8_t traffic_class) {
+  static constexpr SegmentPriority important(std::uint8_t traffic_class) {
     return {static_cast<std::uint8_t>(traffic_class | kImportant)};
   }
   constexpr std::uint8_t traffic_class() const { return bits & kClassMask; }

@@ -69,7 +69,7 @@ std::optional<std::uint32_t> SendOrder::find_of_pass(SendState& state) {
   const std::uint32_t count = state.grid.count();
   auto i = static_cast<std::uint32_t>(state.pending.find_set(state.cursor));
   // With one tag for all segments, all belong to the same pass.
-  if (state.request.tags.empty()) return state.request.uniform_tag.pass() == state.pass ? i : count;
+  if (state.request.priorities.empty()) return state.request.uniform_priority.pass() == state.pass ? i : count;
   // The last pass takes all segments that the earlier passes left.
   if (state.pass + 1 == kPasses) return i;
   for (; i < count; i = static_cast<std::uint32_t>(state.pending.find_set(i + 1))) {
@@ -83,7 +83,7 @@ std::optional<std::uint32_t> SendOrder::find_of_pass(SendState& state) {
       state.request.classify(state.request.classify_context, state.classified,
                              std::min(kClassifiedAtOnce, count - state.classified));
     }
-    if (state.request.tags[i].pass() == state.pass) break;
+    if (state.request.priorities[i].pass() == state.pass) break;
   }
   return i;
 }

@@ -27,7 +27,7 @@ struct SendState {
   std::uint32_t withheld = 0;    // segments not ready yet (SendRequest::feed)
   std::uint32_t cursor = 0;      // position in the current pass
   std::uint8_t pass = 0;         // 0 critical, 1 important, 2 others
-  std::uint32_t classified = 0;  // segments with valid tags
+  std::uint32_t classified = 0;  // segments with valid priorities
   RepairRounds repair;
   std::uint32_t critical_segments = 0;
   std::uint64_t repaired_segments = 0;
@@ -78,8 +78,8 @@ struct SendState {
   bool is_aborted() const {
     return machine.phase() == SendPhase::k_aborting || machine.phase() == SendPhase::k_lingering;
   }
-  SegmentTag tag_of(std::uint32_t segment) const {
-    return request.tags.empty() ? request.uniform_tag : request.tags[segment];
+  SegmentPriority priority_of(std::uint32_t segment) const {
+    return request.priorities.empty() ? request.uniform_priority : request.priorities[segment];
   }
   wire::TransferId transfer() const { return {request.tag, generation}; }
 };

@@ -41,9 +41,9 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (grid.count() > kMaxBitmapChunks * MLT_BITMAP_CHUNK_SEGMENTS) return PostStatus::kTooLarge;
   // PROTOCOL 5.3.2: An endpoint MUST refuse an operation that it cannot carry when it is posted, before it counts or
   //     sends anything.
-  const bool has_tags = !request.tags.empty() || request.classify != nullptr;
-  if (has_tags && request.tags.size() != grid.count()) return PostStatus::kBadTagCount;
-  if (request.feed != nullptr && request.feed->fresh.size() != grid.count()) return PostStatus::kBadTagCount;
+  const bool has_priorities = !request.priorities.empty() || request.classify != nullptr;
+  if (has_priorities && request.priorities.size() != grid.count()) return PostStatus::kBadPriorityCount;
+  if (request.feed != nullptr && request.feed->fresh.size() != grid.count()) return PostStatus::kBadPriorityCount;
   MLT_CHECK(request.feed == nullptr || request.classify == nullptr);
   if (sends_.is_full()) return PostStatus::kTooManyOperations;
   SendTag* entry = tags_.for_post(request.peer, request.tag);
@@ -70,10 +70,10 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
     state.withheld = grid.count();
     order_.begin_feed(state);
   }
-  if (!has_tags) {
-    state.critical_segments = request.uniform_tag.is_critical() ? grid.count() : 0;
+  if (!has_priorities) {
+    state.critical_segments = request.uniform_priority.is_critical() ? grid.count() : 0;
   } else if (request.classify == nullptr) {
-    for (const SegmentTag tag : request.tags) state.critical_segments += tag.is_critical() ? 1U : 0U;
+    for (const SegmentPriority one : request.priorities) state.critical_segments += one.is_critical() ? 1U : 0U;
   }
   state.classified = request.classify == nullptr ? grid.count() : 0;
   state.restart_passes();

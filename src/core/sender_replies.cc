@@ -172,10 +172,10 @@ void Sender::slow_down(const SendState& state) {
     if (other.is_in_progress() && other.request.peer == state.request.peer) packets += other.pending_count;
   }
   const auto bytes = static_cast<double>(packets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES));
-  const double least = bytes / (static_cast<double>(kSlowestSendNs) / base::kSecond);
+  const double min_rate = bytes / (static_cast<double>(kSlowestSendNs) / base::kSecond);
   // RECOVERY R1.2.13: It MUST NOT halve the rate where all that is pending for the peer would then take more than
   //     100 ms.
-  if (peer.rate->rate_bytes_per_second() >= 2 * least) peer.rate->on_round_lost();
+  if (peer.rate->rate_bytes_per_second() >= 2 * min_rate) peer.rate->on_round_lost();
 }
 
 void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {

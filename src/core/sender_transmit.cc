@@ -82,13 +82,13 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   // RECOVERY R2.1.2: A sender MAY choose a path for every run.
   const std::uint8_t path = peer.spray.choose(now, limit);
 
-  const SegmentTag first_tag = state.tag_of(segment);
+  const SegmentPriority first_priority = state.priority_of(segment);
   const std::uint8_t pass = state.pass;
   run.peer = state.request.peer;
   run.path = path;
   // PROTOCOL 13.1.2: The class decides the DSCP of its packets, by a map that hosts and switches share.
-  run.dscp = shared_.config.dscp.data[first_tag.traffic_class()];
-  run.ecn = first_tag.ecn();
+  run.dscp = shared_.config.dscp.data[first_priority.traffic_class()];
+  run.ecn = first_priority.ecn();
   run.datagram_bytes = MLT_DATA_HEADER_BYTES + state.grid.length(segment);
   run.datagram_count = 0;
   run.slice_count = 0;
@@ -115,7 +115,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   if (state.unconfirmed) common_flags |= MLT_FLAG_UNCONFIRMED;
   // PROTOCOL 4.4.5: A sender MUST set OVERTAKES in a packet whose class is more urgent than that of a packet of the
   //     transfer sent before, and in no other.
-  if (first_tag.traffic_class() < state.last_class) {
+  if (first_priority.traffic_class() < state.last_class) {
     common_flags |= MLT_FLAG_OVERTAKES;
     state.overtakes = true;
   }
@@ -124,9 +124,9 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   //     the last may be shorter.
   // One class, one ECN codepoint, one length (the last datagram may be shorter): the kernel can then segment the batch.
   while (run.datagram_count < limit) {
-    const SegmentTag tag = state.tag_of(segment);
+    const SegmentPriority priority = state.priority_of(segment);
     const std::uint32_t length = state.grid.length(segment);
-    if (state.pass != pass || tag.traffic_class() != first_tag.traffic_class()) break;
+    if (state.pass != pass || priority.traffic_class() != first_priority.traffic_class()) break;
     if (MLT_DATA_HEADER_BYTES + length > run.datagram_bytes) break;
     state.pending.clear(segment);
     --state.pending_count;
@@ -135,7 +135,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     //     transfers; the first is 1, and a repair gets a new one.
     header.prefix.sequence = peer.spray.next_sequence(path);
     header.prefix.flags = common_flags;
-    if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
+    if (priority.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
     // PROTOCOL 6.5.2: With one path to the peer, the last packet of a round MUST carry END_OF_ROUND: it asks like a
     //     probe.
     // With several paths END_OF_ROUND says nothing about the others: a probe names the newest packet of each.
@@ -155,7 +155,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   }
 
   state.newest[path] = header.prefix.sequence;
-  state.last_class = std::max(state.last_class, first_tag.traffic_class());
+  state.last_class = std::max(state.last_class, first_priority.traffic_class());
   peer.spray.sent(now, path, run.datagram_count);
   mtu_checks_.on_data_sent(now, run);
   flow_.on_sent(now, run.peer, run.total_bytes);

@@ -51,8 +51,8 @@ struct TimelyConfig {
   std::uint32_t hyper_active_after = 0;  // N falling samples in a row, then N * alpha; 0: off (TIMELY's N is 5)
   double delivery_packets = 20;  // min length of a delivery-rate window at the current rate; at least a round trip
   double kept = 0.85;            // a decrease in the middle band leaves at least this fraction of the delivery rate,
-  double least_kept = 0.5;       // one above T_high at least this fraction
-  double most_kept = 2;          // and at most this one
+  double min_kept = 0.5;         // min fraction after a decrease above T_high
+  double max_kept = 2;           // max fraction after it
   std::uint32_t packet_bytes = 1'500;
   base::DurationNs run_ns = Pacer::kRunNs;  // max batch in time and in bytes
   std::uint32_t run_bytes = base::kMaxRunBytes;
@@ -65,7 +65,7 @@ class Timely {
  public:
   explicit Timely(const TimelyConfig& config)
       : config_(config),
-        min_rate_(least_rate(config)),
+        min_rate_(min_rate_of(config)),
         // RECOVERY R1.2.1: A connection MUST start at line rate: the interface's, or what the user says.
         rate_(config.line_rate_bytes_per_second) {}
 
@@ -186,7 +186,7 @@ class Timely {
     return base::serialisation_ns(static_cast<std::uint64_t>(packets * config_.packet_bytes), rate_);
   }
 
-  static double least_rate(const TimelyConfig& config) {
+  static double min_rate_of(const TimelyConfig& config) {
     if (config.min_rate_bytes_per_second > 0) return config.min_rate_bytes_per_second;
     const double packet_rate = config.packet_bytes * 1e9 / static_cast<double>(config.min_rate_interval_ns);
     return std::min(packet_rate, config.line_rate_bytes_per_second / 1'000);
@@ -221,8 +221,8 @@ class Timely {
       // afterwards. Packets: a flow whose first packets were all dropped gets few reports, and would recover slowly.
       const double packets =
           config_.high_packets * config_.packet_bytes * 1e9 / static_cast<double>(rtt_ns - base_rtt_ns_);
-      next = std::clamp(next, std::max(config_.least_kept * delivered, packets),
-                        std::max(config_.most_kept * delivered, packets));
+      next = std::clamp(next, std::max(config_.min_kept * delivered, packets),
+                        std::max(config_.max_kept * delivered, packets));
       next = std::min(next, rate_);
     }
     set_rate(next);

@@ -17,13 +17,14 @@ namespace mlt {
 
 namespace {
 
-std::vector<core::SegmentTag> magnitude_tags(std::span<const std::byte> data, Element element,
-                                             std::uint32_t segment_bytes, std::uint8_t traffic_class,
-                                             std::uint64_t seed) {
+std::vector<core::SegmentPriority> magnitude_priorities(std::span<const std::byte> data, Element element,
+                                                        std::uint32_t segment_bytes, std::uint8_t traffic_class,
+                                                        std::uint64_t seed) {
   const core::SegmentGrid grid(static_cast<std::uint32_t>(data.size()), segment_bytes);
-  std::vector<core::SegmentTag> tags(grid.count());
-  core::MagnitudeTagger(data, engine::wire_element(element), grid, traffic_class, seed, tags).tag(0, grid.count());
-  return tags;
+  std::vector<core::SegmentPriority> priorities(grid.count());
+  core::MagnitudeClassifier(data, engine::wire_element(element), grid, traffic_class, seed, priorities)
+      .set(0, grid.count());
+  return priorities;
 }
 
 }  // namespace
@@ -107,28 +108,30 @@ engine::Operation transfer_of(const engine::OperationSubmitter& submitter, Verb 
   return operation;
 }
 
-// Copies the caller's tags of a send.
-void take_tags(const engine::OperationSubmitter& submitter, const engine::EventLoop& loop, engine::Operation& operation,
-               const std::vector<SegmentTag>& tags, std::uint32_t segments) {
-  if (tags.size() != segments) {
+// Copies the caller's priorities of a send.
+void take_priorities(const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
+                     engine::Operation& operation, const std::vector<SegmentPriority>& priorities,
+                     std::uint32_t segments) {
+  if (priorities.size() != segments) {
     submitter.reject(operation, ErrorCode::kConfig,
-                     engine::refusal_text(core::PostStatus::kBadTagCount, "", loop.options()) + " (" +
-                         std::to_string(tags.size()) + " for " + std::to_string(segments) + ")");
+                     engine::refusal_text(core::PostStatus::kBadPriorityCount, "", loop.options()) + " (" +
+                         std::to_string(priorities.size()) + " for " + std::to_string(segments) + ")");
   }
-  operation.tags.reserve(tags.size());
-  for (const SegmentTag tag : tags) {
-    if ((tag & ~core::SegmentTag::kAllBits) != 0) {
+  operation.priorities.reserve(priorities.size());
+  for (const SegmentPriority priority : priorities) {
+    if ((priority & ~core::SegmentPriority::kAllBits) != 0) {
       submitter.reject(operation, ErrorCode::kConfig,
-                       "segment tag " + std::to_string(tag) + " has bits beyond critical (0x10)");
+                       "segment priority " + std::to_string(priority) + " has bits beyond critical (0x10)");
     }
-    // PROTOCOL 13.1.8: An endpoint MUST refuse a send whose tags name a class that is not in the map, and not move it
-    //     to another class.
-    if ((tag & core::SegmentTag::kClassMask) >= loop.dscp().data_classes) {
+    // PROTOCOL 13.1.8: An endpoint MUST refuse a send whose segment priorities name a class that is not in the map, and
+    //     not move it to another class.
+    if ((priority & core::SegmentPriority::kClassMask) >= loop.dscp().data_classes) {
       submitter.reject(operation, ErrorCode::kConfig,
-                       "a segment's tag names class " + std::to_string(tag & core::SegmentTag::kClassMask) +
+                       "a segment's priority has class " +
+                           std::to_string(priority & core::SegmentPriority::kClassMask) +
                            ", and the map of DSCPs has classes 0 to " + std::to_string(loop.dscp().data_classes - 1));
     }
-    operation.tags.push_back(core::SegmentTag{tag});
+    operation.priorities.push_back(core::SegmentPriority{priority});
   }
 }
 
@@ -140,16 +143,17 @@ OperationId Engine::post_send(const SendOptions& options) {
   impl.submitter.check_layer(operation, options.layer, options.layers);
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   core::SendRequest request;
-  if (!options.tags.empty()) {
-    take_tags(impl.submitter, impl.loop, operation, options.tags, segment_count(options.to, options.data.size()));
+  if (!options.priorities.empty()) {
+    take_priorities(impl.submitter, impl.loop, operation, options.priorities,
+                    segment_count(options.to, options.data.size()));
   } else if (options.by_magnitude && wire::is_floating_point(engine::wire_element(options.element))) {
     const core::SegmentGrid grid(static_cast<std::uint32_t>(options.data.size()), segment_bytes(options.to));
     // A single segment is never below the median.
     if (grid.count() > 1) {
-      operation.tags.resize(grid.count());
-      operation.tagger = core::MagnitudeTagger(options.data, engine::wire_element(options.element), grid, traffic_class,
-                                               options.tag, operation.tags);
-      request.classify = core::MagnitudeTagger::classify;
+      operation.priorities.resize(grid.count());
+      operation.classifier = core::MagnitudeClassifier(options.data, engine::wire_element(options.element), grid,
+                                                       traffic_class, options.tag, operation.priorities);
+      request.classify = core::MagnitudeClassifier::classify;
     }
   }
   operation.lent = options.lent;
@@ -160,9 +164,9 @@ OperationId Engine::post_send(const SendOptions& options) {
   request.data = options.data;
   request.element = engine::wire_element(options.element);
   request.order = options.layer;
-  request.tags = begun.operation->tags;
-  request.uniform_tag = core::SegmentTag::important(traffic_class);
-  if (request.classify != nullptr) request.classify_context = &begun.operation->tagger;
+  request.priorities = begun.operation->priorities;
+  request.uniform_priority = core::SegmentPriority::important(traffic_class);
+  if (request.classify != nullptr) request.classify_context = &begun.operation->classifier;
   request.timeout_ns = options.timeout_ns;
   impl.submitter.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
   return begun.id;
@@ -339,9 +343,10 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
       const auto part = options.input.subspan(grid.first(i), grid.elements(i));
       const std::size_t at =
           collective::PushPull::service_index(options.key, static_cast<std::uint32_t>(i), impl.services.size());
-      const auto tags = magnitude_tags(std::as_bytes(part), Element::kFloat32,
-                                       impl.loop.peers().segment_bytes(impl.services[at]), traffic_class, options.key);
-      operation.tags.insert(operation.tags.end(), tags.begin(), tags.end());
+      const auto priorities =
+          magnitude_priorities(std::as_bytes(part), Element::kFloat32,
+                               impl.loop.peers().segment_bytes(impl.services[at]), traffic_class, options.key);
+      operation.priorities.insert(operation.priorities.end(), priorities.begin(), priorities.end());
     }
   }
   operation.lent = options.lent;
@@ -355,7 +360,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   request.average = options.average;
   request.order = options.layer;
   request.traffic_class = traffic_class;
-  request.tags = begun.operation->tags.empty() ? nullptr : begun.operation->tags.data();
+  request.priorities = begun.operation->priorities.empty() ? nullptr : begun.operation->priorities.data();
   request.timeout_ns = options.timeout_ns;
   impl.submitter.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.collectives().start(now, request); });
   return begun.id;

@@ -47,7 +47,7 @@ std::string refusal_text(core::PostStatus status, const std::string& peer_error,
       return "a transfer carries less than 4 GiB: split the tensor";
     case core::PostStatus::kBadElementCount:
       return "its size is not a multiple of the element size";
-    case core::PostStatus::kBadTagCount:
+    case core::PostStatus::kBadPriorityCount:
       return "the priority function must return one value per segment";
     case core::PostStatus::kBadLossBound:
       return "the loss bound must be at least 0 and below 1";

@@ -1,7 +1,7 @@
 // Operations of user threads: one record each, from the post until its completion is taken. Any thread.
 //
-// A record owns the operation's description (in parts: name() composes it for errors), its tags, the reference that
-// keeps its buffers alive, and its outcome. The completion passes all of these to the caller that takes it. Each
+// A record owns the operation's description (in parts: name() composes it for errors), its priorities, the reference
+// that keeps its buffers alive, and its outcome. The completion passes all of these to the caller that takes it. Each
 // completion has one taker: the thread that waits for the operation, else poll(), or next_watched() if the operation is
 // watched.
 //
@@ -39,10 +39,11 @@ struct Operation {
   std::uint64_t tag = 0;    // the key of a push-pull
   std::size_t members = 0;  // of a collective's group
   std::uint64_t total_bytes = 0;
-  bool up_to = false;                  // of a receive: its size is a maximum
-  std::vector<core::SegmentTag> tags;  // per segment; the endpoint reads them until the operation ends
-  core::MagnitudeTagger tagger;  // computes `tags` while the tensor is sent, if the caller left them to the values
-  std::shared_ptr<void> lent;    // see SendOptions
+  bool up_to = false;                             // of a receive: its size is a maximum
+  std::vector<core::SegmentPriority> priorities;  // per segment; the endpoint reads them until the operation ends
+  core::MagnitudeClassifier
+      classifier;              // computes `priorities` while the tensor is sent, if the caller left them to the values
+  std::shared_ptr<void> lent;  // see SendOptions
   std::unique_ptr<CoalescedTensors> coalesced;  // of a collective of a list of tensors
 };
 

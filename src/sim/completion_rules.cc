@@ -118,8 +118,8 @@ Finding check_source(const Plan& receive, const Completion& completion, const Pl
     return Violation{3, "succeeded with a send of another size or type"};
   }
   for (std::uint32_t segment = 0; segment < completion.segment_count; ++segment) {
-    const bool critical = send->tags.size() == completion.segment_count ? send->tags[segment].is_critical()
-                                                                        : send->uniform_tag.is_critical();
+    const bool critical = send->priorities.size() == completion.segment_count ? send->priorities[segment].is_critical()
+                                                                              : send->uniform_priority.is_critical();
     if (critical && !arrived(completion, segment) && receive.bytes > 0) {
       return Violation{1, "critical segment " + std::to_string(segment) + " is missing"};
     }

@@ -22,8 +22,8 @@ struct Plan {
   base::DurationNs timeout_ns = 0;
   // Sends.
   std::uint32_t order = 0;
-  core::SegmentTag uniform_tag = core::SegmentTag::important(0);
-  std::vector<core::SegmentTag> tags;
+  core::SegmentPriority uniform_priority = core::SegmentPriority::important(0);
+  std::vector<core::SegmentPriority> priorities;
   // Segments become ready in this many parts: runs of `fed_run` segments, dealt out in turn. 0: all at the post.
   std::uint32_t fed_parts = 0;
   std::uint32_t fed_run = 1;

@@ -58,13 +58,13 @@ class EventHeap {
       const std::size_t first = hole * kChildren + 1;
       if (first >= heap_.size()) break;
       const std::size_t end = first + kChildren < heap_.size() ? first + kChildren : heap_.size();
-      std::size_t least = first;
+      std::size_t smallest = first;
       for (std::size_t child = first + 1; child < end; ++child) {
-        if (before(heap_[child], heap_[least])) least = child;
+        if (before(heap_[child], heap_[smallest])) smallest = child;
       }
-      if (!before(heap_[least], last)) break;
-      heap_[hole] = heap_[least];
-      hole = least;
+      if (!before(heap_[smallest], last)) break;
+      heap_[hole] = heap_[smallest];
+      hole = smallest;
     }
     heap_[hole] = last;
     return top;

@@ -6,7 +6,7 @@ namespace {
 
 using base::kMicrosecond;
 using base::kMillisecond;
-using core::SegmentTag;
+using core::SegmentPriority;
 
 constexpr base::DurationNs kLate = 5 * kMillisecond;
 
@@ -27,8 +27,8 @@ void turn_round(MicroTransfer& made) {
 
 void make_first_critical(MicroTransfer& made) {
   const std::uint32_t segments = made.send.bytes / MicroScenario::kSegmentBytes;
-  made.send.tags.assign(segments, SegmentTag::important(0));
-  if (!made.send.tags.empty()) made.send.tags[0].bits |= SegmentTag::kCritical;
+  made.send.priorities.assign(segments, SegmentPriority::important(0));
+  if (!made.send.priorities.empty()) made.send.priorities[0].bits |= SegmentPriority::kCritical;
 }
 
 // Builds the list: each scenario is the previous one with the changes made by a function of this class.
@@ -127,8 +127,8 @@ class Maker {
       MicroTransfer placed = transfer(3, 0.5);
       placed.receive.by_place_function = true;
       add("3 segments, p 0.5 patient, place function", variant, {placed});
-      MicroTransfer classified = transfer(3, 0.5);  // the oracle supplies the tags while it sends
-      classified.send.tags = {SegmentTag{0}, SegmentTag::important(0), SegmentTag{0}};
+      MicroTransfer classified = transfer(3, 0.5);  // the oracle supplies the priorities while it sends
+      classified.send.priorities = {SegmentPriority{0}, SegmentPriority::important(0), SegmentPriority{0}};
       add("3 segments, p 0.5 patient, important last", variant, {classified});
       MicroTransfer odd = transfer(3, 0.5);
       odd.send.bytes = odd.receive.bytes = 20;

@@ -103,7 +103,7 @@ class Oracle final : private Observer {
     base::TimeNs ended_ns = 0;
     std::vector<std::byte> memory;       // canaries, the tensor, canaries
     std::vector<std::uint8_t> placed;    // per segment, by the place function
-    std::vector<core::SegmentTag> tags;  // of a send that receives them while it sends
+    std::vector<core::SegmentPriority> priorities;  // of a send that receives them while it sends
     std::uint32_t classified = 0;        // number of them that it has received
     core::SendFeed feed;                 // of a send whose segments become ready in parts
     std::vector<std::uint64_t> feed_words;
@@ -151,7 +151,7 @@ class Oracle final : private Observer {
   void turn_ended(std::uint16_t rank, base::TimeNs local) override;
   void excuse_too_long(std::uint16_t rank);
   void must_end(core::OperationId operation, const char* why);
-  // Its tags fit the connection's segments; a plan's others are left out.
+  // Its priorities fit the connection's segments; those of another plan are left out.
   bool has_tag_per_segment(const Plan& plan) const;
   void watch(const Operation& operation);
   void unwatch(const Operation& operation);

@@ -14,7 +14,7 @@ core::OperationId Oracle::post_send(const Plan& plan) { return post(plan, Comple
 core::OperationId Oracle::post_receive(const Plan& plan) { return post(plan, CompletionKind::kReceive); }
 
 bool Oracle::has_tag_per_segment(const Plan& plan) const {
-  return !plan.tags.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.tags.size();
+  return !plan.priorities.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.priorities.size();
 }
 
 core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
@@ -53,17 +53,17 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     request.element = plan.element;
     request.order = plan.order;
     if (has_tag_per_segment(plan)) {
-      request.tags = operation.plan.tags;
-      // Supplies tags during the send wherever possible, so that this mode gets its share of networks and faults.
+      request.priorities = operation.plan.priorities;
+      // Supplies priorities during the send wherever possible, so that this mode gets its share of networks and faults.
       if (plan.fed_parts == 0 &&
-          std::none_of(plan.tags.begin(), plan.tags.end(), [](core::SegmentTag tag) { return tag.is_critical(); })) {
-        operation.tags.assign(plan.tags.size(), core::SegmentTag{core::SegmentTag::kCritical});
-        request.tags = operation.tags;
+          std::none_of(plan.priorities.begin(), plan.priorities.end(), [](core::SegmentPriority tag) { return tag.is_critical(); })) {
+        operation.priorities.assign(plan.priorities.size(), core::SegmentPriority{core::SegmentPriority::kCritical});
+        request.priorities = operation.priorities;
         request.classify = &Oracle::classify;
         request.classify_context = &operation;
       }
     }
-    request.uniform_tag = plan.uniform_tag;
+    request.uniform_priority = plan.uniform_priority;
     // Rejected without a connection, as only a connection determines the segment length.
     if (plan.fed_parts > 0 && connection != 0) {
       const std::uint32_t count = simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes);
@@ -166,10 +166,10 @@ void Oracle::classify(void* context, std::uint32_t first, std::uint32_t count) {
   Operation& operation = *static_cast<Operation*>(context);
   Oracle& oracle = *operation.oracle;
   if (operation.ended) return oracle.violate(4, operation, "a segment is classified after the end");
-  if (first != operation.classified || count == 0 || count > operation.tags.size() - first) {
+  if (first != operation.classified || count == 0 || count > operation.priorities.size() - first) {
     return oracle.violate(2, operation, "segments are classified twice, out of order or past the last");
   }
-  std::copy_n(operation.plan.tags.begin() + first, count, operation.tags.begin() + first);
+  std::copy_n(operation.plan.priorities.begin() + first, count, operation.priorities.begin() + first);
   operation.classified += count;
 }
 

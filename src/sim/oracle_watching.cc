@@ -133,10 +133,10 @@ void Oracle::watch(const Operation& operation) {
   send.bytes = plan.bytes;
   send.element = plan.element;
   send.order = plan.order;
-  send.uniform = plan.uniform_tag;
+  send.uniform = plan.uniform_priority;
   if (has_tag_per_segment(plan)) {
-    send.tags = plan.tags;
-    send.classified_late = !operation.tags.empty();
+    send.priorities = plan.priorities;
+    send.classified_late = !operation.priorities.empty();
   }
   send.is_fed = plan.fed_parts > 0;
   const base::DurationNs timeout =

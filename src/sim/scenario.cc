@@ -28,11 +28,9 @@ T pick(Prng& prng, std::initializer_list<T> values) {
 }
 
 // Log-uniform in [least, most].
-double spread(Prng& prng, double least, double most) {
-  return least * std::exp(prng.uniform() * std::log(most / least));
-}
-DurationNs spread_ns(Prng& prng, DurationNs least, DurationNs most) {
-  return static_cast<DurationNs>(spread(prng, static_cast<double>(least), static_cast<double>(most)));
+double spread(Prng& prng, double min, double max) { return min * std::exp(prng.uniform() * std::log(max / min)); }
+DurationNs spread_ns(Prng& prng, DurationNs min, DurationNs max) {
+  return static_cast<DurationNs>(spread(prng, static_cast<double>(min), static_cast<double>(max)));
 }
 
 Impairments draw_impairments(Prng& prng) {
@@ -105,19 +103,19 @@ void draw_ports(Prng& prng, Scenario& scenario) {
 void draw_tags(Prng& prng, const Scenario& scenario, Plan& send) {
   const std::uint32_t classes = scenario.simulator.host.endpoint.dscp.data_classes;
   const auto class_of = [&] { return static_cast<std::uint8_t>(prng.below(classes)); };
-  send.uniform_tag = core::SegmentTag::important(class_of());
-  if (prng.chance(0.2)) send.uniform_tag.bits &= static_cast<std::uint8_t>(~core::SegmentTag::kImportant);
+  send.uniform_priority = core::SegmentPriority::important(class_of());
+  if (prng.chance(0.2)) send.uniform_priority.bits &= static_cast<std::uint8_t>(~core::SegmentPriority::kImportant);
   if (!prng.chance(0.5)) return;
   const std::uint32_t segments = core::SegmentGrid(send.bytes, scenario.simulator.segment_bytes).count();
   const double critical = prng.chance(0.5) ? 0.0 : 0.1;
   const bool one_class = scenario.faultless || prng.chance(0.7);  // as in the paper: a layer has one class
-  core::SegmentTag tag{class_of()};
+  core::SegmentPriority tag{class_of()};
   for (std::uint32_t segment = 0; segment < segments; ++segment) {
     if (!one_class) tag = {class_of()};
-    core::SegmentTag own = tag;
-    if (prng.chance(0.5)) own.bits |= core::SegmentTag::kImportant;
-    if (prng.chance(critical)) own.bits |= core::SegmentTag::kCritical;
-    send.tags.push_back(own);
+    core::SegmentPriority own = tag;
+    if (prng.chance(0.5)) own.bits |= core::SegmentPriority::kImportant;
+    if (prng.chance(critical)) own.bits |= core::SegmentPriority::kCritical;
+    send.priorities.push_back(own);
   }
 }
 
@@ -232,7 +230,7 @@ void draw_rarities(Prng& prng, Scenario& scenario, double max_bytes) {
   // A bitmap of several datagrams.
   if (simulator.segment_bytes == 64 && scenario.fabric.core_link.rate_bytes_per_second >= 1e8 && prng.chance(0.2)) {
     Exchange& large = scenario.exchanges[prng.below(scenario.exchanges.size())];
-    large.send.tags.clear();
+    large.send.priorities.clear();
     large.send.bytes = large.receive.bytes =
         64 * (MLT_BITMAP_CHUNK_SEGMENTS + 1U + static_cast<std::uint32_t>(prng.below(2 * MLT_BITMAP_CHUNK_SEGMENTS)));
   }
@@ -258,8 +256,8 @@ void draw_round_bounds(Prng& prng, const Scenario& scenario, Exchange& exchange)
   const std::uint32_t round = 100 * wire::element_bytes(exchange.send.element);
   if (exchange.send.bytes != exchange.receive.bytes || exchange.send.bytes < round) return;
   exchange.send.bytes = exchange.receive.bytes = exchange.send.bytes / round * round;
-  if (!exchange.send.tags.empty()) {
-    exchange.send.tags.resize(core::SegmentGrid(exchange.send.bytes, scenario.simulator.segment_bytes).count());
+  if (!exchange.send.priorities.empty()) {
+    exchange.send.priorities.resize(core::SegmentGrid(exchange.send.bytes, scenario.simulator.segment_bytes).count());
   }
   if (!wire::is_floating_point(exchange.receive.element)) return;
   exchange.receive.loss_bound = pick(prng, {0.01, 0.1, 0.25, 0.29, 0.5, 0.57, 0.6, 0.9});

@@ -13,9 +13,7 @@ using base::kSecond;
 using base::Prng;
 
 // Log-uniform.
-double spread(Prng& prng, double least, double most) {
-  return least * std::exp(prng.uniform() * std::log(most / least));
-}
+double spread(Prng& prng, double min, double max) { return min * std::exp(prng.uniform() * std::log(max / min)); }
 
 // One spine, or all but one, is slower by 1 to 200 ms; a few transfers are long enough to be affected.
 void draw_slow_path(Prng& prng, Scenario& scenario) {
@@ -31,7 +29,7 @@ void draw_slow_path(Prng& prng, Scenario& scenario) {
     if (exchange.send.bytes != exchange.receive.bytes || exchange.send.element != wire::ElementType::kFloat32) continue;
     if (exchange.receive.element != exchange.send.element) continue;
     exchange.send.bytes = exchange.receive.bytes = 4 * static_cast<std::uint32_t>(10'000 + prng.below(90'000));
-    exchange.send.tags.clear();
+    exchange.send.priorities.clear();
     exchange.receive.loss_bound = 0.5 + 0.49 * prng.uniform();
     exchange.receive.stop = core::StopPolicy::kPatient;
   }
@@ -67,10 +65,10 @@ void draw_held_link(Prng& prng, Scenario& scenario) {
 void draw_classes(Prng& prng, const Scenario& scenario, Plan& send) {
   const std::uint32_t classes = scenario.simulator.host.endpoint.dscp.data_classes;
   const std::uint32_t segments = core::SegmentGrid(send.bytes, scenario.simulator.segment_bytes).count();
-  send.tags.clear();
+  send.priorities.clear();
   for (std::uint32_t segment = 0; segment < segments; ++segment) {
-    send.tags.push_back({static_cast<std::uint8_t>(prng.below(classes))});
-    if (prng.chance(0.5)) send.tags.back().bits |= core::SegmentTag::kImportant;
+    send.priorities.push_back({static_cast<std::uint8_t>(prng.below(classes))});
+    if (prng.chance(0.5)) send.priorities.back().bits |= core::SegmentPriority::kImportant;
   }
 }
 

@@ -15,9 +15,7 @@ using base::kMillisecond;
 constexpr DurationNs kLongTimeoutNs = 60 * base::kSecond;
 
 // Log-uniform.
-double spread(base::Prng& prng, double least, double most) {
-  return least * std::exp(prng.uniform() * std::log(most / least));
-}
+double spread(base::Prng& prng, double min, double max) { return min * std::exp(prng.uniform() * std::log(max / min)); }
 
 }  // namespace
 

@@ -36,9 +36,9 @@ void draw_short_link(Prng& prng, Scenario& scenario) {
   }
   accident.length_ns = static_cast<DurationNs>(5e6 * std::exp(prng.uniform() * std::log(800.0)));  // 5 ms to 4 s
   // Most of them one or a few bytes too short, like the overhead of a tunnel.
-  const std::uint64_t most = full - 1 - kMinBytes;
+  const std::uint64_t max_bytes = full - 1 - kMinBytes;
   const std::uint64_t missing =
-      prng.chance(0.6) ? 1 + prng.below(std::min<std::uint64_t>(most, 100)) : prng.below(most);
+      prng.chance(0.6) ? 1 + prng.below(std::min<std::uint64_t>(max_bytes, 100)) : prng.below(max_bytes);
   accident.amount = static_cast<double>(full - std::max<std::uint64_t>(missing, 1));
   scenario.accidents.push_back(accident);
   scenario.quiet_ns = std::max(scenario.quiet_ns, accident.start_ns + accident.length_ns);

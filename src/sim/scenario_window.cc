@@ -29,13 +29,13 @@ DurationNs longest_round_trip_ns(const Scenario& scenario) {
 std::uint64_t max_sent_bytes(const Scenario& scenario) {
   const std::uint32_t segment = scenario.simulator.segment_bytes;
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint64_t> sent;
-  std::uint64_t most = 0;
+  std::uint64_t max_bytes = 0;
   for (const Exchange& exchange : scenario.exchanges) {
     std::uint64_t& bytes = sent[{exchange.send.host, exchange.send.peer}];
     bytes += std::uint64_t{core::SegmentGrid(exchange.send.bytes, segment).count()} * (segment + MLT_DATA_HEADER_BYTES);
-    most = std::max(most, bytes);
+    max_bytes = std::max(max_bytes, bytes);
   }
-  return most;
+  return max_bytes;
 }
 
 // Whether some link drops control datagrams for longer than any operation may take: replies arrive over TCP alone.
@@ -66,14 +66,14 @@ void widen_ports(Scenario& scenario) {
   const std::uint64_t paths = scenario.simulator.host.endpoint.paths;
   const std::uint64_t probe = 44 + 4 * paths + kOverheadBytes;  // clause 4.7.1
   const std::uint64_t packet = scenario.simulator.segment_bytes + MLT_DATA_HEADER_BYTES + kOverheadBytes;
-  const std::uint64_t least = scenario.exchanges.size() * paths * probe + packet;
+  const std::uint64_t min_bytes = scenario.exchanges.size() * paths * probe + packet;
   Fabric& fabric = scenario.fabric;
   for (Queue& queue : fabric.port.queues) {
-    queue.limit_bytes = std::max(queue.limit_bytes, least);
-    queue.red_min_bytes = std::max(queue.red_min_bytes, least);
-    queue.red_max_bytes = std::max(queue.red_max_bytes, least);
+    queue.limit_bytes = std::max(queue.limit_bytes, min_bytes);
+    queue.red_min_bytes = std::max(queue.red_min_bytes, min_bytes);
+    queue.red_max_bytes = std::max(queue.red_max_bytes, min_bytes);
   }
-  fabric.switch_buffer_bytes = std::max(fabric.switch_buffer_bytes, least);
+  fabric.switch_buffer_bytes = std::max(fabric.switch_buffer_bytes, min_bytes);
 }
 
 }  // namespace mlt::sim

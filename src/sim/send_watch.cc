@@ -35,8 +35,8 @@ std::uint32_t SendWatch::segment_count(const Flow& of, const WatchedSend& send) 
   return std::max(1U, (send.bytes + of.peer.segment_bytes - 1) / of.peer.segment_bytes);
 }
 
-core::SegmentTag SendWatch::tag_of(const WatchedSend& send, std::uint32_t segment) {
-  return send.tags.empty() ? send.uniform : send.tags[segment];
+core::SegmentPriority SendWatch::priority_of(const WatchedSend& send, std::uint32_t segment) {
+  return send.priorities.empty() ? send.uniform : send.priorities[segment];
 }
 
 void SendWatch::posted(std::uint16_t rank, std::uint16_t peer, WatchedSend send) {
@@ -47,15 +47,15 @@ void SendWatch::posted(std::uint16_t rank, std::uint16_t peer, WatchedSend send)
   sending.left = segment_count(of, send);
   sending.pending.assign(sending.left, 1);
   // Critical segments first, then important ones, then the rest.
-  for (int kind = 0; kind < 3 && !send.tags.empty(); ++kind) {
+  for (int kind = 0; kind < 3 && !send.priorities.empty(); ++kind) {
     for (std::uint32_t i = 0; i < sending.left; ++i) {
-      const core::SegmentTag tag = send.tags[i];
-      const int of_segment = tag.is_critical() ? 0 : (tag.bits & core::SegmentTag::kImportant) != 0 ? 1 : 2;
+      const core::SegmentPriority tag = send.priorities[i];
+      const int of_segment = tag.is_critical() ? 0 : (tag.bits & core::SegmentPriority::kImportant) != 0 ? 1 : 2;
       if (of_segment == kind) sending.in_order.push_back(i);
     }
     if (kind == 0) sending.critical = static_cast<std::uint32_t>(sending.in_order.size());
   }
-  if (send.tags.empty() && send.uniform.is_critical()) sending.critical = sending.left;
+  if (send.priorities.empty() && send.uniform.is_critical()) sending.critical = sending.left;
   // Clause 6.5.11
   if (send.is_fed) {
     std::swap(sending.left, sending.withheld);
@@ -118,8 +118,8 @@ SendWatch::EarlyOut SendWatch::early_out(const Flow& of) {
 bool SendWatch::is_exhausted(const Flow& of) {
   const EarlyOut out = early_out(of);
   // Clause 6.4.6: some of what was offered may be left.
-  const std::uint32_t least = std::min(of.peer.early_segments, std::max(of.peer.early_segments / 8, 256U));
-  return out.segments >= std::max(least, 1U) || out.transfers >= std::max(of.peer.early_transfers, 1U);
+  const std::uint32_t min_segments = std::min(of.peer.early_segments, std::max(of.peer.early_segments / 8, 256U));
+  return out.segments >= std::max(min_segments, 1U) || out.transfers >= std::max(of.peer.early_transfers, 1U);
 }
 
 SendWatch::Sending* SendWatch::find(Flow& of, const wire::TransferId& transfer) {

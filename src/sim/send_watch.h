@@ -30,9 +30,9 @@ struct WatchedSend {
   std::uint32_t bytes = 0;
   wire::ElementType element = wire::ElementType::kUint8;
   std::uint32_t order = 0;
-  std::vector<core::SegmentTag> tags;  // one per segment, or none: `uniform`
-  core::SegmentTag uniform;
-  bool classified_late = false;  // receives its tags while it sends
+  std::vector<core::SegmentPriority> priorities;  // one per segment, or none: `uniform`
+  core::SegmentPriority uniform;
+  bool classified_late = false;  // receives its priorities while it sends
   bool is_fed = false;           // its segments become ready one after another
   base::TimeNs expires_ns = 0;   // by its host's clock
 };
@@ -133,7 +133,7 @@ class SendWatch {
   void fail(int rule, std::uint16_t rank, std::uint16_t peer, const std::string& text);
   void forget(Sender& sender, Sending& sending);
   static std::uint32_t segment_count(const Flow& of, const WatchedSend& send);
-  static core::SegmentTag tag_of(const WatchedSend& send, std::uint32_t segment);
+  static core::SegmentPriority priority_of(const WatchedSend& send, std::uint32_t segment);
 
   // Inputs.
   void take_block(Flow& of, std::uint8_t path, const wire::AckBlock& block);

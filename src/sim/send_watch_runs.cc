@@ -94,7 +94,7 @@ void SendWatch::check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_
   for (std::uint16_t other = 0; other < flows_.hosts(); ++other) {
     Flow& of = flow(rank, other);
     if (other == peer || of.open.empty() || local < of.next_run_ns) continue;
-    // Only if neither its window, nor its early budget, nor missing tags may block it.
+    // Only if neither its window, nor its early budget, nor missing priorities may block it.
     const auto resolved = [](const Path& path) { return path.acknowledged == path.last; };
     if (!std::all_of(of.paths.begin(), of.paths.end(), resolved)) continue;
     if (std::any_of(of.open.begin(), of.open.end(), [](const auto& s) { return s->send.classified_late; })) continue;
@@ -161,7 +161,7 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
   s.unconfirmed = s.unconfirmed || !of.heard;
   check_header(rank, packet, header, s, segment);
   if (header.timestamp_ns != static_cast<std::uint32_t>(local)) fail(15, rank, peer, "a timestamp of another time");
-  s.last_class = std::max(s.last_class, tag_of(s.send, segment).traffic_class());
+  s.last_class = std::max(s.last_class, priority_of(s.send, segment).traffic_class());
   s.newest[packet.path] = prefix.sequence;
   s.data_turn = senders_[rank].turn;
   if (s.is_round_over() && (of.paths.size() > 1 || s.critical > 0)) {
@@ -185,7 +185,7 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
 void SendWatch::check_header(std::uint16_t rank, const Packet& packet, const wire::DataHeader& header,
                              const Sending& sending, std::uint32_t segment) {
   const core::EndpointConfig& endpoint = driver_.host(rank).config().endpoint;
-  const core::SegmentTag tag = tag_of(sending.send, segment);
+  const core::SegmentPriority tag = priority_of(sending.send, segment);
   unsigned flags = 0;
   if (tag.is_critical()) flags |= MLT_FLAG_CRITICAL;
   if (sending.critical > 0) flags |= MLT_FLAG_HAS_CRITICAL;
@@ -223,12 +223,12 @@ void SendWatch::add_to_flight(std::uint16_t rank, base::TimeNs local, std::uint1
 void SendWatch::count_early(std::uint16_t rank, std::uint16_t peer, Flow& of, Sending& sending) {
   ++sending.early;
   const EarlyOut out = early_out(of);
-  const std::uint32_t most = std::max(of.peer.early_segments, 1U);
+  const std::uint32_t max_segments = std::max(of.peer.early_segments, 1U);
   const std::uint32_t max_transfers = std::max(of.peer.early_transfers, 1U);
-  if (out.segments > most || out.transfers > max_transfers) {
+  if (out.segments > max_segments || out.transfers > max_transfers) {
     fail(13, rank, peer,
          std::to_string(out.segments) + " early segments of " + std::to_string(out.transfers) + " transfers, " +
-             std::to_string(most) + " of " + std::to_string(max_transfers) + " were offered");
+             std::to_string(max_segments) + " of " + std::to_string(max_transfers) + " were offered");
   }
   if (!is_exhausted(of)) return;
   for (const auto& other : of.open) other->may_wait = other->may_wait || !other->ready;

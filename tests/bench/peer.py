@@ -41,7 +41,7 @@ def sender(kind: str, size: int) -> tuple[Callable[[], float], Callable[[], None
     data, reply = pattern(size), np.zeros(8, np.uint8)
     if kind.startswith("mlt"):
         ctx = open_mlt(0)
-        # By default values are sampled and segments tagged by magnitude, for switches to see; gloo has no such thing.
+        # By default values are sampled and segments get priorities by magnitude, for switches; gloo has none.
         policy = ctx_policy(kind)
 
         def once() -> float:

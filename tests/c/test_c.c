@@ -486,9 +486,9 @@ static void bad_posts__are_rejected_before_anything_starts(void) {
   send.by_magnitude = 2;
   FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "by_magnitude");
   send.by_magnitude = 0;
-  send.segment_tags = tags;
-  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "segment_tag_count");
-  send.segment_tag_count = 2;
+  send.segment_priorities = tags;
+  FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "segment_priority_count");
+  send.segment_priority_count = 2;
   FAILS(mlt_post_send(contexts[0], &send, &operation), MLT_ERROR_CONFIG, "2 for 1");
   OK(mlt_segment_count(contexts[0], 1, sizeof data, &segments));
   CHECK(segments == 1);

@@ -116,15 +116,15 @@ void World::post_send(std::uint16_t side, Input& input) {
   request.data = bytes;
   request.element = operation->element;
   request.order = input.below(4);
-  request.uniform_tag = {static_cast<std::uint8_t>(input.u8() & core::SegmentTag::kAllBits)};
-  operation->tags.assign(sides_[side].endpoint->segment_count(request.peer, bytes.size()), request.uniform_tag);
+  request.uniform_priority = {static_cast<std::uint8_t>(input.u8() & core::SegmentPriority::kAllBits)};
+  operation->priorities.assign(sides_[side].endpoint->segment_count(request.peer, bytes.size()), request.uniform_priority);
   if (input.flag()) {
-    for (core::SegmentTag& tag : operation->tags) tag.bits = input.u8() & core::SegmentTag::kAllBits;
-    request.tags = operation->tags;
-    if (std::none_of(operation->tags.begin(), operation->tags.end(), [](auto tag) { return tag.is_critical(); })) {
-      operation->later_tags.assign(operation->tags.size(), core::SegmentTag{});
-      operation->later_tags.swap(operation->tags);
-      request.tags = operation->tags;
+    for (core::SegmentPriority& tag : operation->priorities) tag.bits = input.u8() & core::SegmentPriority::kAllBits;
+    request.priorities = operation->priorities;
+    if (std::none_of(operation->priorities.begin(), operation->priorities.end(), [](auto tag) { return tag.is_critical(); })) {
+      operation->later_priorities.assign(operation->priorities.size(), core::SegmentPriority{});
+      operation->later_priorities.swap(operation->priorities);
+      request.priorities = operation->priorities;
       request.classify = &World::classify;
       request.classify_context = operation;
     }
@@ -136,8 +136,8 @@ void World::post_send(std::uint16_t side, Input& input) {
 
 void World::classify(void* context, std::uint32_t first, std::uint32_t count) {
   auto& operation = *static_cast<Operation*>(context);
-  MLT_CHECK(!operation.ended && first <= operation.tags.size() && count <= operation.tags.size() - first);
-  std::copy_n(operation.later_tags.begin() + first, count, operation.tags.begin() + first);
+  MLT_CHECK(!operation.ended && first <= operation.priorities.size() && count <= operation.priorities.size() - first);
+  std::copy_n(operation.later_priorities.begin() + first, count, operation.priorities.begin() + first);
 }
 
 void World::place(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
@@ -456,7 +456,7 @@ void World::check_arrived(const Operation& receive, const core::Completion& comp
     const std::size_t begin = std::size_t{segment} * completion.segment_bytes;
     const std::size_t end = std::min<std::size_t>(bytes.size(), begin + completion.segment_bytes);
     for (std::size_t i = begin; arrived && i < end; ++i) FUZZ_CHECK(bytes[i] == pattern(send->id, i));
-    const bool critical = segment < send->tags.size() && send->tags[segment].is_critical();
+    const bool critical = segment < send->priorities.size() && send->priorities[segment].is_critical();
     FUZZ_CHECK(arrived || !critical || completion.status != core::CompletionStatus::kWithinBound);
   }
 }

@@ -37,8 +37,8 @@ struct Operation {
   bool places = false;  // placed by the caller's function
   bool ended = false;
   base::TimeNs expires_ns = 0;
-  std::vector<core::SegmentTag> tags;
-  std::vector<core::SegmentTag> later_tags;  // what these become while the tensor is sent, if it is not empty
+  std::vector<core::SegmentPriority> priorities;
+  std::vector<core::SegmentPriority> later_priorities;  // what these become while the tensor is sent, if it is not empty
   std::unique_ptr<Guarded> buffer;
   std::vector<std::byte> snapshot;  // what the buffer must hold: a send's always, a receive's once it has ended
 };

@@ -153,10 +153,10 @@ class Soak {
       if (prng_.chance(0.5)) {
         const double critical = prng_.chance(0.5) ? 0.0 : 0.1;
         for (std::uint32_t s = 0; s < segments; ++s) {
-          core::SegmentTag tag{static_cast<std::uint8_t>(prng_.below(8))};
-          if (prng_.chance(0.5)) tag.bits |= core::SegmentTag::kImportant;
-          if (prng_.chance(critical)) tag.bits |= core::SegmentTag::kCritical;
-          options.tags.push_back(tag);
+          core::SegmentPriority tag{static_cast<std::uint8_t>(prng_.below(8))};
+          if (prng_.chance(0.5)) tag.bits |= core::SegmentPriority::kImportant;
+          if (prng_.chance(critical)) tag.bits |= core::SegmentPriority::kCritical;
+          options.priorities.push_back(tag);
         }
       }
       Planned planned;
@@ -270,9 +270,9 @@ class Soak {
 
   static void check_critical(const Planned& planned, const Completed& done) {
     if (done.status != CompletionStatus::kWithinBound) return;
-    const auto& tags = planned.transfer->options().tags;
-    for (std::uint32_t s = 0; s < tags.size(); ++s) {
-      if (tags[s].is_critical()) CHECK_MESSAGE(done.arrived(s), "a critical segment is missing");
+    const auto& priorities = planned.transfer->options().priorities;
+    for (std::uint32_t s = 0; s < priorities.size(); ++s) {
+      if (priorities[s].is_critical()) CHECK_MESSAGE(done.arrived(s), "a critical segment is missing");
     }
   }
 

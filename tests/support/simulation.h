@@ -30,7 +30,7 @@ using core::CompletionKind;
 using core::CompletionStatus;
 using core::Counter;
 using core::PostStatus;
-using core::SegmentTag;
+using core::SegmentPriority;
 using sim::Link;
 
 // Between two hosts, unless a test says otherwise.

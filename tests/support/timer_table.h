@@ -76,13 +76,13 @@ class TimerTable {
   void sift_down(std::uint32_t i) {
     const auto size = static_cast<std::uint32_t>(heap_.size());
     while (true) {
-      std::uint32_t least = i;
+      std::uint32_t smallest = i;
       for (std::uint32_t child = 2 * i + 1; child <= 2 * i + 2 && child < size; ++child) {
-        if (earlier(heap_[child], heap_[least])) least = child;
+        if (earlier(heap_[child], heap_[smallest])) smallest = child;
       }
-      if (least == i) return;
-      swap_entries(i, least);
-      i = least;
+      if (smallest == i) return;
+      swap_entries(i, smallest);
+      i = smallest;
     }
   }
 

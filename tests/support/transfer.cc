@@ -46,8 +46,8 @@ core::SendRequest Transfer::send_request() const {
   request.data = data_;
   request.element = options_.element;
   request.order = options_.order;
-  request.tags = options_.tags;
-  request.uniform_tag = options_.uniform_tag;
+  request.priorities = options_.priorities;
+  request.uniform_priority = options_.uniform_priority;
   request.timeout_ns = options_.send_timeout_ns;
   return request;
 }

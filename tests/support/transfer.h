@@ -40,8 +40,8 @@ struct TransferOptions {
   DurationNs send_timeout_ns = 0;
   DurationNs receive_timeout_ns = 0;
   std::uint32_t order = 0;
-  core::SegmentTag uniform_tag = core::SegmentTag::important(0);
-  std::vector<core::SegmentTag> tags;
+  core::SegmentPriority uniform_priority = core::SegmentPriority::important(0);
+  std::vector<core::SegmentPriority> priorities;
 
   // One of several transfers: the number is its operation and its tag.
   TransferOptions numbered(std::uint64_t number) const {

@@ -60,7 +60,7 @@ def runs() -> list[Run]:
     bed = {"hosts": HOSTS, "rate": "200mbit", "buffer": "256KiB"}
     found = [
         _run("one-way", f"{one_way} --compare gloo,raw-udp", check_one_way),
-        _run("one-way-untagged", f"{one_way} --compare gloo,raw-udp --tags none", untagged(check_one_way)),
+        _run("one-way-untagged", f"{one_way} --compare gloo,raw-udp --priority none", untagged(check_one_way)),
         _run("one-way-1440", f"{one_way} --segment-bytes 1440 --compare raw-udp", short_segments(check_one_way)),
         _run("all-reduce", f"{reduce} --datapath udp --compare tcp,gloo,mpi,raw-udp", check_all_reduce),
         replace(
@@ -74,7 +74,7 @@ def runs() -> list[Run]:
             program="tests/bench/push_pull.py",
         ),
         _run("cpu", paced, check_cpu),
-        _run("cpu-untagged", f"{paced} --tags none", untagged(check_cpu)),
+        _run("cpu-untagged", f"{paced} --priority none", untagged(check_cpu)),
     ]
     # With 100 short rounds, the p99 would be the second longest, which is chance.
     short = "--pattern allreduce --size 64KiB --rounds 1000 --loss-bound 0,0.1 --compare gloo"

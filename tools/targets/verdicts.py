@@ -170,7 +170,7 @@ def check_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
 
 
 def untagged(check: Check) -> Check:
-    """The same without tagging by magnitude, to measure its cost: for information, without a target."""
+    """The same without priorities by magnitude, to measure its cost: for information, without a target."""
     return _for_information(check, "untagged")
 
 

@@ -210,7 +210,7 @@ class Engine:
         tag: int,
         layer: int,
         layers: int,
-        tags: Any | None,
+        priorities: Any | None,
         by_magnitude: bool,
         timeout_ns: int,
         dtype: str,

@@ -53,7 +53,7 @@ _MEASUREMENT: Final = [
     "--turns",
     "--compare",
     "--loss-bound",
-    "--tags",
+    "--priority",
     "--segment-bytes",
     "--paths",
     "--datapath",

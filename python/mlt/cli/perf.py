@@ -51,7 +51,7 @@ class Stop(str, Enum):
     eager = "eager"
 
 
-class Tags(str, Enum):
+class Priority(str, Enum):
     magnitude = "magnitude"
     none = "none"
 
@@ -94,9 +94,9 @@ def perf(
     stop: Annotated[
         Stop, typer.Option(help="Stop policy of mlt: when to complete without the missing segments.")
     ] = Stop.patient,
-    tags: Annotated[
-        Tags, typer.Option(help="Segment priorities of mlt: by gradient magnitude, or none (no sampling).")
-    ] = Tags.magnitude,
+    priority: Annotated[
+        Priority, typer.Option(help="Segment priorities of mlt: by gradient magnitude, or none (no sampling).")
+    ] = Priority.magnitude,
     algorithm: Annotated[
         str, typer.Option(help="Algorithms of mlt's allreduce, by commas: automatic, direct, central, ring, halving.")
     ] = AUTOMATIC,
@@ -166,7 +166,7 @@ def perf(
             turns=turns,
             loss_bounds=tuple(_quantities("--loss-bound", loss_bound, LOSS)),
             stop=stop.value,
-            tags=tags.value,
+            priority=priority.value,
             algorithms=tuple(_list("--algorithm", algorithm)),
             compare=tuple(_list("--compare", compare)),
             segment_bytes=segment_bytes,

@@ -23,7 +23,7 @@ TRANSPORTS = ("tcp", "gloo", "mpi", "mpi-shm", "raw-udp")
 ALL = "all"
 OURS = "mlt"
 STOPS = ("patient", "eager")
-TAGS = ("magnitude", "none")
+PRIORITIES = ("magnitude", "none")
 AUTOMATIC = "automatic"
 DATAPATHS = ("auto", "udp", "vma", "xdp")
 
@@ -53,10 +53,10 @@ def default_rounds(size: int) -> int:
 class Options:
     """One run of ``mlt perf``. ``rounds`` None: by size. ``rate``: offered by the application, for every transport.
 
-    ``loss_bounds``, ``algorithms`` (of allreduce), ``stop``, ``tags``, ``segment_bytes``, ``line_rate`` and ``faults``
-    apply to mlt only. ``compare`` may contain "all": then transports that are not installed are named and left out,
-    while a missing transport requested by name fails the run. ``pin`` gives each rank one core, and is off by default:
-    it slows down a library with several threads per rank (gloo's all-reduce several times).
+    ``loss_bounds``, ``algorithms`` (of allreduce), ``stop``, ``priority``, ``segment_bytes``, ``line_rate`` and
+    ``faults`` apply to mlt only. ``compare`` may contain "all": then transports that are not installed are named and
+    left out, while a missing transport requested by name fails the run. ``pin`` gives each rank one core, and is off by
+    default: it slows down a library with several threads per rank (gloo's all-reduce several times).
     """
 
     pattern: str = "p2p"
@@ -66,7 +66,7 @@ class Options:
     turns: int = 5
     loss_bounds: tuple[float, ...] = (0.0,)
     stop: str = "patient"
-    tags: str = "magnitude"
+    priority: str = "magnitude"
     algorithms: tuple[str, ...] = (AUTOMATIC,)
     compare: tuple[str, ...] = ()
     segment_bytes: int | None = None
@@ -81,7 +81,7 @@ class Options:
     def __post_init__(self) -> None:
         _choice("pattern", self.pattern, PATTERNS)
         _choice("stop", self.stop, STOPS)
-        _choice("tags", self.tags, TAGS)
+        _choice("priority", self.priority, PRIORITIES)
         _choice("datapath", self.datapath, DATAPATHS)
         for transport in self.compare:
             _choice("compare", transport, (*TRANSPORTS, ALL))
@@ -134,7 +134,7 @@ class Options:
         if not 1 <= self.paths <= MAX_PATHS:
             raise BadOptionError(f"--paths {self.paths}: expected 1 to {MAX_PATHS}")
         if self.pattern not in ("p2p", "incast"):  # a collective decides itself
-            for name, value, default in (("tags", self.tags, TAGS[0]), ("stop", self.stop, STOPS[0])):
+            for name, value, default in (("priority", self.priority, PRIORITIES[0]), ("stop", self.stop, STOPS[0])):
                 if value != default:
                     raise BadOptionError(f"--{name} {value}: {self.pattern} has no such choice; p2p and incast have")
 

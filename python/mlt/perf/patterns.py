@@ -36,7 +36,7 @@ class Case:
     ranks: int
     loss_bound: float = 0.0
     stop: str = "patient"
-    tags: str = "magnitude"
+    priority: str = "magnitude"
     algorithm: str = AUTOMATIC
 
     @property
@@ -143,7 +143,7 @@ def cases_of(options: Options, size: int, *, is_bounded: bool) -> list[Case]:
     return [
         Case(
             pattern=options.pattern, bytes=size, ranks=options.ranks, loss_bound=bound,
-            stop=options.stop, tags=options.tags, algorithm=algorithm,
+            stop=options.stop, priority=options.priority, algorithm=algorithm,
         )
         for bound, algorithm in (variants if is_bounded else [(0.0, AUTOMATIC)])
     ]  # fmt: skip

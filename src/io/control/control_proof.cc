@@ -157,16 +157,16 @@ void ControlChannel::end_after_output(Connection& connection, base::TimeNs now) 
 
 // False if there is none.
 bool ControlChannel::evict_unproved() {
-  std::size_t most = 0;
+  std::size_t max_clients = 0;
   for (const auto& connection : connections_) {
-    if (connection->is_unproved()) most = std::max(most, unproved_.clients_of(connection->source));
+    if (connection->is_unproved()) max_clients = std::max(max_clients, unproved_.clients_of(connection->source));
   }
   // PROTOCOL 3.5.5: A further one takes the place of one of the source address (IPv6: /64) that holds most: of the
   //     oldest that has not sent a valid opening, or of the oldest (control_too_many_pending).
   Connection* evicted = nullptr;
   // In order of arrival: new connections are appended.
   for (const auto& connection : connections_) {
-    if (!connection->is_unproved() || unproved_.clients_of(connection->source) != most) continue;
+    if (!connection->is_unproved() || unproved_.clients_of(connection->source) != max_clients) continue;
     const bool opened = connection->state == State::kAwaitHello;
     if (evicted == nullptr || !opened) evicted = connection.get();
     if (!opened) break;

@@ -160,10 +160,10 @@ void FaultDatapath::release_overtaken(const DatagramMark& by) {
   while (delayed_.pop_overtaken(released)) release(released);
 }
 
-std::size_t FaultDatapath::release_due(std::size_t most) {
+std::size_t FaultDatapath::release_due(std::size_t max_count) {
   DelayQueue::Released released;
   std::size_t count = 0;
-  while (count < most && backlog_count_ == 0 && delayed_.pop_due(now_, released)) {
+  while (count < max_count && backlog_count_ == 0 && delayed_.pop_due(now_, released)) {
     release(released);
     ++count;
   }

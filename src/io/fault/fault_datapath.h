@@ -69,7 +69,7 @@ class FaultDatapath final : public Datapath, private ReceiveSink {
   void treat(const DatagramMark& mark, const DatagramView& view);
   bool hold(const Fate& fate, const DatagramMark& mark, const DatagramView& view);
   void release_overtaken(const DatagramMark& by);
-  std::size_t release_due(std::size_t most);
+  std::size_t release_due(std::size_t max_count);
   void release(const DelayQueue::Released& released);
 
   void append(const DatagramMark& mark, const DatagramView& view);

@@ -29,7 +29,7 @@ VALUES = {
     "--port": "1234",
     "--pattern": "p2p",
     "--stop": "eager",
-    "--tags": "none",
+    "--priority": "none",
     "--segment-bytes": "1024",
 }
 FLAGS = {"--once", "--serve", "--fix", "--partial", "--watch", "--local", "--pin", "--dry-run", "--undo"}

@@ -72,9 +72,9 @@ def test_priority_function__learns_how_many_classes_there_are() -> None:
     grids: list[priority.SegmentGrid] = []
     wanted = 5
 
-    def last_class(tensor: Any, grid: priority.SegmentGrid) -> priority.SegmentTags:
+    def last_class(tensor: Any, grid: priority.SegmentGrid) -> priority.SegmentPriorities:
         grids.append(grid)
-        return priority.SegmentTags(
+        return priority.SegmentPriorities(
             important=np.ones(grid.segment_count, np.bool_),
             traffic_class=np.full(grid.segment_count, wanted, np.uint8),
         )

@@ -28,7 +28,7 @@ from mlt.perf.problem import BadOptionError
         ({"loss_bounds": (0.1, 0.1)}, "--loss-bound"),
         ({"stop": "never"}, "stop 'never'"),
         ({"stop": "eager", "pattern": "alltoall", "sizes": (64,)}, "--stop eager: alltoall"),
-        ({"tags": "none", "pattern": "allreduce"}, "--tags none: allreduce"),
+        ({"priority": "none", "pattern": "allreduce"}, "--priority none: allreduce"),
         ({"algorithms": ("tree",), "pattern": "allreduce"}, "--algorithm 'tree': expected one of automatic, direct"),
         ({"algorithms": ("ring", "ring"), "pattern": "allreduce"}, "--algorithm"),
         ({"algorithms": (), "pattern": "allreduce"}, "--algorithm"),

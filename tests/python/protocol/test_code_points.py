@@ -53,7 +53,7 @@ def test_code_points__of_data_by_layer(data_dscp: tuple[int, ...], control_dscp:
             state = peer.post_receive(layer, tensor.nbytes, element=FLOAT32)
             recorder.seen.clear()
             operation = engine.post_send(
-                tensor, to=0, tag=layer, layer=layer, layers=layers, tags=None, by_magnitude=False, timeout_ns=0,
+                tensor, to=0, tag=layer, layer=layer, layers=layers, priorities=None, by_magnitude=False, timeout_ns=0,
                 dtype="",
             )  # fmt: skip
             peer.pump(lambda state=state: state.status is not None)  # type: ignore[misc]
@@ -85,9 +85,11 @@ def test_code_points__of_a_class_that_a_tag_names() -> None:
     with connected(PAPER, 48) as (peer, engine):
         recorder = marked(peer)
         tensor = np.ones(256 * 3, np.float32)
-        tags = np.array([0x08, 0x08 | 5, 0x08 | 3], np.uint8)
+        priorities = np.array([0x08, 0x08 | 5, 0x08 | 3], np.uint8)
         state = peer.post_receive(1, tensor.nbytes, element=FLOAT32)
-        engine.post_send(tensor, to=0, tag=1, layer=0, layers=1, tags=tags, by_magnitude=False, timeout_ns=0, dtype="")
+        engine.post_send(
+            tensor, to=0, tag=1, layer=0, layers=1, priorities=priorities, by_magnitude=False, timeout_ns=0, dtype=""
+        )
         peer.pump(lambda: state.status is not None)
     data = {dscp for kind, dscp in recorder.seen if kind == independent.DATA}
     assert data == {PAPER[0], PAPER[5], PAPER[3]}

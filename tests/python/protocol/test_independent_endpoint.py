@@ -25,9 +25,9 @@ def values(count: int) -> np.ndarray:
     return np.random.default_rng(7).standard_normal(count).astype(np.float32)
 
 
-def send(engine: _core.Engine, tensor: np.ndarray, tag: int, tags: np.ndarray | None = None) -> int:
+def send(engine: _core.Engine, tensor: np.ndarray, tag: int, priorities: np.ndarray | None = None) -> int:
     return engine.post_send(
-        tensor, to=0, tag=tag, layer=0, layers=1, tags=tags, by_magnitude=False, timeout_ns=0, dtype=""
+        tensor, to=0, tag=tag, layer=0, layers=1, priorities=priorities, by_magnitude=False, timeout_ns=0, dtype=""
     )
 
 
@@ -114,12 +114,12 @@ def test_receive__loss_within_the_bound_is_reported(pair: tuple[IndependentEndpo
 def test_receive__critical_segment_is_never_missing(pair: tuple[IndependentEndpoint, _core.Engine]) -> None:
     peer, engine = pair
     tensor = values(2_560)  # 10 segments
-    tags = np.full(10, 0x08, np.uint8)
-    tags[4] = 0x18
+    priorities = np.full(10, 0x08, np.uint8)
+    priorities[4] = 0x18
     state = peer.post_receive(1, tensor.nbytes, element=FLOAT32, allowed=tensor.nbytes // 2)
     first = {4: True, 7: True}
     peer.lose_in = lambda m: m.kind == independent.DATA and first.pop(m.offset // 1_024, False)
-    operation = send(engine, tensor, 1, tags)
+    operation = send(engine, tensor, 1, priorities)
     peer.pump(lambda: state.status is not None)
     assert state.critical_total == len(state.critical) == 1
     assert any(m.kind == independent.PROBE and m.flags & independent.PROBE_CRITICAL for m in peer.heard)  # 6.5.3

@@ -168,9 +168,12 @@ def test_post_recv__rejects_bad_options(job: list[mlt.Context], options: dict[st
     ("answer", "cause"),
     [
         (np.zeros(3, bool), r"important .*\[3\].*12 segments"),
-        (np.zeros((12, 1), np.uint8), r"tags has shape \[12, 1\]"),
+        (np.zeros((12, 1), np.uint8), r"priorities has shape \[12, 1\]"),
         (np.zeros(12, np.float32), "float32; return"),
-        (mlt.SegmentTags(important=np.ones(12, bool), traffic_class=np.full(12, 8, np.uint8)), "classes are 0 to 7"),
+        (
+            mlt.SegmentPriorities(important=np.ones(12, bool), traffic_class=np.full(12, 8, np.uint8)),
+            "classes are 0 to 7",
+        ),
     ],
 )
 def test_post_send__rejects_a_bad_result_of_a_priority_function(
@@ -184,7 +187,7 @@ def test_post_send__rejects_a_bad_result_of_a_priority_function(
 
 
 def test_post_send__rejects_unknown_tag_bits(job: list[mlt.Context]) -> None:
-    with refused(mlt.ConfigError, "segment tag 64 "):
+    with refused(mlt.ConfigError, "segment priority 64 "):
         job[0].post_send(np.zeros(4), lambda *_: np.full(1, 0x40, np.uint8), to=1)
 
 

@@ -125,9 +125,9 @@ def test_transfer__without_a_bound_repairs_every_loss(lossy: list[mlt.Context]) 
 def test_transfer__critical_segments_are_never_lost() -> None:
     sent = floats(1)
 
-    def first_ten_critical(_tensor: np.ndarray, grid: mlt.SegmentGrid) -> mlt.SegmentTags:
+    def first_ten_critical(_tensor: np.ndarray, grid: mlt.SegmentGrid) -> mlt.SegmentPriorities:
         numbers = np.arange(grid.segment_count)
-        return mlt.SegmentTags(important=numbers % 2 == 0, critical=numbers < 10)
+        return mlt.SegmentPriorities(important=numbers % 2 == 0, critical=numbers < 10)
 
     with local_job(2, faults=mlt.Faults(drop=0.3, seed=5)) as (a, b):
         elements = a.segment_grid(sent, to=1).segment_elements

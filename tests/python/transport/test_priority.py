@@ -15,9 +15,9 @@ def test_magnitude__marks_the_segments_with_large_values() -> None:
     tensor = np.full(350, 0.1, np.float32)
     tensor[100:200] = -5
     tensor[300:] = 7
-    tags = priority.magnitude(tensor, GRID)
+    priorities = priority.magnitude(tensor, GRID)
     # The median of the sample is 0.1: at or above it means important.
-    assert tags.important.tolist() == [True, True, True, True]
+    assert priorities.important.tolist() == [True, True, True, True]
     tensor[200:300] = 0.01
     tensor[:100] = 0.2
     assert priority.magnitude(tensor, GRID).important.tolist() == [True, True, False, True]
@@ -88,13 +88,13 @@ def test_random__draws_its_fraction_and_repeats_by_seed() -> None:
 
 def test_tag_bits__puts_class_importance_and_critical_together() -> None:
     important, critical = np.array([True, False, False, True]), np.array([False, False, True, True])
-    tags = mlt.SegmentTags(important=important, critical=critical)
-    assert priority.tag_bits(tags, GRID).tolist() == [0x0A, 0x02, 0x12, 0x1A]
-    tags = mlt.SegmentTags(important=important, traffic_class=np.array([0, 1, 2, 6], np.uint8))
-    assert priority.tag_bits(tags, GRID).tolist() == [0x08, 0x01, 0x02, 0x0E]
-    assert priority.tag_bits(important, GRID).tolist() == [0x0A, 0x02, 0x02, 0x0A]
-    assert priority.tag_bits(np.arange(4, dtype=np.uint8), GRID).tolist() == [0, 1, 2, 3]
+    priorities = mlt.SegmentPriorities(important=important, critical=critical)
+    assert priority.priority_bits(priorities, GRID).tolist() == [0x0A, 0x02, 0x12, 0x1A]
+    priorities = mlt.SegmentPriorities(important=important, traffic_class=np.array([0, 1, 2, 6], np.uint8))
+    assert priority.priority_bits(priorities, GRID).tolist() == [0x08, 0x01, 0x02, 0x0E]
+    assert priority.priority_bits(important, GRID).tolist() == [0x0A, 0x02, 0x02, 0x0A]
+    assert priority.priority_bits(np.arange(4, dtype=np.uint8), GRID).tolist() == [0, 1, 2, 3]
 
 
 def test_all_important__marks_everything() -> None:
-    assert priority.tag_bits(priority.all_important(None, GRID), GRID).tolist() == [0x0A] * 4
+    assert priority.priority_bits(priority.all_important(None, GRID), GRID).tolist() == [0x0A] * 4

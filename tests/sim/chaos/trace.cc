@@ -73,9 +73,9 @@ void read_transfer(const Fields& line, const Rank& rank, Operation& operation) {
     plan.deadline_ns = line.time("deadline");
   } else if (line.has("critical_every")) {
     const std::uint64_t every = line.number("critical_every");
-    plan.tags.resize(operation.completion.segment_count);
-    for (std::size_t i = 0; i < plan.tags.size(); i += every) {
-      plan.tags[i] = core::SegmentTag{core::SegmentTag::kCritical};
+    plan.priorities.resize(operation.completion.segment_count);
+    for (std::size_t i = 0; i < plan.priorities.size(); i += every) {
+      plan.priorities[i] = core::SegmentPriority{core::SegmentPriority::kCritical};
     }
   }
 }

@@ -36,8 +36,8 @@ struct Setting {
 };
 
 struct Outcome {
-  double least_share = 0;  // of the fair one
-  double most_share = 0;
+  double min_share = 0;  // of the fair one
+  double max_share = 0;
   double goodput = 0;                   // payload placed by receivers, of what the port carries at most
   double queue_p99_ns = 0;              // delay in the port
   base::DurationNs longest_gap_ns = 0;  // in which the port sent no data
@@ -157,10 +157,10 @@ class Rig {
     double sum = 0;
     for (std::size_t flow = 0; flow < sent.size(); ++flow) sum += sent[flow] - sent_before[flow];
     const double fair = sum / setting_.flows;
-    outcome.least_share = outcome.most_share = (sent[0] - sent_before[0]) / fair;
+    outcome.min_share = outcome.max_share = (sent[0] - sent_before[0]) / fair;
     for (std::size_t flow = 0; flow < sent.size(); ++flow) {
-      outcome.least_share = std::min(outcome.least_share, (sent[flow] - sent_before[flow]) / fair);
-      outcome.most_share = std::max(outcome.most_share, (sent[flow] - sent_before[flow]) / fair);
+      outcome.min_share = std::min(outcome.min_share, (sent[flow] - sent_before[flow]) / fair);
+      outcome.max_share = std::max(outcome.max_share, (sent[flow] - sent_before[flow]) / fair);
     }
     const double seconds = static_cast<double>(setting_.half_ns) * 1e-9;
     const double overhead = 1'432.0 / (1'432 + MLT_DATA_HEADER_BYTES + sim::kOverheadBytes);
@@ -197,8 +197,8 @@ double high_offset_ns(const Setting& setting) {
 
 void describe(const Setting& setting, const Outcome& outcome) {
   MESSAGE(setting.flows << " flows, port " << setting.port_rate * 8e-9 << " Gbit/s, cards " << setting.line_rate * 8e-9
-                        << " Gbit/s, seed " << setting.seed << ": shares " << outcome.least_share << " to "
-                        << outcome.most_share << ", goodput " << outcome.goodput << ", queue p99 "
+                        << " Gbit/s, seed " << setting.seed << ": shares " << outcome.min_share << " to "
+                        << outcome.max_share << ", goodput " << outcome.goodput << ", queue p99 "
                         << outcome.queue_p99_ns * 1e-3 << " us of " << high_offset_ns(setting) * 1e-3
                         << " us, longest gap " << static_cast<double>(outcome.longest_gap_ns) * 1e-3 << " us");
 }
@@ -207,8 +207,8 @@ void check_fair(const Setting& setting, double tolerance, double queue_tolerance
   const Outcome outcome = Rig(setting).run();
   describe(setting, outcome);
   CHECK(outcome.fault == "");
-  CHECK(outcome.least_share >= 1.0 - tolerance);
-  CHECK(outcome.most_share <= 1.0 + tolerance);
+  CHECK(outcome.min_share >= 1.0 - tolerance);
+  CHECK(outcome.max_share <= 1.0 + tolerance);
   CHECK(outcome.goodput >= 0.9);
   CHECK(outcome.queue_p99_ns < (1 + queue_tolerance) * high_offset_ns(setting));
 }
@@ -273,7 +273,7 @@ TEST_CASE("rate_control__jitter_leaves_each_flow_its_share" * doctest::should_fa
     CAPTURE(jitter_ns);
     describe(setting, outcome);
     CHECK(outcome.fault == "");
-    CHECK(outcome.least_share >= 0.8);
+    CHECK(outcome.min_share >= 0.8);
     CHECK(outcome.goodput >= 0.9);
   }
 }
@@ -292,8 +292,8 @@ TEST_CASE("rate_control__an_incast_of_32_does_not_collapse" * doctest::test_suit
       describe(setting, outcome);
       CHECK(outcome.fault == "");
       CHECK(outcome.goodput >= 0.8);
-      CHECK(outcome.least_share >= 0.9);
-      CHECK(outcome.most_share <= 1.1);
+      CHECK(outcome.min_share >= 0.9);
+      CHECK(outcome.max_share <= 1.1);
       CHECK(outcome.queue_p99_ns < high_offset_ns(setting));
       // From the first packet on, line-rate start included: far below any retransmission timeout.
       CHECK(outcome.longest_gap_ns < 200 * base::kMicrosecond);

@@ -18,11 +18,11 @@ constexpr double kRate = 1.25e9;
 constexpr std::uint16_t kSenders = 8;
 
 // Every other segment important, all of one class.
-std::vector<core::SegmentTag> half_important(std::uint32_t bytes, std::uint32_t segment_bytes) {
-  std::vector<core::SegmentTag> tags(core::SegmentGrid(bytes, segment_bytes).count());
-  for (std::size_t i = 0; i < tags.size(); ++i)
-    tags[i] = i % 2 == 0 ? core::SegmentTag::important(3) : core::SegmentTag{3};
-  return tags;
+std::vector<core::SegmentPriority> half_important(std::uint32_t bytes, std::uint32_t segment_bytes) {
+  std::vector<core::SegmentPriority> priorities(core::SegmentGrid(bytes, segment_bytes).count());
+  for (std::size_t i = 0; i < priorities.size(); ++i)
+    priorities[i] = i % 2 == 0 ? core::SegmentPriority::important(3) : core::SegmentPriority{3};
+  return priorities;
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ TEST_CASE("congestion__drops_ect_at_least_ten_times_less_than_not_ect") {
       plan.peer = kSenders;
       plan.tag = sender;
       plan.bytes = 200'000 + 8'000U * sender;
-      plan.tags = half_important(plan.bytes, config.segment_bytes);
+      plan.priorities = half_important(plan.bytes, config.segment_bytes);
       streams.push_back(std::make_unique<test::Stream>(simulator, oracle, plan, 0.5, 2));
     }
     simulator.run_for(25 * kMillisecond);
@@ -91,7 +91,7 @@ TEST_CASE("layers__finish_from_front_to_back_although_they_start_from_the_back")
       plan.tag = layer;
       plan.bytes = 400'000;
       plan.order = layer;
-      plan.uniform_tag = core::SegmentTag::important(core::class_of_layer(layer, kLayers, 7));
+      plan.uniform_priority = core::SegmentPriority::important(core::class_of_layer(layer, kLayers, 7));
       Plan receive = plan;
       std::swap(receive.host, receive.peer);
       oracle.post_receive(receive);
@@ -118,11 +118,11 @@ TEST_CASE("starvation__behind_an_urgent_class_is_not_taken_for_loss") {
   back.peer = 2;
   back.tag = 1;
   back.bytes = 300'000;
-  back.uniform_tag = core::SegmentTag::important(6);
+  back.uniform_priority = core::SegmentPriority::important(6);
   Plan front = back;
   front.host = 1;
   front.bytes = 4'000'000;
-  front.uniform_tag = core::SegmentTag::important(0);
+  front.uniform_priority = core::SegmentPriority::important(0);
   for (const Plan& send : {front, back}) {
     Plan receive = send;
     receive.host = send.peer;

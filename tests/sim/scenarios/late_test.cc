@@ -101,7 +101,7 @@ TEST_CASE("late__segments_of_many_classes_lose_nothing_behind_urgent_ones") {
     sim::Exchange mixed = exchange(i, 400'000, 0.75, 0);
     const std::uint32_t segments = core::SegmentGrid(mixed.send.bytes, scenario.simulator.segment_bytes).count();
     for (std::uint32_t segment = 0; segment < segments; ++segment) {
-      mixed.send.tags.push_back({static_cast<std::uint8_t>((segment * 5 + i) % 7)});
+      mixed.send.priorities.push_back({static_cast<std::uint8_t>((segment * 5 + i) % 7)});
     }
     scenario.exchanges.push_back(mixed);
   }

@@ -52,7 +52,7 @@ TEST_CASE("patient__loses_nothing_behind_what_is_urgent_for_another_host") {
     send.operation = send.tag = 1;
     send.peer = to;
     send.element = wire::ElementType::kFloat32;
-    send.uniform_tag = core::SegmentTag::important(traffic_class);
+    send.uniform_priority = core::SegmentPriority::important(traffic_class);
     send.data = std::as_bytes(std::span(in));
     REQUIRE(simulator.receive(to, receive) == core::PostStatus::kPosted);
     REQUIRE(simulator.send(from, send) == core::PostStatus::kPosted);

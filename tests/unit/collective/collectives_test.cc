@@ -132,7 +132,7 @@ TEST_CASE("collectives__wait_for_room_where_there_is_none") {
       for (std::uint16_t rank = 0; rank < 4; ++rank) bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
     }
     bus.run();
-    CHECK(bus.most_posted() == 3);
+    CHECK(bus.max_posted() == 3);
     for (std::uint16_t rank = 0; rank < 4; ++rank) {
       REQUIRE(bus.done(rank).size() == 6);
       for (std::size_t i = 0; i < 6; ++i) CHECK(tensors[i][rank] == expected[i]);

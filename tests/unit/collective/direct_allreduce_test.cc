@@ -11,13 +11,13 @@ using mlt::core::CompletionStatus;
 
 namespace {
 
-std::size_t most_elements(std::size_t ranks) { return kDirectBytes / (ranks - 1) / sizeof(float); }
+std::size_t max_elements(std::size_t ranks) { return kDirectBytes / (ranks - 1) / sizeof(float); }
 
 }  // namespace
 
 TEST_CASE("direct_allreduce__is_the_sum_in_the_group_s_order_bit_for_bit") {
   for (const std::size_t ranks : {1U, 2U, 3U, 4U, 5U, 7U, 16U}) {
-    const std::size_t most = ranks == 1 ? 100'000 : most_elements(ranks);
+    const std::size_t most = ranks == 1 ? 100'000 : max_elements(ranks);
     for (const std::size_t elements :
          {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{1'000}, most - 1, most}) {
       for (const bool average : {false, true}) check_direct_sum(ranks, elements, average);

@@ -67,7 +67,7 @@ class FakeBus {
   Collectives& machine(std::uint16_t rank) { return host(rank).machine; }
   const std::vector<CollectiveDone>& done(std::uint16_t rank) { return host(rank).done; }
   std::size_t posted(std::uint16_t rank) { return host(rank).sends.size() + host(rank).receives.size(); }
-  std::size_t most_posted() const { return most_posted_; }
+  std::size_t max_posted() const { return max_posted_; }
   std::uint64_t lost_elements() const { return lost_elements_; }
   std::size_t messages() const { return messages_.size(); }
   // Its transfers end as peer failed at once, its peers hear of it, and nothing reaches it any more.
@@ -175,7 +175,7 @@ class FakeBus {
     if (dead_.contains(request.peer)) return core::PostStatus::kPeerNotConnected;
     if (options_.max_posted > 0 && queue.size() >= options_.max_posted) return core::PostStatus::kTooManyOperations;
     queue.push_back({request, counts[{request.peer, request.tag}]++});
-    most_posted_ = std::max(most_posted_, queue.size());
+    max_posted_ = std::max(max_posted_, queue.size());
     return core::PostStatus::kPosted;
   }
 
@@ -281,7 +281,7 @@ class FakeBus {
     }
     const std::uint32_t segment_bytes = options_.segment_bytes(from.rank, to.rank);
     const core::SegmentGrid grid(static_cast<std::uint32_t>(send.data.size()), segment_bytes);
-    if (!send.tags.empty()) REQUIRE(send.tags.size() == grid.count());
+    if (!send.priorities.empty()) REQUIRE(send.priorities.size() == grid.count());
     const std::uint64_t elements = send.data.size() / wire::element_bytes(receive.element);
     core::LossBudget budget(elements, wire::element_bytes(receive.element), receive.loss_bound);
     if (receive.shared_budget != nullptr) budget.share(*receive.shared_budget, grid.length(0));
@@ -361,7 +361,7 @@ class FakeBus {
   std::map<std::uint16_t, core::CompletionStatus> failures_;
   std::set<std::tuple<std::uint16_t, std::uint16_t, std::uint64_t, std::uint64_t, bool>> aborted_;  // by the sender?
   std::deque<std::vector<std::uint64_t>> bitmaps_;
-  std::size_t most_posted_ = 0;
+  std::size_t max_posted_ = 0;
   std::uint64_t lost_elements_ = 0;
 };
 
@@ -440,7 +440,7 @@ inline void check_waits_for_space(std::uint16_t ranks, std::size_t calls, std::s
       for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
     }
     bus.run();
-    CHECK(bus.most_posted() == 3);
+    CHECK(bus.max_posted() == 3);
     for (std::size_t i = 0; i < calls; ++i) {
       const auto expected = direct_sum(random_tensors(ranks, elements + i, i), true);
       for (const auto& tensor : tensors[i]) CHECK(tensor == expected);

@@ -249,7 +249,7 @@ TEST_CASE("ring_allreduce__posts_a_window_at_a_time") {
   auto tensors = random_tensors(2, 70 * kRingPieceBytes / sizeof(float), 1);
   const auto expected = ring_sum(tensors, false);
   all_reduce(bus, tensors, false, 0, CollectiveAlgorithm::kRing);
-  CHECK(bus.most_posted() == kMaxWindow);
+  CHECK(bus.max_posted() == kMaxWindow);
   CHECK(tensors[0] == expected);
   CHECK(tensors[1] == expected);
 }

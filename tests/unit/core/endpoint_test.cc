@@ -64,10 +64,10 @@ TEST_CASE("post__refuses_bad_requests_before_anything_is_touched") {
   CHECK(network.receive(0, receive) == PostStatus::kBadElementCount);
   receive.data = transfer.buffer().bytes();
 
-  const std::vector<core::SegmentTag> tags(2);
-  send.tags = tags;  // 4,000 bytes are three segments
-  CHECK(network.send(0, send) == PostStatus::kBadTagCount);
-  send.tags = {};
+  const std::vector<core::SegmentPriority> priorities(2);
+  send.priorities = priorities;  // 4,000 bytes are three segments
+  CHECK(network.send(0, send) == PostStatus::kBadPriorityCount);
+  send.priorities = {};
 
   for (const double bound : {-0.001, 1.0, 1.5, std::numeric_limits<double>::quiet_NaN(),
                              std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()}) {

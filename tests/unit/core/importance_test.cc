@@ -14,27 +14,27 @@
 
 using namespace mlt;
 using core::SegmentGrid;
-using core::SegmentTag;
+using core::SegmentPriority;
 using wire::ElementType;
 
 namespace {
 
 template <typename T>
-std::vector<SegmentTag> tag(const std::vector<T>& values, ElementType element, std::uint32_t segment_bytes,
+std::vector<SegmentPriority> tag(const std::vector<T>& values, ElementType element, std::uint32_t segment_bytes,
                             std::uint64_t seed = 1, std::uint8_t traffic_class = 3) {
   const auto bytes = std::as_bytes(std::span(values));
   const SegmentGrid grid(static_cast<std::uint32_t>(bytes.size()), segment_bytes);
-  std::vector<SegmentTag> tags(grid.count());
-  core::MagnitudeTagger(bytes, element, grid, traffic_class, seed, tags).tag(0, grid.count());
-  return tags;
+  std::vector<SegmentPriority> priorities(grid.count());
+  core::MagnitudeClassifier(bytes, element, grid, traffic_class, seed, priorities).set(0, grid.count());
+  return priorities;
 }
 
-std::size_t count_important(const std::vector<SegmentTag>& tags) {
+std::size_t count_important(const std::vector<SegmentPriority>& priorities) {
   return static_cast<std::size_t>(
-      std::count_if(tags.begin(), tags.end(), [](SegmentTag t) { return t.is_important(); }));
+      std::count_if(priorities.begin(), priorities.end(), [](SegmentPriority t) { return t.is_important(); }));
 }
 
-bool same(const std::vector<SegmentTag>& a, const std::vector<SegmentTag>& b) {
+bool same(const std::vector<SegmentPriority>& a, const std::vector<SegmentPriority>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](auto x, auto y) { return x.bits == y.bits; });
 }
 
@@ -43,7 +43,7 @@ bool same(const std::vector<SegmentTag>& a, const std::vector<SegmentTag>& b) {
 struct Shape {
   const char* name;
   float (*value)(base::Prng& prng, std::size_t i, std::size_t count);
-  double most_wrong;  // tags that may differ from those of the whole tensor
+  double max_wrong;  // priorities that may differ from those of the whole tensor
 };
 
 float bell(base::Prng& prng) {  // near enough to normal
@@ -118,12 +118,12 @@ std::vector<T> striped(Convert convert) {
   return values;
 }
 
-void check_striped(const std::vector<SegmentTag>& tags) {
-  REQUIRE(tags.size() == 40);
-  for (std::size_t i = 0; i < tags.size(); ++i) {
-    CHECK(tags[i].is_important() == (i % 2 == 1));
-    CHECK(tags[i].traffic_class() == 3);
-    CHECK_FALSE(tags[i].is_critical());
+void check_striped(const std::vector<SegmentPriority>& priorities) {
+  REQUIRE(priorities.size() == 40);
+  for (std::size_t i = 0; i < priorities.size(); ++i) {
+    CHECK(priorities[i].is_important() == (i % 2 == 1));
+    CHECK(priorities[i].traffic_class() == 3);
+    CHECK_FALSE(priorities[i].is_critical());
   }
 }
 
@@ -153,36 +153,36 @@ TEST_CASE("magnitude_tagger__half_precision_handles_zero_subnormal_infinite_and_
   std::fill_n(values.begin() + 400, 400, std::uint16_t{0x8001});    // the smallest negative subnormal
   std::fill_n(values.begin() + 800, 400, std::uint16_t{0x7C00});    // infinity
   std::fill_n(values.begin() + 1'200, 400, std::uint16_t{0x7E00});  // not a number
-  const auto tags = tag(values, ElementType::kFloat16, 800);
-  CHECK_FALSE(tags[0].is_important());
-  CHECK_FALSE(tags[1].is_important());
-  for (std::size_t i = 2; i < 8; ++i) CHECK(tags[i].is_important());
+  const auto priorities = tag(values, ElementType::kFloat16, 800);
+  CHECK_FALSE(priorities[0].is_important());
+  CHECK_FALSE(priorities[1].is_important());
+  for (std::size_t i = 2; i < 8; ++i) CHECK(priorities[i].is_important());
 }
 
 TEST_CASE("magnitude_tagger__never_singles_out_what_is_not_a_number") {
   std::vector<float> values = striped<float>([](float v) { return v; });
   for (int i = 0; i < 400; ++i) values[static_cast<std::size_t>(i)] = std::numeric_limits<float>::quiet_NaN();
   for (int i = 800; i < 1'200; ++i) values[static_cast<std::size_t>(i)] = std::numeric_limits<float>::infinity();
-  auto tags = tag(values, ElementType::kFloat32, 1'600);
-  CHECK(tags[0].is_important());
-  CHECK(tags[2].is_important());
-  CHECK_FALSE(tags[4].is_important());  // the others are classified as before
-  CHECK(tags[5].is_important());
+  auto priorities = tag(values, ElementType::kFloat32, 1'600);
+  CHECK(priorities[0].is_important());
+  CHECK(priorities[2].is_important());
+  CHECK_FALSE(priorities[4].is_important());  // the others are classified as before
+  CHECK(priorities[5].is_important());
   std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
-  tags = tag(values, ElementType::kFloat32, 1'600);
-  CHECK(count_important(tags) == tags.size());
+  priorities = tag(values, ElementType::kFloat32, 1'600);
+  CHECK(count_important(priorities) == priorities.size());
 }
 
 TEST_CASE("magnitude_tagger__all_equal_or_all_zero_is_all_important") {
   for (const float value : {0.0F, 1.0F, -2.5F}) {
-    const auto tags = tag(std::vector<float>(4'000, value), ElementType::kFloat32, 1'600);
-    CHECK(count_important(tags) == tags.size());
+    const auto priorities = tag(std::vector<float>(4'000, value), ElementType::kFloat32, 1'600);
+    CHECK(count_important(priorities) == priorities.size());
   }
 }
 
 TEST_CASE("magnitude_tagger__integers_and_single_segments_are_important") {
   const auto integers = tag(std::vector<std::int32_t>(4'000, 1), ElementType::kInt32, 1'600);
-  CHECK(std::all_of(integers.begin(), integers.end(), [](SegmentTag t) { return t.is_important(); }));
+  CHECK(std::all_of(integers.begin(), integers.end(), [](SegmentPriority t) { return t.is_important(); }));
   CHECK(tag(std::vector<float>(10, 0.0F), ElementType::kFloat32, 1'600)[0].is_important());
   CHECK(tag(std::vector<float>(), ElementType::kFloat32, 1'600)[0].is_important());
 }
@@ -190,9 +190,9 @@ TEST_CASE("magnitude_tagger__integers_and_single_segments_are_important") {
 TEST_CASE("magnitude_tagger__the_last_segment_may_hold_a_single_element") {
   std::vector<float> values(401, 1.0F);
   values.back() = 100.0F;
-  const auto tags = tag(values, ElementType::kFloat32, 1'600);
-  REQUIRE(tags.size() == 2);
-  CHECK(tags[1].is_important());
+  const auto priorities = tag(values, ElementType::kFloat32, 1'600);
+  REQUIRE(priorities.size() == 2);
+  CHECK(priorities[1].is_important());
 }
 
 TEST_CASE("magnitude_tagger__a_shorter_last_segment_is_sampled_all_over_too") {
@@ -202,9 +202,9 @@ TEST_CASE("magnitude_tagger__a_shorter_last_segment_is_sampled_all_over_too") {
   std::fill_n(values.begin() + 10 * kWhole, kWhole / 2, 0.0F);
   std::fill(values.begin() + 10 * kWhole + kWhole / 2, values.end(), 1'000.0F);
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    const auto tags = tag(values, ElementType::kFloat32, 8'960, seed);
-    REQUIRE(tags.size() == 11);
-    CHECK(tags[10].is_important());
+    const auto priorities = tag(values, ElementType::kFloat32, 8'960, seed);
+    REQUIRE(priorities.size() == 11);
+    CHECK(priorities[10].is_important());
   }
 }
 
@@ -229,8 +229,8 @@ TEST_CASE("magnitude_tagger__a_constant_tensor_is_all_important_whatever_its_sum
     for (const std::uint32_t segment_bytes : {64U, 1'432U, 8'960U}) {
       CAPTURE(value);
       CAPTURE(segment_bytes);
-      const auto tags = tag(std::vector<float>(100'001, value), ElementType::kFloat32, segment_bytes);
-      CHECK(count_important(tags) == tags.size());
+      const auto priorities = tag(std::vector<float>(100'001, value), ElementType::kFloat32, segment_bytes);
+      CHECK(count_important(priorities) == priorities.size());
     }
   }
 }
@@ -240,15 +240,15 @@ TEST_CASE("magnitude_tagger__agrees_with_the_whole_tensor_as_far_as_a_sample_can
     CAPTURE(shape.name);
     const std::vector<float> values = fill(shape, 1 << 20);
     const double median = exact_median(values);
-    const auto tags = tag(values, ElementType::kFloat32, 1'432);
+    const auto priorities = tag(values, ElementType::kFloat32, 1'432);
     std::size_t wrong = 0;
-    for (std::size_t s = 0; s < tags.size(); ++s) {
+    for (std::size_t s = 0; s < priorities.size(); ++s) {
       const std::size_t end = std::min(values.size(), (s + 1) * 358);
       double sum = 0;
       for (std::size_t i = s * 358; i < end; ++i) sum += static_cast<double>(std::fabs(values[i]));
-      wrong += tags[s].is_important() != (sum >= median * static_cast<double>(end - s * 358) * (1 - 1e-6)) ? 1U : 0U;
+      wrong += priorities[s].is_important() != (sum >= median * static_cast<double>(end - s * 358) * (1 - 1e-6)) ? 1U : 0U;
     }
-    CHECK(static_cast<double>(wrong) <= shape.most_wrong * static_cast<double>(tags.size()));
+    CHECK(static_cast<double>(wrong) <= shape.max_wrong * static_cast<double>(priorities.size()));
   }
 }
 
@@ -290,7 +290,7 @@ TEST_CASE("median_part__leaves_no_more_samples_than_there_is_room_for_and_no_few
   }
 }
 
-TEST_CASE("magnitude_tagger__the_same_tags_in_any_order_and_portions") {
+TEST_CASE("magnitude_classifier__the_same_priorities_in_any_order_and_portions") {
   const std::vector<float> values = fill(kShapes[2], 100'001);
   const auto bytes = std::as_bytes(std::span(values));
   for (const std::uint32_t segment_bytes : {8U, 56U, 64U, 136U, 1'432U, 8'960U}) {
@@ -299,14 +299,14 @@ TEST_CASE("magnitude_tagger__the_same_tags_in_any_order_and_portions") {
     const auto whole = tag(values, ElementType::kFloat32, segment_bytes);
     CHECK(count_important(whole) > 0);
     CHECK(count_important(whole) < whole.size());
-    std::vector<SegmentTag> tags(grid.count());
-    const core::MagnitudeTagger tagger(bytes, ElementType::kFloat32, grid, 3, 1, tags);
+    std::vector<SegmentPriority> priorities(grid.count());
+    const core::MagnitudeClassifier classifier(bytes, ElementType::kFloat32, grid, 3, 1, priorities);
     for (std::uint32_t end = grid.count(), portion = 1; end > 0; portion = portion % 97 + 1) {
       const std::uint32_t count = std::min(end, portion);
       end -= count;
-      tagger.tag(end, count);
+      classifier.set(end, count);
     }
-    CHECK(same(whole, tags));
+    CHECK(same(whole, priorities));
   }
 }
 
@@ -330,9 +330,9 @@ TEST_CASE("class_of_layer__spreads_layers_evenly_front_first") {
 }
 
 TEST_CASE("segment_tag__critical_counts_as_important_and_goes_first") {
-  const SegmentTag critical{SegmentTag::kCritical};
-  const SegmentTag important = SegmentTag::important(5);
-  const SegmentTag other{5};
+  const SegmentPriority critical{SegmentPriority::kCritical};
+  const SegmentPriority important = SegmentPriority::important(5);
+  const SegmentPriority other{5};
   CHECK(critical.is_important());
   CHECK(critical.ecn() == base::Ecn::kEct0);
   CHECK(important.ecn() == base::Ecn::kEct0);

@@ -86,7 +86,7 @@ TEST_CASE("on_round_lost__halves_what_has_grown") {
 
 struct Carried {
   base::DurationNs took_ns = 0;
-  std::uint64_t most_in_flight = 0;
+  std::uint64_t max_in_flight = 0;
 };
 
 // The third of three transfers over 10 ms at 10 Gbit/s, where the peer offers a window of 1 MB.
@@ -98,7 +98,7 @@ Carried carried(std::uint64_t max_window_bytes) {
   test::Simulation network(config);
   Carried carried;
   network.on_run = [&](std::uint16_t, const core::Transmit&) {
-    carried.most_in_flight = std::max(carried.most_in_flight, network.endpoint(0).in_flight_bytes(1));
+    carried.max_in_flight = std::max(carried.max_in_flight, network.endpoint(0).in_flight_bytes(1));
   };
   network.connect(0, 1);
   for (core::OperationId i = 1; i <= 3; ++i) {
@@ -117,12 +117,12 @@ Carried carried(std::uint64_t max_window_bytes) {
 TEST_CASE("sender__fills_a_long_path_as_far_as_its_limit_allows") {
   const Carried unlimited = carried(512U << 20);
   CHECK(unlimited.took_ns < 32 * kMillisecond);  // 16.5 ms of data, a round trip for STOP
-  CHECK(unlimited.most_in_flight > 10'000'000);
+  CHECK(unlimited.max_in_flight > 10'000'000);
   const Carried limited = carried(4'000'000);
-  CHECK(limited.most_in_flight <= 4'000'000);
+  CHECK(limited.max_in_flight <= 4'000'000);
   CHECK(limited.took_ns > 2 * unlimited.took_ns);
   const Carried offered = carried(0);
-  CHECK(offered.most_in_flight <= kOffered);
+  CHECK(offered.max_in_flight <= kOffered);
   CHECK(offered.took_ns > 180 * kMillisecond);  // a window per round trip
 }
 

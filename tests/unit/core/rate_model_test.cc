@@ -31,8 +31,8 @@ struct Model {
 };
 
 struct Result {
-  double least_share = 1e9;
-  double most_share = 0;
+  double min_share = 1e9;
+  double max_share = 0;
   double utilisation = 0;
   DurationNs queue_p99_ns = 0;
 };
@@ -121,8 +121,8 @@ class Port {
     Result result;
     const double fair = model_.port_rate / model_.flows * static_cast<double>(model_.duration_ns) * 1e-9 / 2;
     for (const Flow& flow : flows_) {
-      result.least_share = std::min(result.least_share, flow.measured_bytes / fair);
-      result.most_share = std::max(result.most_share, flow.measured_bytes / fair);
+      result.min_share = std::min(result.min_share, flow.measured_bytes / fair);
+      result.max_share = std::max(result.max_share, flow.measured_bytes / fair);
       result.utilisation += flow.measured_bytes / fair / model_.flows;
     }
     std::sort(delays_.begin(), delays_.end());
@@ -149,11 +149,11 @@ DurationNs high_offset_ns(const Model& model) {
 void check_converges(const Model& model) {
   const Result result = Port(model).run();
   INFO(model.flows << " flows, " << model.port_rate * 8e-9 << " Gbit/s, base " << model.base_rtt_ns << " ns, seed "
-                   << model.seed << ": shares " << result.least_share << " to " << result.most_share << ", used "
+                   << model.seed << ": shares " << result.min_share << " to " << result.max_share << ", used "
                    << result.utilisation << ", queue p99 " << result.queue_p99_ns << " ns");
   CHECK(result.utilisation > 0.9);
-  CHECK(result.least_share > 0.9 * result.utilisation);
-  CHECK(result.most_share < 1.1 * result.utilisation);
+  CHECK(result.min_share > 0.9 * result.utilisation);
+  CHECK(result.max_share < 1.1 * result.utilisation);
   CHECK(result.queue_p99_ns < high_offset_ns(model));
 }
 

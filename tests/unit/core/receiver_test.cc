@@ -205,14 +205,15 @@ TEST_CASE("critical__segments_are_never_lost") {
       options.loss_bound = 0.95;
       options.stop = stop;
       for (std::uint32_t i = 0; i < 100; ++i) {
-        options.tags.push_back(SegmentTag{i % 10 == seed % 10 ? SegmentTag::kCritical : std::uint8_t{0}});
+        options.priorities.push_back(
+            SegmentPriority{i % 10 == seed % 10 ? SegmentPriority::kCritical : std::uint8_t{0}});
       }
       Transfer transfer(network, 100 * kSegment, options);
       transfer.post();
       REQUIRE(transfer.run());
       CHECK(transfer.fault() == "");
       for (std::uint32_t i = 0; i < 100; ++i) {
-        if (options.tags[i].is_critical()) CHECK(transfer.received()->arrived(i));
+        if (options.priorities[i].is_critical()) CHECK(transfer.received()->arrived(i));
       }
     }
   }
@@ -225,8 +226,8 @@ TEST_CASE("critical__holds_even_if_every_packet_of_the_first_round_is_lost") {
   };
   TransferOptions options;
   options.loss_bound = 0.99;
-  options.tags.assign(50, SegmentTag{});
-  options.tags[49] = SegmentTag{SegmentTag::kCritical};
+  options.priorities.assign(50, SegmentPriority{});
+  options.priorities[49] = SegmentPriority{SegmentPriority::kCritical};
   Transfer transfer(network, 50 * kSegment, options);
   transfer.post();
   REQUIRE(transfer.run());

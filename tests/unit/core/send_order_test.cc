@@ -8,7 +8,7 @@
 namespace {
 
 using namespace mlt;
-using core::SegmentTag;
+using core::SegmentPriority;
 using core::SendOrder;
 using core::SendState;
 
@@ -110,10 +110,10 @@ TEST_CASE("link__puts_the_smallest_order_first_and_then_the_first_posted") {
 
 TEST_CASE("next_segment__critical_then_important_then_the_rest") {
   World world;
-  const SegmentTag plain{}, important = SegmentTag::important(0), critical{SegmentTag::kCritical};
-  const std::vector<SegmentTag> tags{plain, important, critical, plain, critical, important};
+  const SegmentPriority plain{}, important = SegmentPriority::important(0), critical{SegmentPriority::kCritical};
+  const std::vector<SegmentPriority> priorities{plain, important, critical, plain, critical, important};
   SendState& state = world.post(1, 6);
-  state.request.tags = tags;
+  state.request.priorities = priorities;
   state.critical_segments = 2;
   state.restart_passes();
   CHECK(world.segments_of(state) == std::vector<std::uint32_t>{2, 4, 1, 5, 0, 3});
@@ -121,9 +121,10 @@ TEST_CASE("next_segment__critical_then_important_then_the_rest") {
 
 TEST_CASE("next_segment__by_offset_with_one_tag_for_all") {
   World world;
-  for (const SegmentTag tag : {SegmentTag{}, SegmentTag::important(3), SegmentTag{SegmentTag::kCritical}}) {
+  for (const SegmentPriority tag :
+       {SegmentPriority{}, SegmentPriority::important(3), SegmentPriority{SegmentPriority::kCritical}}) {
     SendState& state = world.post(1, 3);
-    state.request.uniform_tag = tag;
+    state.request.uniform_priority = tag;
     state.critical_segments = tag.is_critical() ? 3 : 0;
     state.restart_passes();
     CHECK(world.segments_of(state) == std::vector<std::uint32_t>{0, 1, 2});
@@ -133,11 +134,11 @@ TEST_CASE("next_segment__by_offset_with_one_tag_for_all") {
 TEST_CASE("next_segment__stops_when_the_call_has_classified_enough") {
   World world;
   constexpr std::uint32_t kSegments = 3 * 2'048;
-  const std::vector<SegmentTag> tags(kSegments);
+  const std::vector<SegmentPriority> priorities(kSegments);
   std::uint32_t classified = 0;
   SendState& state = world.post(1, kSegments);
   world.post(2);
-  state.request.tags = tags;
+  state.request.priorities = priorities;
   state.request.classify = [](void* context, std::uint32_t first, std::uint32_t count) {
     CHECK(*static_cast<std::uint32_t*>(context) == first);
     *static_cast<std::uint32_t*>(context) += count;

@@ -1,4 +1,4 @@
-// The sending half behind an endpoint: order, runs, tags, window, rate, probes.
+// The sending half behind an endpoint: order, runs, priorities, window, rate, probes.
 #include "core/sender.h"
 
 #include <doctest/doctest.h>
@@ -58,18 +58,18 @@ TEST_CASE("send_order__critical_then_important_then_the_rest") {
   TransferOptions options;
   base::Prng prng(5);
   for (int i = 0; i < 200; ++i) {
-    SegmentTag tag{static_cast<std::uint8_t>(prng.below(2))};
-    if (prng.chance(0.4)) tag.bits |= SegmentTag::kImportant;
-    if (prng.chance(0.1)) tag.bits |= SegmentTag::kCritical;
-    options.tags.push_back(tag);
+    SegmentPriority tag{static_cast<std::uint8_t>(prng.below(2))};
+    if (prng.chance(0.4)) tag.bits |= SegmentPriority::kImportant;
+    if (prng.chance(0.1)) tag.bits |= SegmentPriority::kCritical;
+    options.priorities.push_back(tag);
   }
   Transfer transfer(network, 200 * kSegment, options);
   transfer.post();
   REQUIRE(transfer.run());
   REQUIRE(packets.size() == 200);
   for (std::size_t i = 1; i < packets.size(); ++i) {
-    const auto before = options.tags[packets[i - 1].segment()].pass();
-    const auto after = options.tags[packets[i].segment()].pass();
+    const auto before = options.priorities[packets[i - 1].segment()].pass();
+    const auto after = options.priorities[packets[i].segment()].pass();
     CHECK(before <= after);
     if (before == after) CHECK(packets[i - 1].segment() < packets[i].segment());
   }
@@ -113,28 +113,29 @@ TEST_CASE("send_order__a_repair_follows_it_too") {
   };
   TransferOptions options;
   for (std::uint32_t i = 0; i < 60; ++i)
-    options.tags.push_back(SegmentTag{i % 3 == 0 ? SegmentTag::kImportant : std::uint8_t{0}});
+    options.priorities.push_back(SegmentPriority{i % 3 == 0 ? SegmentPriority::kImportant : std::uint8_t{0}});
   Transfer transfer(network, 60 * kSegment, options);
   transfer.post();
   REQUIRE(transfer.run());
   REQUIRE(packets.size() == 120);
   for (std::size_t i = 61; i < 120; ++i) {
-    CHECK(options.tags[packets[i - 1].segment()].pass() <= options.tags[packets[i].segment()].pass());
+    CHECK(options.priorities[packets[i - 1].segment()].pass() <= options.priorities[packets[i].segment()].pass());
     CHECK((packets[i].header.prefix.flags & MLT_FLAG_REPAIR) != 0);
   }
 }
 
-// ---- tags that come while the tensor is sent ------------------------------------------------------------------------
+// ---- priorities that come while the tensor is sent
+// ------------------------------------------------------------------------
 
 namespace {
 
 // Gives what `truth` says, and remembers what it was classified for.
 struct Classifier {
-  explicit Classifier(std::vector<SegmentTag> tags_to_give)
-      : truth(std::move(tags_to_give)), tags(truth.size(), SegmentTag{SegmentTag::kCritical}) {}
+  explicit Classifier(std::vector<SegmentPriority> priorities_to_give)
+      : truth(std::move(priorities_to_give)), priorities(truth.size(), SegmentPriority{SegmentPriority::kCritical}) {}
 
-  std::vector<SegmentTag> truth;
-  std::vector<SegmentTag> tags;
+  std::vector<SegmentPriority> truth;
+  std::vector<SegmentPriority> priorities;
   std::vector<std::uint32_t> classified;
   std::function<void(std::uint32_t count)> on_call;
 
@@ -143,16 +144,16 @@ struct Classifier {
     if (self.on_call) self.on_call(count);
     for (std::uint32_t i = first; i < first + count; ++i) {
       self.classified.push_back(i);
-      self.tags[i] = self.truth[i];
+      self.priorities[i] = self.truth[i];
     }
   }
 };
 
-std::vector<SegmentTag> a_third_important(std::uint32_t count) {
+std::vector<SegmentPriority> a_third_important(std::uint32_t count) {
   base::Prng prng(11);
-  std::vector<SegmentTag> tags(count, SegmentTag{1});
-  for (SegmentTag& tag : tags) tag.bits |= prng.chance(0.33) ? SegmentTag::kImportant : std::uint8_t{0};
-  return tags;
+  std::vector<SegmentPriority> priorities(count, SegmentPriority{1});
+  for (SegmentPriority& tag : priorities) tag.bits |= prng.chance(0.33) ? SegmentPriority::kImportant : std::uint8_t{0};
+  return priorities;
 }
 
 }  // namespace
@@ -162,7 +163,7 @@ namespace {
 // The transfer from post to end, its segments classified as they are reached.
 void run_classified(Simulation& network, Transfer& transfer, Classifier& classifier) {
   core::SendRequest request = transfer.send_request();
-  request.tags = classifier.tags;
+  request.priorities = classifier.priorities;
   request.classify = Classifier::classify;
   request.classify_context = &classifier;
   REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
@@ -210,7 +211,7 @@ TEST_CASE("classify__what_leaves_is_what_tags_known_before_would_have_sent") {
       Classifier classifier(a_third_important(300));
       Transfer transfer(network, 300 * kSegment, {});
       core::SendRequest request = transfer.send_request();
-      request.tags = classified ? classifier.tags : classifier.truth;
+      request.priorities = classified ? classifier.priorities : classifier.truth;
       if (classified) request.classify = Classifier::classify;
       request.classify_context = &classifier;
       REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
@@ -230,9 +231,9 @@ TEST_CASE("classify__what_leaves_is_what_tags_known_before_would_have_sent") {
 TEST_CASE("classify__is_called_for_no_more_than_2048_segments_in_one_poll") {
   constexpr std::uint32_t kCount = 12'000;
   constexpr std::uint32_t kHead = 9'000;  // not important, but for one segment
-  std::vector<SegmentTag> truth(kCount, SegmentTag{1});
-  truth[5'000].bits |= SegmentTag::kImportant;
-  for (std::uint32_t i = kHead; i < kCount; ++i) truth[i].bits |= SegmentTag::kImportant;
+  std::vector<SegmentPriority> truth(kCount, SegmentPriority{1});
+  truth[5'000].bits |= SegmentPriority::kImportant;
+  for (std::uint32_t i = kHead; i < kCount; ++i) truth[i].bits |= SegmentPriority::kImportant;
   Simulation network(SimulationConfig{});
   std::vector<Packet> packets;
   record(network, packets);
@@ -259,9 +260,9 @@ TEST_CASE("classify__without_a_place_for_every_tag_is_refused") {
   core::SendRequest request = transfer.send_request();
   request.classify = Classifier::classify;
   request.classify_context = &classifier;
-  CHECK(network.send(0, request) == core::PostStatus::kBadTagCount);
-  request.tags = classifier.tags;
-  CHECK(network.send(0, request) == core::PostStatus::kBadTagCount);
+  CHECK(network.send(0, request) == core::PostStatus::kBadPriorityCount);
+  request.priorities = classifier.priorities;
+  CHECK(network.send(0, request) == core::PostStatus::kBadPriorityCount);
   CHECK(classifier.classified.empty());
 }
 
@@ -365,10 +366,11 @@ TEST_CASE("feed__of_another_length_than_the_tensor_has_segments_is_refused") {
   Feed fed(10);
   core::SendRequest request = transfer.send_request();
   request.feed = &fed.feed;
-  CHECK(network.send(0, request) == core::PostStatus::kBadTagCount);
+  CHECK(network.send(0, request) == core::PostStatus::kBadPriorityCount);
 }
 
-// ---- runs and tags -------------------------------------------------------------------------------------------------
+// ---- runs and priorities
+// -------------------------------------------------------------------------------------------------
 
 TEST_CASE("run__one_peer_class_mark_and_path_equal_sizes_and_no_longer_than_100_us") {
   for (const double rate : {1.25e6, 2.5e7, 1.25e9, 1.25e10}) {
@@ -383,10 +385,10 @@ TEST_CASE("run__one_peer_class_mark_and_path_equal_sizes_and_no_longer_than_100_
       Simulation network(config);
       TransferOptions options;
       base::Prng prng(9);
-      SegmentTag tag;
+      SegmentPriority tag;
       for (int i = 0; i < 300; ++i) {
         if (prng.chance(0.1)) tag.bits = static_cast<std::uint8_t>(prng.below(16));
-        options.tags.push_back(tag);
+        options.priorities.push_back(tag);
       }
       std::uint64_t runs = 0;
       std::uint64_t longest = 0;
@@ -403,7 +405,7 @@ TEST_CASE("run__one_peer_class_mark_and_path_equal_sizes_and_no_longer_than_100_
           REQUIRE(head.size() == MLT_DATA_HEADER_BYTES);
           REQUIRE(wire::decode_prefix(head, header.prefix) == wire::DropReason::kNone);
           header.offset_bytes = base::load_le32(head.data() + MLT_OFFSET_OFFSET);
-          const SegmentTag expected = options.tags[header.offset_bytes / kSegment];
+          const SegmentPriority expected = options.priorities[header.offset_bytes / kSegment];
           CHECK(header.prefix.path == run.path);
           CHECK(run.dscp == network.endpoint(0).config().dscp.data[expected.traffic_class()]);
           CHECK(run.ecn == expected.ecn());

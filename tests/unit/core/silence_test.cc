@@ -59,7 +59,7 @@ DurationNs late_receive(const Late& late) {
     return i >= late.lost_from && i < late.lost_from + late.lost_count;
   };
   TransferOptions options;
-  if (late.critical) options.uniform_tag.bits |= core::SegmentTag::kCritical;
+  if (late.critical) options.uniform_priority.bits |= core::SegmentPriority::kCritical;
   Transfer transfer(network, late.bytes, options);
   REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
   network.run_for(5 * kMillisecond);
@@ -149,7 +149,7 @@ TEST_CASE("trailing_probe__of_long_ago_is_no_sample_of_the_reply_time") {
       network.run_for(500 * kMillisecond);
       // Its critical segments' number is told by a probe, which overtakes data; its receive is not posted yet.
       options.tag = options.operation = 2 + i;
-      options.uniform_tag.bits |= core::SegmentTag::kCritical;
+      options.uniform_priority.bits |= core::SegmentPriority::kCritical;
       Transfer early(network, 50'000, options);
       REQUIRE(early.post_send() == core::PostStatus::kPosted);
       network.run_for(100 * kMicrosecond);
@@ -158,7 +158,7 @@ TEST_CASE("trailing_probe__of_long_ago_is_no_sample_of_the_reply_time") {
     }
     // All of a transfer is lost once; only the timer knows.
     options.tag = options.operation = 9;
-    options.uniform_tag = core::SegmentTag::important(0);
+    options.uniform_priority = core::SegmentPriority::important(0);
     const base::TimeNs start = network.now();
     network.drop_if = [&](const Flight& flight) { return flight.from == 0 && network.now() == start; };
     Transfer last(network, 1'000, options);
@@ -280,9 +280,9 @@ TEST_CASE("silence__is_short_where_little_is_missing_and_long_where_much_is") {
     REQUIRE(transfer.run(20 * kSecond));
     CHECK(transfer.fault() == "");
     MESSAGE(segments << " segments: " << sent << " packets, waits of up to " << longest_ns / 1'000 << " us");
-    const DurationNs most_ns =
+    const DurationNs max_ns =
         std::clamp(DurationNs(segments) * 20 * kMillisecond, 160 * kMillisecond, 640 * kMillisecond);
-    CHECK(longest_ns > most_ns - kMillisecond);
-    CHECK(longest_ns < most_ns + 60 * kMillisecond);
+    CHECK(longest_ns > max_ns - kMillisecond);
+    CHECK(longest_ns < max_ns + 60 * kMillisecond);
   }
 }

@@ -174,7 +174,7 @@ TEST_CASE("driving__waits_that_follow_each_other_wake_nobody_else") {
   constexpr std::uint64_t kRounds = 4;
   std::uint64_t undisturbed = 0;
   std::uint64_t fewest_wakes = ~std::uint64_t{0};
-  std::uint64_t most_driven = 0;
+  std::uint64_t max_driven = 0;
   for (std::uint64_t batch = 0; batch < kBatches; ++batch) {
     const std::uint64_t takeovers = counter(job[0], "engine_io_takeovers");
     const std::uint64_t wakes = counter(job[0], "engine_wakes");
@@ -187,8 +187,8 @@ TEST_CASE("driving__waits_that_follow_each_other_wake_nobody_else") {
     if (counter(job[0], "engine_io_takeovers") != takeovers) continue;
     ++undisturbed;
     fewest_wakes = std::min(fewest_wakes, counter(job[0], "engine_wakes") - wakes);
-    most_driven = std::max(most_driven, counter(job[0], "engine_driven_by_waiters") - driven);
-    if (fewest_wakes <= 1 && most_driven >= kRounds / 2) break;
+    max_driven = std::max(max_driven, counter(job[0], "engine_driven_by_waiters") - driven);
+    if (fewest_wakes <= 1 && max_driven >= kRounds / 2) break;
   }
 #if defined(__SANITIZE_THREAD__)
   // Here every step between two waits may take longer than a lease: what remains is that nothing races.
@@ -197,5 +197,5 @@ TEST_CASE("driving__waits_that_follow_each_other_wake_nobody_else") {
   REQUIRE(undisturbed > 0);
   // One: the I/O thread may sleep on the descriptors when a batch begins.
   CHECK(fewest_wakes <= 1);
-  CHECK(most_driven >= kRounds / 2);
+  CHECK(max_driven >= kRounds / 2);
 }

@@ -252,7 +252,7 @@ TEST_CASE("engine__a_class_that_the_map_lacks_is_refused_and_not_moved") {
   Job job(2, options);
   std::vector<std::byte> bytes(4), got(4);
   SendOptions third = to(1, 1, bytes);
-  third.tags = {SegmentTag{2}};
+  third.priorities = {SegmentPriority{2}};
   try {
     job[0].post_send(third);
     FAIL("class 2 of two was taken");
@@ -261,7 +261,7 @@ TEST_CASE("engine__a_class_that_the_map_lacks_is_refused_and_not_moved") {
     CHECK(std::string(error.what()).find("names class 2, and the map of DSCPs has classes 0 to 1") !=
           std::string::npos);
   }
-  third.tags = {SegmentTag{1}};
+  third.priorities = {SegmentPriority{1}};
   const auto received = job[1].post_recv(from(0, 1, got));
   const auto sent = job[0].post_send(third);
   CHECK(finish(job[1], received).status == Status::kComplete);

@@ -53,7 +53,7 @@ class Transport(ABC):
 
     patterns: ClassVar[frozenset[str]] = frozenset(PATTERNS)
     max_ranks: ClassVar[int] = MAX_RANKS
-    # Whether loss bounds, stop policies and tags apply to it.
+    # Whether loss bounds, stop policies and segment priorities apply to it.
     is_bounded: ClassVar[bool] = False
     # Whether everything it sends must arrive unchanged; a bare datagram loop does not guarantee it.
     is_reliable: ClassVar[bool] = True

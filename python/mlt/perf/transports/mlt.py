@@ -87,7 +87,7 @@ class Mlt(Transport):
 
 
 def _policy(case: Case) -> PriorityFunction | None:
-    return mlt.priority.all_important if case.tags == "none" else None
+    return mlt.priority.all_important if case.priority == "none" else None
 
 
 def _stop(case: Case) -> mlt.context.Stop:

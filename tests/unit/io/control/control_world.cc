@@ -6,8 +6,8 @@
 
 namespace mlt::io_test {
 
-bool serve(const std::vector<Node*>& nodes, const std::function<bool()>& done, base::DurationNs most) {
-  const base::TimeNs deadline = io::monotonic_now() + most;
+bool serve(const std::vector<Node*>& nodes, const std::function<bool()>& done, base::DurationNs max_time) {
+  const base::TimeNs deadline = io::monotonic_now() + max_time;
   for (;;) {
     if (done()) return true;
     base::TimeNs now = io::monotonic_now();

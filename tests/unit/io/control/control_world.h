@@ -90,6 +90,6 @@ struct Node {
 
 // Serves all nodes, each as its poll descriptor and timer ask, until `done` or for at most `most`; true if done.
 bool serve(const std::vector<Node*>& nodes, const std::function<bool()>& done,
-           base::DurationNs most = 20 * base::kSecond);
+           base::DurationNs max_time = 20 * base::kSecond);
 
 }  // namespace mlt::io_test
