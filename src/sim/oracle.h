@@ -101,11 +101,11 @@ class Oracle final : private Observer {
     base::TimeNs posted_ns = 0;  // by its host's clock
     base::TimeNs posted_virtual_ns = 0;
     base::TimeNs ended_ns = 0;
-    std::vector<std::byte> memory;       // canaries, the tensor, canaries
-    std::vector<std::uint8_t> placed;    // per segment, by the place function
+    std::vector<std::byte> memory;                  // canaries, the tensor, canaries
+    std::vector<std::uint8_t> placed;               // per segment, by the place function
     std::vector<core::SegmentPriority> priorities;  // of a send that receives them while it sends
-    std::uint32_t classified = 0;        // number of them that it has received
-    core::SendFeed feed;                 // of a send whose segments become ready in parts
+    std::uint32_t classified = 0;                   // number of them that it has received
+    core::SendFeed feed;                            // of a send whose segments become ready in parts
     std::vector<std::uint64_t> feed_words;
     std::uint32_t parts_fed = 0;
     bool ended = false;

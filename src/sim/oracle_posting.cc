@@ -14,7 +14,8 @@ core::OperationId Oracle::post_send(const Plan& plan) { return post(plan, Comple
 core::OperationId Oracle::post_receive(const Plan& plan) { return post(plan, CompletionKind::kReceive); }
 
 bool Oracle::has_tag_per_segment(const Plan& plan) const {
-  return !plan.priorities.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.priorities.size();
+  return !plan.priorities.empty() &&
+         simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.priorities.size();
 }
 
 core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
@@ -55,8 +56,8 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     if (has_tag_per_segment(plan)) {
       request.priorities = operation.plan.priorities;
       // Supplies priorities during the send wherever possible, so that this mode gets its share of networks and faults.
-      if (plan.fed_parts == 0 &&
-          std::none_of(plan.priorities.begin(), plan.priorities.end(), [](core::SegmentPriority tag) { return tag.is_critical(); })) {
+      if (plan.fed_parts == 0 && std::none_of(plan.priorities.begin(), plan.priorities.end(),
+                                              [](core::SegmentPriority tag) { return tag.is_critical(); })) {
         operation.priorities.assign(plan.priorities.size(), core::SegmentPriority{core::SegmentPriority::kCritical});
         request.priorities = operation.priorities;
         request.classify = &Oracle::classify;

@@ -117,11 +117,13 @@ void World::post_send(std::uint16_t side, Input& input) {
   request.element = operation->element;
   request.order = input.below(4);
   request.uniform_priority = {static_cast<std::uint8_t>(input.u8() & core::SegmentPriority::kAllBits)};
-  operation->priorities.assign(sides_[side].endpoint->segment_count(request.peer, bytes.size()), request.uniform_priority);
+  operation->priorities.assign(sides_[side].endpoint->segment_count(request.peer, bytes.size()),
+                               request.uniform_priority);
   if (input.flag()) {
     for (core::SegmentPriority& tag : operation->priorities) tag.bits = input.u8() & core::SegmentPriority::kAllBits;
     request.priorities = operation->priorities;
-    if (std::none_of(operation->priorities.begin(), operation->priorities.end(), [](auto tag) { return tag.is_critical(); })) {
+    if (std::none_of(operation->priorities.begin(), operation->priorities.end(),
+                     [](auto tag) { return tag.is_critical(); })) {
       operation->later_priorities.assign(operation->priorities.size(), core::SegmentPriority{});
       operation->later_priorities.swap(operation->priorities);
       request.priorities = operation->priorities;

@@ -38,7 +38,8 @@ struct Operation {
   bool ended = false;
   base::TimeNs expires_ns = 0;
   std::vector<core::SegmentPriority> priorities;
-  std::vector<core::SegmentPriority> later_priorities;  // what these become while the tensor is sent, if it is not empty
+  std::vector<core::SegmentPriority>
+      later_priorities;  // what these become while the tensor is sent, if it is not empty
   std::unique_ptr<Guarded> buffer;
   std::vector<std::byte> snapshot;  // what the buffer must hold: a send's always, a receive's once it has ended
 };

@@ -21,7 +21,7 @@ namespace {
 
 template <typename T>
 std::vector<SegmentPriority> tag(const std::vector<T>& values, ElementType element, std::uint32_t segment_bytes,
-                            std::uint64_t seed = 1, std::uint8_t traffic_class = 3) {
+                                 std::uint64_t seed = 1, std::uint8_t traffic_class = 3) {
   const auto bytes = std::as_bytes(std::span(values));
   const SegmentGrid grid(static_cast<std::uint32_t>(bytes.size()), segment_bytes);
   std::vector<SegmentPriority> priorities(grid.count());
@@ -140,14 +140,14 @@ std::uint16_t to_bfloat(float value) { return static_cast<std::uint16_t>(std::bi
 
 }  // namespace
 
-TEST_CASE("magnitude_tagger__finds_the_large_segments_of_every_floating_type") {
+TEST_CASE("magnitude_classifier__finds_the_large_segments_of_every_floating_type") {
   check_striped(tag(striped<float>([](float v) { return v; }), ElementType::kFloat32, 1'600));
   check_striped(tag(striped<double>([](float v) { return static_cast<double>(v); }), ElementType::kFloat64, 3'200));
   check_striped(tag(striped<std::uint16_t>(to_half), ElementType::kFloat16, 800));
   check_striped(tag(striped<std::uint16_t>(to_bfloat), ElementType::kBfloat16, 800));
 }
 
-TEST_CASE("magnitude_tagger__half_precision_handles_zero_subnormal_infinite_and_not_a_number") {
+TEST_CASE("magnitude_classifier__half_precision_handles_zero_subnormal_infinite_and_not_a_number") {
   std::vector<std::uint16_t> values(8 * 400, to_half(0.5F));
   std::fill_n(values.begin(), 400, std::uint16_t{0});               // zeros
   std::fill_n(values.begin() + 400, 400, std::uint16_t{0x8001});    // the smallest negative subnormal
@@ -159,7 +159,7 @@ TEST_CASE("magnitude_tagger__half_precision_handles_zero_subnormal_infinite_and_
   for (std::size_t i = 2; i < 8; ++i) CHECK(priorities[i].is_important());
 }
 
-TEST_CASE("magnitude_tagger__never_singles_out_what_is_not_a_number") {
+TEST_CASE("magnitude_classifier__never_singles_out_what_is_not_a_number") {
   std::vector<float> values = striped<float>([](float v) { return v; });
   for (int i = 0; i < 400; ++i) values[static_cast<std::size_t>(i)] = std::numeric_limits<float>::quiet_NaN();
   for (int i = 800; i < 1'200; ++i) values[static_cast<std::size_t>(i)] = std::numeric_limits<float>::infinity();
@@ -173,21 +173,21 @@ TEST_CASE("magnitude_tagger__never_singles_out_what_is_not_a_number") {
   CHECK(count_important(priorities) == priorities.size());
 }
 
-TEST_CASE("magnitude_tagger__all_equal_or_all_zero_is_all_important") {
+TEST_CASE("magnitude_classifier__all_equal_or_all_zero_is_all_important") {
   for (const float value : {0.0F, 1.0F, -2.5F}) {
     const auto priorities = tag(std::vector<float>(4'000, value), ElementType::kFloat32, 1'600);
     CHECK(count_important(priorities) == priorities.size());
   }
 }
 
-TEST_CASE("magnitude_tagger__integers_and_single_segments_are_important") {
+TEST_CASE("magnitude_classifier__integers_and_single_segments_are_important") {
   const auto integers = tag(std::vector<std::int32_t>(4'000, 1), ElementType::kInt32, 1'600);
   CHECK(std::all_of(integers.begin(), integers.end(), [](SegmentPriority t) { return t.is_important(); }));
   CHECK(tag(std::vector<float>(10, 0.0F), ElementType::kFloat32, 1'600)[0].is_important());
   CHECK(tag(std::vector<float>(), ElementType::kFloat32, 1'600)[0].is_important());
 }
 
-TEST_CASE("magnitude_tagger__the_last_segment_may_hold_a_single_element") {
+TEST_CASE("magnitude_classifier__the_last_segment_may_hold_a_single_element") {
   std::vector<float> values(401, 1.0F);
   values.back() = 100.0F;
   const auto priorities = tag(values, ElementType::kFloat32, 1'600);
@@ -195,7 +195,7 @@ TEST_CASE("magnitude_tagger__the_last_segment_may_hold_a_single_element") {
   CHECK(priorities[1].is_important());
 }
 
-TEST_CASE("magnitude_tagger__a_shorter_last_segment_is_sampled_all_over_too") {
+TEST_CASE("magnitude_classifier__a_shorter_last_segment_is_sampled_all_over_too") {
   // Nearly a whole segment, whose first half is zero: one group alone would see nothing but zeros.
   constexpr std::size_t kWhole = 8'960 / sizeof(float);
   std::vector<float> values(10 * kWhole + kWhole - 16, 1.0F);
@@ -208,7 +208,7 @@ TEST_CASE("magnitude_tagger__a_shorter_last_segment_is_sampled_all_over_too") {
   }
 }
 
-TEST_CASE("magnitude_tagger__looks_at_a_sample_and_repeats_with_the_seed") {
+TEST_CASE("magnitude_classifier__looks_at_a_sample_and_repeats_with_the_seed") {
   // One large element in each segment: a sample of two groups of 16 in 400 sees it in about one segment of twelve.
   constexpr std::size_t kSegments = 2'000;
   std::vector<float> values(kSegments * 400, 1.0F);
@@ -224,7 +224,7 @@ TEST_CASE("magnitude_tagger__looks_at_a_sample_and_repeats_with_the_seed") {
   CHECK(count_important(first) < kSegments / 8);
 }
 
-TEST_CASE("magnitude_tagger__a_constant_tensor_is_all_important_whatever_its_sums_round_to") {
+TEST_CASE("magnitude_classifier__a_constant_tensor_is_all_important_whatever_its_sums_round_to") {
   for (const float value : {0.1F, 1e-20F, 3.3e7F, 1.0F / 3.0F}) {
     for (const std::uint32_t segment_bytes : {64U, 1'432U, 8'960U}) {
       CAPTURE(value);
@@ -235,7 +235,7 @@ TEST_CASE("magnitude_tagger__a_constant_tensor_is_all_important_whatever_its_sum
   }
 }
 
-TEST_CASE("magnitude_tagger__agrees_with_the_whole_tensor_as_far_as_a_sample_can") {
+TEST_CASE("magnitude_classifier__agrees_with_the_whole_tensor_as_far_as_a_sample_can") {
   for (const Shape& shape : kShapes) {
     CAPTURE(shape.name);
     const std::vector<float> values = fill(shape, 1 << 20);
@@ -246,7 +246,8 @@ TEST_CASE("magnitude_tagger__agrees_with_the_whole_tensor_as_far_as_a_sample_can
       const std::size_t end = std::min(values.size(), (s + 1) * 358);
       double sum = 0;
       for (std::size_t i = s * 358; i < end; ++i) sum += static_cast<double>(std::fabs(values[i]));
-      wrong += priorities[s].is_important() != (sum >= median * static_cast<double>(end - s * 358) * (1 - 1e-6)) ? 1U : 0U;
+      wrong +=
+          priorities[s].is_important() != (sum >= median * static_cast<double>(end - s * 358) * (1 - 1e-6)) ? 1U : 0U;
     }
     CHECK(static_cast<double>(wrong) <= shape.max_wrong * static_cast<double>(priorities.size()));
   }
