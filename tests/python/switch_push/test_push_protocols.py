@@ -78,7 +78,7 @@ def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) 
         asked = ["doctor", "--switch", words[1], "--policy", str(policy), "--target", SONIC_TARGET]
         healthy = run_mlt(*asked, "--known-hosts", known, **LOGIN)
         assert healthy.returncode == 0, healthy.stdout + healthy.stderr
-        assert "4 queues and 4,000 packets" in healthy.stdout
+        assert_names(healthy.stdout, "4 queues and 4,000 packets")
         assert mlt("apply", *words, "--undo", **LOGIN).returncode == 0
         assert json.loads(db.read_text()) == before
         written = [path for path in Path("/var/tmp/mlt-switch").rglob("*") if path.is_file()]
