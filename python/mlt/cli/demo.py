@@ -78,7 +78,10 @@ def demo(
     ] = None,
     data: Annotated[DataChoice, typer.Option(help="Data set.")] = DataChoice.auto,
     timeout: Annotated[
-        float, typer.Option(parser=UnitOption(TIME), help="Time without progress after which a run fails, in seconds.")
+        float,
+        typer.Option(
+            parser=UnitOption(TIME), help="Time without progress after which a run fails, with a unit, e.g. 30s."
+        ),
     ] = 120.0,
 ) -> None:
     """Train a small residual network over the transport: without loss, fully reliable with loss, with a loss bound.

@@ -49,8 +49,12 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 )
 @click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys, with --switch.")
 @click.option("--timeout", type=UnitOption(TIME, least=1), default=60.0, show_default=True,
-              help="Time limit for all ranks to connect, in seconds or with a unit (5m), with --job.")  # fmt: skip
-@click.option("--fix", is_flag=True, help="Print the commands that mend each finding, for a shell; runs none of them.")
+              help="Time limit for all ranks to connect, with a unit, e.g. 30s; with --job.")  # fmt: skip
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Print the commands that mend the findings, optional ones as comments; runs none of them.",
+)
 @click.option("--json", metavar="FILE|-", type=TEXT_FILE,
               help="JSON file for the findings; -: standard output.")  # fmt: skip
 def app(

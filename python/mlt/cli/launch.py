@@ -53,7 +53,7 @@ def launch(
         float,
         typer.Option(
             parser=UnitOption(TIME),
-            help="Time in seconds for the other ranks to end after one failed, and for services after all workers.",
+            help="Time for the others to end after one failed, for services after all workers, with a unit, e.g. 30s.",
         ),
     ] = 5.0,
     byteps: Annotated[

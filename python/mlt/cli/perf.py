@@ -131,7 +131,8 @@ def perf(
     timeout: Annotated[
         float,
         typer.Option(
-            parser=UnitOption(TIME), help="Time limit of one operation, and for all ranks to connect, in seconds."
+            parser=UnitOption(TIME),
+            help="Time limit of one operation, and for all ranks to connect, with a unit, e.g. 30s.",
         ),
     ] = 60.0,
     json: Annotated[

@@ -61,7 +61,7 @@ def serve(
         typer.Option(
             envvar="MLT_CONNECT_TIMEOUT",
             parser=UnitOption(TIME),
-            help="Time limit for all ranks to connect, in seconds.",
+            help="Time limit for all ranks to connect, with a unit, e.g. 30s.",
         ),
     ] = 60.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,

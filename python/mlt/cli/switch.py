@@ -235,7 +235,7 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
     junos                  show configuration, with or without "| display set"
     cumulus                nv config show -o commands
 
-    Ends with 1 if the meaning differs or a QoS statement could not be read.
+    Exits with 1 if the meaning differs or a QoS statement could not be read.
     """
     ours = _generate(_load(policy), target, ports)
     if other.suffix in (".yaml", ".yml"):

@@ -52,8 +52,8 @@ def apply(
     HOST is testbed:NAME (a testbed's switches), local, netns:NAME, or [USER@]HOST[:PORT]. The login comes from
     MLT_SWITCH_USER, MLT_SWITCH_PASSWORD or MLT_SWITCH_KEY, or from --inventory; nothing of it is written.
 
-    With --confirm, "yes" on standard input confirms, or --keep-if. Ends with 1 if it was taken back. No vendor's device
-    took part in our tests: try it on one port first. More: docs/switch.md.
+    With --confirm, "yes" on standard input confirms, or --keep-if. Exits with 1 if it was taken back. No vendor's
+    device took part in our tests: try it on one port first. More: docs/switch.md.
     """
     from mlt.switch_push.device import PushError
     from mlt.switch_push.hosts import open_device
