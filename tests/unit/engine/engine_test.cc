@@ -258,8 +258,7 @@ TEST_CASE("engine__a_class_that_the_map_lacks_is_refused_and_not_moved") {
     FAIL("class 2 of two was taken");
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::kConfig);
-    CHECK(std::string(error.what()).find("names class 2, and the map of DSCPs has classes 0 to 1") !=
-          std::string::npos);
+    CHECK(std::string(error.what()).find("has class 2, and the map of DSCPs has classes 0 to 1") != std::string::npos);
   }
   third.priorities = {SegmentPriority{1}};
   const auto received = job[1].post_recv(from(0, 1, got));
