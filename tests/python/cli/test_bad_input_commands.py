@@ -178,7 +178,7 @@ def test_no_privilege__is_named_with_its_fix(nobody: tuple[str, ...], words: tup
     ("words", "cause"),
     [
         (("demo", "--workers", "0"), "--workers is 0"),
-        (("demo", "--loss", "2"), "'--loss': '2'"),
+        (("demo", "--loss", "2"), "--loss '2'"),
         (("demo", "--steps", "2", "--output", "/proc/no"), "/proc/no: cannot be written"),
         (("plan", "auto", "/no/file", "vgg19"), "/no/file: cannot be read"),
         (("plan", "auto", CLUSTER, "nomodel"), "no job is named 'nomodel'"),

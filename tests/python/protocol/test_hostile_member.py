@@ -164,7 +164,7 @@ def test_hostile_member__spoils_nobody_elses_transfers(engines: list[_core.Engin
     for thread in connecting:
         thread.join()
     rows = np.full((3, 20_000), 7.0, np.float32)  # the middle one is lent to the hostile rank
-    options = {"layer": 0, "layers": 1, "tags": None, "by_magnitude": False, "timeout_ns": 0, "dtype": ""}
+    options = {"layer": 0, "layers": 1, "priorities": None, "by_magnitude": False, "timeout_ns": 0, "dtype": ""}
     receiving = {"keep_missing": False, "eager": False, "deadline_ns": 0, "timeout_ns": 0, "dtype": ""}
     for turn in range(ROUNDS):
         second.post_recv(rows[1], from_=HOSTILE, tag=turn % 4, loss_bound=0.5, **receiving)

@@ -23,15 +23,15 @@ from mlt.testbed import state
     [
         (["run", "--", "true"], "--hosts"),
         (["run", "--hosts", "2"], "no command"),
-        (["run", "--hosts", "0", "--", "true"], "'--hosts': '0'"),
+        (["run", "--hosts", "0", "--", "true"], "--hosts '0'"),
         (["run", "--hosts", "2", "--loss", "200%", "--", "true"], "between 0% and 100%"),
         (
             ["run", "--hosts", "2", "--rate", "fast", "--", "true"],
-            "'--rate': 'fast'",
+            "--rate 'fast'",
         ),
         (
             ["run", "--hosts", "2", "--buffer", "0", "--", "true"],
-            "'--buffer': '0'",
+            "--buffer '0'",
         ),
         (["run", "--hosts", "2", "--policy", "nowhere.yaml", "--", "true"], "nowhere.yaml"),
         (["run", "--hosts", "2", "--name", "../x", "--", "true"], "letters, digits"),
