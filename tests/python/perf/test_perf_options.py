@@ -38,7 +38,7 @@ from mlt.perf.problem import BadOptionError
         ({"paths": 0}, "--paths 0"),
         ({"datapath": "dpdk"}, "datapath 'dpdk'"),
         ({"rate": 5}, "--rate 5 bit/s"),
-        ({"timeout": 0.0}, "timeout 0.0"),
+        ({"timeout": 0.0}, "--timeout 0"),
         ({"faults": "drop=2"}, "drop=2"),
     ],
 )

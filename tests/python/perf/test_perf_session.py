@@ -181,7 +181,7 @@ def test_serve__another_version_is_rejected() -> None:
     with server() as (_, port):
         answer = answered(int(port), hello() | {"version": "9.9.9"})
         before = object_of(ended(int(port), b'{"mlt_perf":2,"version":"9.9.9"}\n'))
-    assert_names(before["text"], "version 3", "not 2")
+    assert_names(before["text"], f"version {PROTOCOL}", "not 2")
     assert "9.9.9" in answer["refused"]
     assert __version__ in answer["refused"]
     assert "install the same version" in answer["refused"]
