@@ -134,7 +134,7 @@ def test_failure__of_calls_that_differ_is_named_at_every_rank_and_the_next_call_
             # A rank that has all it needs from the root may be done before.
             assert len(failed) == 3 or (verb in ROOTED and len(failed) == 2), (verb, ends)
             for text in failed:
-                assert_names(text, "rank 2 called ", verb.replace("_", "-") + " number 0")
+                assert_names(text, "rank 2 called ", verb.replace("_", "-") + " number 1")
         check_next_call(contexts, ranks, 0)
     record_failure(record_property, "calls that differ", "SizeMismatchError, then works")
 

@@ -434,7 +434,7 @@ def test_calls_that_differ__are_named_at_every_rank_at_once() -> None:
         assert time.monotonic() - start < 5
         assert len(failures) >= 2
         for failure in failures:
-            assert_names(failure, "rank 1 called broadcast number 1", "root 2", "root 1")
+            assert_names(failure, "rank 1 called broadcast number 2", "root 2", "root 1")
 
 
 def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]) -> None:
