@@ -140,8 +140,8 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
   return shape;
 }
 
-// PROTOCOL 22.1.4: A member MUST NOT have more than 4 collectives of a group under way; the next begins when the first
-//     of them has ended.
+// PROTOCOL 22.1.4: A member MUST NOT have more than 4 collectives of a group in progress; the next begins when the
+//     first of them has ended.
 void Collectives::begin(TimeNs now, Active& active) {
   Group& group = *active.group;
   active.collective = make_collective(active.request, {group.ranks, group.own});

@@ -39,7 +39,7 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
           true);
     case core::CompletionStatus::kCancelled:
       // PROTOCOL 22.1.8: A member whose transfer the other side aborted MUST cancel its own transfers of that
-      //     collective, and wait for failed 1 s at most: the cause is the one that failed names.
+      //     collective, and wait for failed for at most 1 s: the cause is the one that failed names.
       active.aborted_by = completion.peer;
       stop(now, active);
       return set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
@@ -50,7 +50,7 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
 
 // The shapes show the difference: one may still be in flight, one may be part of the transfer that did not fit.
 // PROTOCOL 22.1.13: A member whose transfer ends as a size or type mismatch MUST send called, with its own shape, to
-//     the other side, and wait for the other's shape, by transfer or by called, or for failed, 1 s at most.
+//     the other side, and wait for the other's shape, by transfer or by called, or for failed, for at most 1 s.
 void Collectives::on_mismatch(TimeNs now, Active& active, const core::Completion& completion) {
   if (active.differs_from >= 0) return;
   active.differs_from = completion.peer;
@@ -185,7 +185,7 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Failed& faile
   settle(now, found->second);
 }
 
-// PROTOCOL 22.1.13: A member MUST ignore a called of a collective that is not under way, or from no member.
+// PROTOCOL 22.1.13: A member MUST ignore a called of a collective that is not in progress, or from no member.
 void Collectives::on_message(TimeNs now, std::uint16_t from, const Called& called) {
   const auto found = groups_.find(called.group);
   if (found == groups_.end()) return;

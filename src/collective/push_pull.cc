@@ -178,7 +178,7 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     status = verbs_.post_send(now, push);
     partition.push_posted = status == core::PostStatus::kPosted;
     if (partition.push_posted && partition.on_demand) {
-      // PROTOCOL 14.1.7: A worker whose registration was answered "on demand" MUST send ready with each push. The
+      // PROTOCOL 14.1.7: A worker whose registration got the reply "on demand" MUST send ready with each push. The
       //     service MUST post the receive then, and not before.
       encode(Ready{key.key, index}, scratch_);
       // Without it the push would wait for a receive that the service does not post.
@@ -278,7 +278,7 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
 // result is not affected; the others of this round may still be in flight.
 void PushPull::abort(TimeNs now, Key& key, const Aborted& aborted) {
   // PROTOCOL 14.1.11: A worker that receives aborted MUST fail the key, naming the rank, unless the partition's result
-  //     of this round has arrived: then the round completes, and the key fails after it.
+  //     of this iteration has arrived: then the iteration completes, and the key fails after it.
   if (key.active && key.posted && !key.partitions[aborted.partition].pulling) {
     key.next_broken_by = aborted.failed_rank;
     return;
@@ -295,7 +295,7 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   bool& in_progress = is_send ? partition.pushing : partition.pulling;
   MLT_CHECK(in_progress);
   // PROTOCOL 14.1.15: A worker whose receive of a result is cancelled by its service MUST wait for aborted, which names
-  //     the cause, until the key's time is over.
+  //     the cause, until the key's timeout.
   if (!is_send && completion.status == core::CompletionStatus::kCancelled && key.broken.empty()) {
     partition.pull_posted = false;
     return;

@@ -18,7 +18,7 @@ std::uint64_t sum_elements(std::size_t elements, const Membership& group) {
 }  // namespace
 
 // PROTOCOL 22.2.2: In a ring each member MUST cut the tensor into as many chunks as the group has ranks, each chunk
-//     into as many pieces as its longest needs to be of 1 MiB at most; with a loss bound above 0 into 4 at least, or
+//     into as many pieces as its longest needs to be of at most 1 MiB; with a loss bound above 0 into at least 4, or
 //     fewer where these would be shorter than 32 KiB.
 std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint64_t element_bytes, std::uint32_t ranks,
                                        double loss_bound) {
@@ -47,7 +47,7 @@ RingAllReduce::RingAllReduce(const Membership& group, std::span<std::byte> data,
   streams.push_back(make_stream(right, true, data.size(), steps, kMaxWindow));
 }
 
-// PROTOCOL 22.2.3: In turn t, from 0 to 2n - 3, the member of index i MUST send chunk (i - t) mod n to the next member
+// PROTOCOL 22.2.3: In step t, from 0 to 2n - 3, the member of index i MUST send chunk (i - t) mod n to the next member
 //     and receive chunk (i - t - 1) mod n from the one before, piece by piece.
 std::span<std::byte> RingAllReduce::piece(std::uint32_t step, bool is_send) const {
   const std::size_t elements = data_.size() / element_bytes_;
@@ -82,7 +82,7 @@ void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest
   request.element = element_;
   Onward* const onward = begin_onward(step, into);
   if (!is_sum(step) && onward == nullptr) return;
-  // PROTOCOL 22.2.4: Only the first n - 1 turns may lose: of all that a member receives in them, up to the bound; of
+  // PROTOCOL 22.2.4: Only the first n - 1 steps may lose: of all that a member receives in them, up to the bound; of
   //     each piece, half or the bound, whichever is more, or one segment if that is more still (7.5.12).
   if (is_lossy(step)) {
     request.loss_bound = std::max(loss_bound_, kMaxPieceLoss);
@@ -123,7 +123,7 @@ void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std:
     //     rounded. ...
     target.kernel->combine_last(into, payload.data(), elements, target.ranks);
   }
-  // PROTOCOL 22.2.7: A member MAY send a segment of a turn as soon as every byte of it has arrived, and was added, in
+  // PROTOCOL 22.2.7: A member MAY send a segment of a step as soon as every byte of it has arrived, and was added, in
   // the
   //     turn before (6.5.11), or is missing there for good.
   if (target.onward != nullptr) target.onward->add(offset_bytes, payload.size());
@@ -134,8 +134,8 @@ void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std:
 void RingAllReduce::on_received(const Stream&, std::uint32_t step, const core::Completion& completion) {
   if (completion.received_bitmap.empty()) return;
   const std::span<std::byte> sum = piece(step, false);
-  // PROTOCOL 22.2.5: ... A member that misses an element in turn t MUST multiply its own term by t + 2, in the place of
-  //     the t + 1 that are missing, and in turn n - 2 by n / n: the weights of the terms in a mean have the sum 1.
+  // PROTOCOL 22.2.5: ... A member that misses an element in step t MUST multiply its own term by t + 2, in the place of
+  //     the t + 1 that are missing, and in step n - 2 by n / n: the weights of the terms in a mean have the sum 1.
   const bool stands_in = kernel_.scale != nullptr && !is_last_sum(step);
   Onward& onward = onward_[(step + pieces_) % kMaxWindow];
   const bool passes_on = onward.send_step == step + pieces_;

@@ -166,7 +166,7 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   if (const std::string text = difference(from, shape, partition.first_worker, partition.shape); !text.empty()) {
     // PROTOCOL 14.1.5: ... Where it differs from another worker's, the service MUST also send refused, with both
     //     workers and their tensors, to every worker that registered the partition and to every one that registers it
-    //     later, and end its rounds as 14.1.10 says.
+    //     later, and end its iterations as 14.1.10 says.
     refuse(from, shape, text);
     if (partition.failed_rank >= 0) return;
     partition.refusal = text;
@@ -362,8 +362,8 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
   if (partition.failed_rank >= 0) return announce_failure(now, partition);
   if (!is_send && ++partition.arrived == config_.workers) on_pushed(now, partition);
   // The buffer of the round before must not be rewritten before every worker has received its result.
-  // PROTOCOL 14.1.9: A service MUST end a round, and post the receives of the next, when the push of every worker has
-  //     completed and every result of the round before has left.
+  // PROTOCOL 14.1.9: A service MUST end an iteration, and post the receives of the next, when the push of every worker
+  //     has completed and every result of the iteration before has left.
   if (partition.is_summed() && partition.before().sending == 0) begin_round(now, partition);
 }
 

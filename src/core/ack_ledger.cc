@@ -38,10 +38,10 @@ wire::AckBlock AckLedger::take_block(base::TimeNs now, std::uint16_t rank, std::
   // Any packet with this block acknowledges the path.
   peer.unreported &= ~(1U << path);
   peer.since_ack -= in.since_ack;
-  // PROTOCOL 7.2.5: A receiver MUST NOT use a timer for ACKs: the answer to the marker or probe acknowledges fewer
-  //     packets than that.
+  // PROTOCOL 7.2.5: A receiver MUST NOT use a timer for ACKs: the reply to END_OF_ROUND or to a probe acknowledges
+  //     fewer packets than that.
   in.since_ack = 0;
-  // PROTOCOL 7.6.3: An answer that leaves before that ACK MUST NOT take its place, unless it leaves nothing to report.
+  // PROTOCOL 7.6.3: A reply that leaves before that ACK MUST NOT take its place, unless it leaves nothing to report.
   if (peer.unreported == 0) peer.requested = false;
   if (peer.since_ack < peer.packets_per_ack && !peer.requested) due_.clear(rank);
   return block;

@@ -23,12 +23,12 @@ void AckReport::take_block(std::uint8_t path, const wire::AckBlock& block, bool 
         block.hold_ns < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
       const DurationNs rtt_ns = std::max<DurationNs>(1, network);
       sent_ns = now_ - age;
-      // PROTOCOL 6.8.1: On ECHO a sender MUST take two samples: the answer time, now less the echoed timestamp, for
+      // PROTOCOL 6.8.1: On ECHO a sender MUST take two samples: the reply time, now less the echoed timestamp, for
       //     timeouts, of the first block only; and the network time, the arrival of the datagram less the echoed
       //     timestamp less hold, for the rate and the estimates of the path (R2.5).
       // Round trip including both hosts' threads, for the timers. The other blocks of an ACK were delayed.
       // PROTOCOL 6.8.2: An echo that was held for more than 1 ms gives neither sample: the queue that it saw is gone,
-      //     and nothing was there to be answered.
+      //     and nothing was there that needed a reply.
       // With a steady flow of packets the delay is short: the newest is echoed.
       if (block.hold_ns <= kLongestHoldNs) {
         if (first_) peer.rtt.on_sample(age);
@@ -46,18 +46,18 @@ void AckReport::finish(std::uint32_t probe_timestamp_ns, MtuChecks& mtu_checks) 
   const std::uint64_t delivered_bytes =
       peer.spray.take_delivered_packets() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
   peer.rate->on_delivered(arrival_ns_, delivered_bytes);
-  // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip tells how busy the processes are,
+  // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip shows how busy the processes are,
   //     not a network.
   if (rate_sample_ns_ > 0 && !peer.holds_back) peer.rate->on_rtt_sample(now_, rate_sample_ns_);
   peer.path_window.on_report(delivered_bytes, peer.rate->rate_bytes_per_second(), peer.rate->base_rtt_ns());
   if (probe_timestamp_ns != 0) {
     peer.probe_turns.on_reply();
-    // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
+    // PROTOCOL 9.1.6: Where the newest reply to a probe came over the control connection, a sender MUST send each
     //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
     //     with a probe timestamp comes as a datagram.
     peer.replies_by_control = reply_path_ == wire::kNoReplyPath;
     const std::uint32_t rtt = static_cast<std::uint32_t>(now_) - probe_timestamp_ns;
-    // PROTOCOL 6.8.3: A sender MUST take the probe timestamp of an answer, if it is not zero, as a sample of the answer
+    // PROTOCOL 6.8.3: A sender MUST take the probe timestamp of a reply, if it is not zero, as a sample of the reply
     //     time.
     if (rtt < 0x8000'0000U && rtt > 0) {
       peer.rtt.on_sample(rtt);
@@ -66,8 +66,8 @@ void AckReport::finish(std::uint32_t probe_timestamp_ns, MtuChecks& mtu_checks) 
     const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns_) - probe_timestamp_ns;
     if (network < 0x8000'0000U && network > 0) peer.rate->on_base_sample(now_, network);
     if (peer.window.is_resolved_by(now_, rtt)) {
-      // PROTOCOL 6.3.6: A sender MUST take an answer to a probe that was sent after the window had stalled as proof
-      //     that everything sent before is resolved: nothing is in flight any more.
+      // PROTOCOL 6.3.6: A sender MUST take a reply to a probe that was sent after the window had stalled as proof that
+      //     everything sent before is resolved: nothing is in flight any more.
       // The window was full for a whole timeout, nothing was sent since, and the peer replied to a probe sent after
       // that: packets that it has not received by now are lost.
       peer.spray.declare_all_lost();

@@ -54,7 +54,7 @@ void EarlyBuffer::unlink(EarlyTransfer& early) {
 
 bool EarlyBuffer::has_room(std::uint16_t peer, EarlyKind kind) {
   // PROTOCOL 7.3.6: A receiver MUST remember a probe or an ABORT that comes before its receive is posted in records of
-  //     their own, as many per peer as early transfers: asking never costs data its place.
+  //     their own, as many per peer as early transfers: a probe never takes the space of data.
   PeerRecords& records = peers_[peer];
   return (kind == EarlyKind::kData ? records.of(kind).size : records.notes()) < transfers_per_peer_;
 }
@@ -96,7 +96,7 @@ EarlyTransfer* EarlyBuffer::find_or_insert(std::uint16_t peer, const wire::Trans
 EarlyTransfer* EarlyBuffer::find_or_insert_for_data(std::uint16_t peer, const wire::TransferId& transfer) {
   EarlyTransfer* early = find(peer, transfer);
   if (early == nullptr) return insert(peer, transfer, EarlyKind::kData);
-  // PROTOCOL 8.1.3: Packets that come after it MUST NOT take a place.
+  // PROTOCOL 8.1.3: Packets that come after it MUST NOT take space.
   if (early->kind != EarlyKind::kProbed) return early;
   if (!has_room(peer, EarlyKind::kData)) return nullptr;
   unlink(*early);
@@ -125,8 +125,8 @@ bool EarlyBuffer::abort(std::uint16_t peer, const wire::TransferId& transfer) {
 EarlyBuffer::Kept EarlyBuffer::keep(EarlyTransfer& early, const wire::DataHeader& header,
                                     std::span<const std::byte> payload) {
   std::uint32_t& chain = chain_of(index_of(early), header.offset_bytes);
-  // PROTOCOL 7.3.7: A segment that is kept already MUST NOT take room again (duplicate_segments): the sender counts
-  //     what it sent, not what arrives.
+  // PROTOCOL 7.3.7: A segment that is buffered already MUST NOT take space again (duplicate_segments): the sender
+  //     counts what it sent, not what arrives.
   for (std::uint32_t at = chain; at != kNil; at = segments_[at].next_alike) {
     const EarlySegment& segment = segments_[at];
     if (segment.record == index_of(early) && segment.header.offset_bytes == header.offset_bytes &&

@@ -13,8 +13,9 @@ void EarlyDataLimit::reset(std::uint16_t peer, std::uint32_t segments, std::uint
 
 bool EarlyDataLimit::follow_window(std::uint16_t rank, std::uint64_t window_segments) {
   PerPeer& peer = peers_[rank];
-  // PROTOCOL 6.4.6: Of the early segments offered a sender SHOULD use those that the window (6.3) holds, but an eighth
-  //     of them and 256 at least: a receive that is posted late must not fill more memory than the path needs.
+  // PROTOCOL 6.4.6: Of the early segments offered a sender SHOULD use those that the window (6.3) holds, but at least
+  //     an eighth of them and at least 256: a receive that is posted late must not fill more memory than the path
+  //     needs.
   const std::uint32_t min = std::max(peer.offered_segments / kMinPart, kMinSegments);
   const auto segments = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(std::max<std::uint64_t>(window_segments, min), peer.offered_segments));
@@ -43,8 +44,8 @@ void EarlyDataLimit::count_sent(SendState& state, std::uint32_t segments) {
 bool EarlyDataLimit::release(SendState& state) {
   if (state.receiver_ready || state.early_segments == 0) return false;
   PerPeer& peer = peers_[state.request.peer];
-  // PROTOCOL 6.4.4: A sender MUST count early data until the receive is known to be posted, STOP has come, or ABORT was
-  //     answered (8.1.6): until then it may stand in the peer's early buffer, whatever became of the send.
+  // PROTOCOL 6.4.4: A sender MUST count early data until the receive is known to be posted, STOP has come, or ABORT has
+  //     its reply (8.1.6): until then it may stand in the peer's early buffer, whatever became of the send.
   peer.segments -= state.early_segments;
   --peer.transfers;
   state.early_segments = 0;

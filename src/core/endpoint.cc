@@ -67,8 +67,8 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
   if (from >= shared_.config.peers || !shared_.peers[from].up || shared_.peers[from].local_cookie != prefix.cookie) {
     shared_.counters.add(Counter::k_drop_bad_cookie);
     if (from < shared_.config.peers) {
-      // PROTOCOL 7.5.10: a datagram that named the peer's rank, with the cookie that the receiver gave it if cookies
-      //     are drawn before connections, was refused before this connection was up
+      // PROTOCOL 7.5.10: provided that it dropped a datagram of the peer before this connection was up. That datagram
+      //     named the peer's rank, with the cookie that the receiver gave it if cookies are drawn before connections.
       // Without the right cookie anyone could have sent it, and would delay the peer's first receives.
       Peer& peer = shared_.peers[from];
       peer.refused = peer.refused || peer.issued_cookie == 0 || peer.issued_cookie == prefix.cookie;
@@ -207,7 +207,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.holds_back = up.holds_back;
   peer.rtt = RttEstimator(up.holds_back);
   TimelyConfig timely = shared_.config.timely;
-  // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip tells how busy the processes are,
+  // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip shows how busy the processes are,
   //     not a network.
   if (up.holds_back) timely.line_rate_bytes_per_second = kUncontrolledBytesPerSecond;
   peer.rate.emplace(timely);
@@ -267,8 +267,8 @@ void Endpoint::on_timeout(TimeNs now) {
 // Replies first, then probes, then data: the peer waits for replies and probes, and they are small.
 bool Endpoint::poll_transmit(TimeNs now, const TransmitCapabilities& capabilities, Transmit& transmit) {
   release_polled();
-  // PROTOCOL 6.1.4: An endpoint MUST send answers before probes, and probes before data: what the other side waits for
-  //     is small and urgent.
+  // PROTOCOL 6.1.4: An endpoint MUST send replies before probes, and probes before data: the peer waits for replies and
+  //     probes, and they are small.
   return receiver_.fill_reply(now, transmit) || sender_.fill_probe(now, transmit) ||
          sender_.fill_mtu_probe(now, transmit) || sender_.fill_data(now, capabilities, transmit);
 }

@@ -26,7 +26,7 @@ std::uint32_t FlowControl::max_datagrams(TimeNs now, std::uint16_t rank, const T
   const std::uint32_t datagram = peer.segment_bytes + MLT_DATA_HEADER_BYTES;
   std::uint64_t limit = std::min<std::uint64_t>(capabilities.max_run_segments, base::kMaxRunSegments);
   limit = std::min<std::uint64_t>(limit, capabilities.max_run_bytes / datagram);
-  // PROTOCOL 6.2.2: A run MUST NOT have more than 64 packets or 65,507 bytes, nor more than the current rate sends in
+  // PROTOCOL 6.2.2: A batch MUST NOT have more than 64 packets or 65,507 bytes, nor more than the current rate sends in
   //     100 us, but MAY always have one packet.
   limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
   limit = std::max<std::uint64_t>(limit, 1);
@@ -36,8 +36,8 @@ std::uint32_t FlowControl::max_datagrams(TimeNs now, std::uint16_t rank, const T
   const std::uint64_t window = peer.path_window.bytes();
   const std::uint64_t space = window > in_flight ? window - in_flight : 0;
   if (in_flight > 0) {
-    // PROTOCOL 6.3.3: A sender SHOULD wait until a whole run, or a quarter of the window, fits, rather than send short
-    //     runs.
+    // PROTOCOL 6.3.3: A sender SHOULD wait until a whole batch, or a quarter of the window, fits, rather than send
+    //     short batches.
     // Only long batches are efficient: wait for a quarter of the window instead of sending short ones.
     const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, window / 4);
     if (space < datagram || space < worthwhile) {

@@ -74,9 +74,9 @@ class LossBudget {
   }
   // For a patient receive at the end of `round`: segments that this endpoint dropped do not count as network loss.
   bool covers_loss(std::uint64_t missing_bytes, std::uint8_t round) const {
-    // PROTOCOL 7.5.10: A patient receive of which a segment may have been dropped for want of room, or because the
-    //     connection was not up here yet, MUST NOT complete within bound before the end of a later round than the
-    //     first: the network lost nothing.
+    // PROTOCOL 7.5.10: A receiver may have dropped a segment for lack of space, or because the connection was not up
+    //     here yet. A patient receive of such a transfer MUST NOT complete within bound before the end of a later round
+    //     than the first, because the network lost nothing.
     return covers(missing_bytes) && !may_have_dropped(round);
   }
   // END_OF_ROUND states that critical segments exist, but not how many; the probe that follows does.

@@ -6,7 +6,7 @@
 // a silence leads to a request, never to a loss.
 //
 // Invariants: sequence numbers of a path only rise, among those that arrived as among those that the sender named;
-// missing segments are known lost only once every path that the newest end of a round names has evidence. Absent on
+// missing segments are declared lost only once every path that the newest end of a round names has evidence. Absent on
 // purpose: the timer, what is missing, and whether it may be (LossBudget). Owned by a receive (ReceiveState), used by
 // one thread.
 #pragma once

@@ -50,7 +50,7 @@ class MtuChecks {
   // `is_sending`: whether a send to the peer is in progress.
   template <typename OnLimit>
   void on_timer(TimeNs now, std::uint16_t peer, bool is_sending, OnLimit&& on_limit) {
-    // RECOVERY R2.6.4: The check ends without a result when no send to the peer is under way.
+    // RECOVERY R2.6.4: The check ends without a result when no send to the peer is in progress.
     if (!is_sending) {
       for (std::uint8_t path = 0; path < shared_.config.paths; ++path) searches_of(peer)[path].postpone(now);
       return arm(peer);

@@ -65,7 +65,7 @@ MtuSearch::Outcome MtuSearch::on_reply(base::TimeNs now, std::uint32_t timestamp
     if (unsent_ == 0 && timestamp_ns == short_sent_at_) short_answered_ = true;
     return Outcome::kNone;
   }
-  // RECOVERY R2.6.3: A sender MUST take one answer to an MTU_PROBE as proof that its size passes.
+  // RECOVERY R2.6.3: A sender MUST take one reply to an MTU_PROBE as proof that its size passes.
   if (bytes == full_bytes_) return end(now, Outcome::kFits);
   passes_ = std::max(passes_, bytes);
   if (bytes >= too_long_) too_long_ = full_bytes_;  // a late reply to a size that was considered too long
@@ -91,15 +91,15 @@ MtuSearch::Outcome MtuSearch::next_size(base::TimeNs now) {
 
 MtuSearch::Outcome MtuSearch::on_timeout(base::TimeNs now, std::uint64_t reported) {
   if (!running_ || now < timeout_ns_) return Outcome::kNone;
-  // RECOVERY R2.6.3: For the full size it MUST take as proof, too, a report of more packets of the path than were in
-  //     flight when the check began and shorter ones that were sent since: a full packet of data has arrived.
+  // RECOVERY R2.6.3: For the full size it MUST also take as proof a report that more packets arrived on the path than
+  //     were in flight when the check began plus shorter ones sent since: a full packet of data was among them.
   if (reported > reported_before_ + short_packets_) return end(now, Outcome::kFits);
   ++pairs_;
   if (short_answered_) {
     silent_pairs_ = 0;
   } else {
     ++short_lost_;
-    // RECOVERY R2.6.4: After eight in a row without any answer a sender MUST put the check off.
+    // RECOVERY R2.6.4: After eight in a row without any reply a sender MUST put the check off.
     if (++silent_pairs_ == kMaxSilentPairs) {
       postpone(now);
       return Outcome::kNone;
@@ -113,9 +113,9 @@ MtuSearch::Outcome MtuSearch::on_timeout(base::TimeNs now, std::uint64_t reporte
   return next_size(now);
 }
 
-// RECOVERY R2.6.3: It MUST NOT take a size as too long before n pairs without an answer to a long probe, n being 10 at
-//     least, or 4 once the full size has failed, and only if ((short ones unanswered + 1) / (n + 2))^n is 10^-9 at
-//     most, or 10^-3.
+// RECOVERY R2.6.3: It MUST NOT declare a size too long before n pairs without a reply to the long probe. There n is at
+//     least 10, and ((short probes without a reply + 1) / (n + 2))^n at most 10^-9; once the full size has failed, n is
+//     at least 4, and that power at most 10^-3.
 bool MtuSearch::is_too_long() const {
   if (!short_answered_ || pairs_ < (is_search() ? kSearchPairs : kCheckPairs)) return false;
   const double lost = (short_lost_ + 1.0) / (pairs_ + 2.0);

@@ -26,8 +26,8 @@ class Pacer {
   //     bytes if it is more, so that the mean rate holds and no burst grows.
   void on_sent(base::TimeNs now, std::uint64_t bytes, double rate_bytes_per_second) {
     const base::DurationNs credit_ns = std::max(kCreditNs, base::serialisation_ns(kCreditBytes, rate_bytes_per_second));
-    // RECOVERY R1.3.1: After a run of n bytes the next MUST NOT leave before n / rate later, over all transfers to the
-    //     peer, but for the credit of R1.3.2.
+    // RECOVERY R1.3.1: After a batch of n bytes the next MUST NOT leave before n / rate later, over all transfers to
+    //     the peer, except for the credit of R1.3.2.
     next_ns_ = std::max(next_ns_, now - credit_ns) + base::serialisation_ns(bytes, rate_bytes_per_second);
   }
 

@@ -65,7 +65,7 @@ void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets)
     if (active && paths_out_[other].suspended) continue;
     if (wide && paths_out_[other].narrow) continue;
     const std::int64_t weight = paths_out_[other].weight;
-    // RECOVERY R2.2.1: A sender SHOULD spread runs by a smooth weighted round robin that counts packets: with every
+    // RECOVERY R2.2.1: A sender SHOULD spread batches by a smooth weighted round robin that counts packets: with every
     //     packet each path is owed its weight, and the path that is owed most is next.
     paths_out_[other].credit += weight * packets;
     total += weight;
@@ -114,7 +114,7 @@ void PathSpray::count_loss(PathOut& out, std::int64_t packets, std::int64_t lost
     const double gain = std::min(1.0, static_cast<double>(packets) * out.loss_gain);
     out.loss += gain * (static_cast<double>(lost) / static_cast<double>(packets) - out.loss);
   }
-  // RECOVERY R2.2.2: It is zero once it is below 10^-6, some 4,000 packets after a single loss at the latest.
+  // RECOVERY R2.2.2: It is zero once it is below 10^-6, at the latest some 4,000 packets after a single loss.
   out.loss = out.loss < kMinLoss ? 0.0 : std::min(out.loss, 1.0);
 }
 
@@ -175,7 +175,7 @@ void PathSpray::declare_lost(PathOut& out, std::uint32_t until) {
   lossy_paths_ |= 1U << (&out - paths_out_.data());
   out.resolved = until;
   set_checkpoint(out);
-  // RECOVERY R2.3.2: A sender MUST suspend a path when four packets at least, on two occasions at least, were declared
+  // RECOVERY R2.3.2: A sender MUST suspend a path when at least four packets, on at least two occasions, were declared
   //     lost on it while its siblings delivered, and nothing arrived on it between (paths_suspended).
   if (out.suspended || paths_ == 1 || out.lost_packets < kSuspendPackets || out.lost_times < 2) return;
   out.suspended = true;
@@ -256,8 +256,8 @@ void PathSpray::renew_control_path(base::TimeNs now) {
   const auto quick = [&](const PathOut& out) {
     return out.probe_rtt_ns <= 2 * base_probe_rtt_ns_ + kDelayMarginNs;  // or unknown
   };
-  // RECOVERY R2.4.1: Probes, but for trailing ones (4.7.5), MUST take the control path: one that works and is quick, as
-  //     the sender knows from data and from answers.
+  // RECOVERY R2.4.1: Probes, except trailing ones (4.7.5), MUST take the control path: one that works and is quick, as
+  //     the sender knows from data and from replies.
   if (usable(paths_out_[control_path_]) && quick(paths_out_[control_path_])) return;
   std::uint8_t best = paths_;
   const auto is_better = [&](const PathOut& a, const PathOut& b) {
@@ -278,7 +278,7 @@ base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t reply_pat
     out.rtt.on_sample(rtt_ns);
     return rtt_ns;
   }
-  // RECOVERY R2.5.3: A sender MUST compare only samples whose answers took the same path back: with a new control path
+  // RECOVERY R2.5.3: A sender MUST compare only samples whose replies took the same path back: with a new control path
   //     the measurements of all paths start anew.
   if (reply_path != reply_path_) {
     if (reply_path != control_path_) return 0;  // sampled before the control path changed, or over another path

@@ -8,7 +8,7 @@ namespace {
 
 std::uint32_t nonzero_timestamp(TimeNs now) {
   const auto low = static_cast<std::uint32_t>(now);
-  // PROTOCOL 4.7.2: The timestamp MUST be the low 32 bits of the sender's clock, and 1 where these are 0: in answers 0
+  // PROTOCOL 4.7.2: The timestamp MUST be the low 32 bits of the sender's clock, and 1 where these are 0: in replies 0
   //     means "no probe".
   return low == 0 ? 1 : low;
 }
@@ -78,8 +78,8 @@ std::size_t ProbeSender::encode(TimeNs now, SendState& state, std::uint8_t trail
     peer.spray.sent(now, trailing_path, 1);
     mtu_checks_.on_trailing_probe_sent(state.request.peer, trailing_path);
   }
-  // PROTOCOL 4.7.3: A sender MUST set ACK_ONLY in a probe of a round that is not over (6.5.6): the probe asks whether
-  //     the receive is posted, or what has arrived.
+  // PROTOCOL 4.7.3: A sender MUST set ACK_ONLY in a probe of a round that has not ended (6.5.6): the probe requests
+  //     whether the receive is posted, or what has arrived.
   // A trailing probe follows the round's last packet, even if a measurement (R1.2.11) is due at the same time.
   const bool is_ack_only = state.probe.is_ack_only() && trailing_path == kNoPath;
   if (is_ack_only) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
@@ -119,8 +119,8 @@ bool ProbeSender::fill(TimeNs now, base::DatagramRun& run) {
   } else {
     due_.clear(slot);
     run.path = path_of(now, state);
-    // PROTOCOL 4.1.3: An endpoint MUST send a control datagram, but for a trailing probe (4.7.5), in the control class,
-    //     ECN-capable (ECT(0)), and alone in its run.
+    // PROTOCOL 4.1.3: An endpoint MUST send a control packet, except a trailing probe (4.7.5), in the control class,
+    //     ECN-capable (ECT(0)), and alone in its batch.
     run.dscp = shared_.config.dscp.control;
   }
   const std::size_t size = encode(now, state, trailing_path, run.scratch.data());

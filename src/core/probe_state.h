@@ -53,8 +53,8 @@ class ProbeState {
   // The reply timer expired and scheduled a probe. True if the probe must go over TCP too.
   bool count_unanswered(base::TimeNs now, Counters& counters) {
     ++unanswered_;
-    // PROTOCOL 9.1.1: A sender of whose transfer six probes in a row were not answered MUST send each further one over
-    //     the control connection too, as a fallback frame with the datagram's bytes.
+    // PROTOCOL 9.1.1: A sender of whose transfer six probes in a row had no reply MUST send each further one over the
+    //     control connection too, as a fallback frame with the datagram's bytes.
     if (since_reply_++ == 0) first_unanswered_ns_ = now;
     const bool no_reply =
         since_reply_ > kFallbackAfterProbes && now - first_unanswered_ns_ >= RttEstimator::kMaxTimeoutNs;
@@ -67,7 +67,7 @@ class ProbeState {
 
   // Any packet about the transfer arrived.
   void on_packet(Counters& counters) {
-    // PROTOCOL 6.5.5: After any answer about the transfer, the next wait MUST be a single timeout again.
+    // PROTOCOL 6.5.5: After any reply about the transfer, the next wait MUST be a single timeout again.
     unanswered_ = 0;
     MLT_CHECK(machine_.on(ProbeEvent::k_received, counters));
   }

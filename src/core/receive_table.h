@@ -60,7 +60,7 @@ consteval StateTable<ReceivePhase, ReceiveEvent> receive_table() {
               {{P::k_filling, P::k_detecting, P::k_replied}, E::k_data},
               {{P::k_filling, P::k_detecting, P::k_replied}, E::k_end_of_round, P::k_detecting},
               {{P::k_filling, P::k_detecting, P::k_replied}, E::k_new_probe, P::k_detecting},
-              // PROTOCOL 7.4.4: A PROBE of the newest round that was answered already asks again.
+              // PROTOCOL 7.4.4: A PROBE of the newest round that already has its reply requests it again.
               // The previous reply may have been lost.
               {{P::k_detecting, P::k_replied}, E::k_probe_again, P::k_detecting},
               {{P::k_filling, P::k_detecting, P::k_replied}, E::k_ack_probe},

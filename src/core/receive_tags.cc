@@ -44,8 +44,8 @@ void ReceiveTags::note_seen(std::uint16_t peer, const wire::TransferId& transfer
 
 bool ReceiveTags::is_over(std::uint16_t peer, const wire::TransferId& transfer) {
   ReceiveTag* entry = table_.find(peer, transfer.tag);
-  // PROTOCOL 5.2.3: A receiver MUST treat a transfer that is not under way as over if its generation is before that of
-  //     the tag's next receive, or before the floor if the tag is not known.
+  // PROTOCOL 5.2.3: A receiver MUST treat a transfer that is not in progress as ended if its generation is before that
+  //     of the tag's next receive, or before the floor if the tag is not known.
   if (entry == nullptr) return is_after(peers_[peer].floor, transfer.generation);
   if (!is_after(entry->generation, transfer.generation)) return false;
   note_seen(*entry, transfer.generation);
@@ -54,7 +54,7 @@ bool ReceiveTags::is_over(std::uint16_t peer, const wire::TransferId& transfer) 
 
 void ReceiveTags::keep_outcome(const FinishedReceive& finished) {
   // PROTOCOL 7.7.6: A receiver MUST keep the outcome of the newest receive of a tag as long as the tag is known; that
-  //     of older ones while the finished log has room.
+  //     of older ones while the finished log has space.
   ReceiveTag* entry = table_.find(finished.peer, finished.transfer.tag);
   if (entry == nullptr) return;
   entry->has_outcome = true;

@@ -64,9 +64,9 @@ Receiver::Receiver(Shared& shared, base::WordArena& arena)
       replies_(shared, acks_, receives_) {}
 
 void Receiver::on_datagrams_dropped(TimeNs now) {
-  // PROTOCOL 7.5.11: A receiver MUST treat datagrams that its own host dropped for want of room, as far as the system
-  //     reports them, as segments of every transfer that 7.5.10 may concern: those under way, and those of which it
-  //     hears first within 1 s.
+  // PROTOCOL 7.5.11: A receiver MUST treat datagrams that its own host dropped for lack of space, as far as the system
+  //     reports them, as segments of every transfer that 7.5.10 may concern: those in progress, and those first noticed
+  //     within 1 s.
   shared_.counters.add(Counter::k_buffer_overflows);
   ++drops_;
   dropped_until_ns_ = base::after(now, kDroppedHereNs);
@@ -115,7 +115,7 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
 }
 
 void Receiver::take_size(ReceiveState& state, std::uint32_t total_bytes) {
-  // PROTOCOL 7.1.5: A receiver that was told a maximum instead of a size MUST take the size that the transfer's first
+  // PROTOCOL 7.1.5: A receiver that knows a maximum instead of a size MUST take the size that the transfer's first
   //     packet or probe names, if it is not above the maximum, as that of the receive: the grid, the bound and the
   //     completion follow from it.
   const SegmentGrid grid(total_bytes, state.placement.grid().segment_bytes());
@@ -150,15 +150,16 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   ready.kind = ReplyKind::kReady;
   ready.peer = state.request.peer;
   ready.transfer = state.transfer();
-  // PROTOCOL 7.3.5: When a receive is posted of which something has come already, the receiver MUST answer at once: its
-  //     newest probe, or its marker if no probe came, as 7.4 says, and with READY, if it can't decide yet: the sender
-  //     sends no trailing probes before it knows.
+  // PROTOCOL 7.3.5: When a receive is posted of which something has arrived already, the receiver MUST reply at once:
+  //     to the newest probe, or to END_OF_ROUND if no probe arrived, as 7.4 says, and also with READY if it can't
+  //     decide yet, because the sender sends no trailing probes before it knows.
   // PROTOCOL 7.1.1: A receiver MUST NOT place a packet or probe that names another size or element type than the posted
   //     receive.
   if (probed && !matches(now, state, probe.total_bytes, probe.prefix.element)) return;
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
     take_probe(now, state, probe, false);
-    // PROTOCOL 7.3.5: and with READY, if it can't decide yet: the sender sends no trailing probes before it knows.
+    // PROTOCOL 7.3.5: and also with READY if it can't decide yet, because the sender sends no trailing probes before it
+    //     knows.
     if (state.machine.phase() == ReceivePhase::k_detecting) replies_.push(ready, false);
   } else {
     replies_.push(ready, false);
@@ -277,7 +278,7 @@ void Receiver::reply_finished(std::uint16_t peer, const wire::TransferId& transf
     reply.missing_bytes = finished->missing_bytes;
     reply.total_bytes = finished->total_bytes;
   }
-  // PROTOCOL 9.1.3: A receiver MUST answer a probe that comes over the control connection over that connection.
+  // PROTOCOL 9.1.3: A receiver MUST reply to a probe that comes over the control connection over that connection.
   replies_.push(reply, by_control);
 }
 
@@ -295,11 +296,11 @@ void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (ReceiveState& state : receives_) {
     if (state.is_in_progress() && state.request.peer == peer) {
       // PROTOCOL 18.1.1: When a peer is down, an endpoint MUST end every operation with it as peer failed, naming its
-      //     rank. It MUST forget everything kept for the peer: early data, outcomes, answers that wait.
+      //     rank. It MUST forget everything kept for the peer: early data, outcomes, replies that wait.
       finish(now, state, ReceiveEvent::k_peer_down, CompletionStatus::kPeerFailed, false);
     }
   }
-  // PROTOCOL 18.1.1: It MUST forget everything kept for the peer: early data, outcomes, answers that wait.
+  // PROTOCOL 18.1.1: It MUST forget everything kept for the peer: early data, outcomes, replies that wait.
   early_.forget(peer);
   finished_.forget(peer);
   replies_.reset(peer);

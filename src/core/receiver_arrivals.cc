@@ -17,7 +17,7 @@ void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t 
   const DurationNs late_ns = state.loss.note_order(path, sequence, arrival_ns);
   if (late_ns < 0) return;
   // PROTOCOL 7.2.2: A receiver MUST raise the peer's reorder window to twice that time and 50 us, if that is more than
-  //     it was, but to 20 ms at most.
+  //     it was, but to at most 20 ms.
   // The packet arrived after a later one of its path. Doubled, because the next may be later still.
   shared_.counters.add(Counter::k_reordered_packets);
   DurationNs& window = shared_.peers[state.request.peer].reorder_window_ns;
@@ -40,12 +40,12 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
     return;
   }
   if (tags_.is_over(from, transfer)) {
-    // PROTOCOL 7.7.1: When a transfer is over its memory belongs to the application again: a receiver MUST NOT write a
-    //     packet of it (stale_packets).
+    // PROTOCOL 7.7.1: When a transfer has ended its memory belongs to the application again: a receiver MUST NOT write
+    //     a packet of it (stale_packets).
     // Must not write to the buffer: after completion it belongs to the application.
     shared_.counters.add(Counter::k_stale_packets);
-    // PROTOCOL 7.7.5: A receiver MUST answer a probe, but for a trailing one, or a packet with END_OF_ROUND, of a
-    //     transfer that is over with STOP again: the first may have been lost.
+    // PROTOCOL 7.7.5: A receiver MUST reply with STOP again to a probe, except a trailing one, or a packet with
+    //     END_OF_ROUND, of a transfer that has ended: the first STOP may have been lost.
     if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) reply_finished(from, transfer, 0, false);
     return;
   }
@@ -56,8 +56,8 @@ void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHea
                              std::span<const std::byte> payload) {
   EarlyTransfer* early = early_.find_or_insert_for_data(from, {header.tag, header.generation});
   if (early != nullptr && early->aborted()) return shared_.counters.add(Counter::k_early_segments_dropped);
-  // PROTOCOL 7.3.1: A receiver MUST keep packets of a transfer that is neither posted nor over, as far as the early
-  //     buffer has room for that peer, and place them when the receive is posted.
+  // PROTOCOL 7.3.1: A receiver MUST keep packets of a transfer that has neither been posted nor ended, as far as the
+  //     early buffer has space for that peer, and place them when the receive is posted.
   const EarlyBuffer::Kept kept = early == nullptr ? EarlyBuffer::Kept::kNoRoom : early_.keep(*early, header, payload);
   switch (kept) {
     case EarlyBuffer::Kept::kKept:
@@ -67,13 +67,13 @@ void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHea
       shared_.counters.add(Counter::k_duplicate_segments);
       break;
     case EarlyBuffer::Kept::kNoRoom:
-      // PROTOCOL 7.3.2: A receiver MUST drop early data that finds no room (early_segments_dropped); the sender's probe
-      //     recovers it.
+      // PROTOCOL 7.3.2: A receiver MUST drop early data that finds no space (early_segments_dropped); the sender's
+      //     probe recovers it.
       shared_.counters.add(Counter::k_early_segments_dropped);
       break;
   }
-  // PROTOCOL 7.5.10: For want of room, the receiver remembers this of the transfer, or of the peer where the transfer
-  //     has no record
+  // PROTOCOL 7.5.10: Lack of space: the receiver records the drop with the transfer, or with the peer where the
+  //     transfer has no record
   if (early == nullptr) {
     shared_.peers[from].early_refused = true;
     return;
@@ -138,7 +138,7 @@ bool Receiver::take_data(TimeNs now, ReceiveState& state, const wire::DataHeader
   if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.loss.is_newer_round(header.prefix.round) &&
       !state.loss.names_older_packets({&header.prefix.sequence, 1}) &&
       state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
-    // PROTOCOL 7.4.1: A receiver MUST take a round as over on its marker, or on a PROBE without ACK_ONLY.
+    // PROTOCOL 7.4.1: A receiver MUST treat a round as ended on END_OF_ROUND, or on a PROBE without ACK_ONLY.
     // END_OF_ROUND marks the last packet of the round on the only path: it has the information of a probe.
     state.loss.begin_round(header.prefix.round, now);
     state.loss.take_newest_sent({&header.prefix.sequence, 1}, 0);
@@ -192,8 +192,8 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
     if (matches(now, *state, probe.total_bytes, probe.prefix.element)) take_probe(now, *state, probe, by_control);
     return;
   }
-  // PROTOCOL 7.7.5: A receiver MUST answer a probe, but for a trailing one, or a packet with END_OF_ROUND, of a
-  //     transfer that is over with STOP again: the first may have been lost.
+  // PROTOCOL 7.7.5: A receiver MUST reply with STOP again to a probe, except a trailing one, or a packet with
+  //     END_OF_ROUND, of a transfer that has ended: the first STOP may have been lost.
   if (tags_.is_over(from, probe.transfer)) return reply_finished(from, probe.transfer, probe.timestamp_ns, by_control);
   if (EarlyTransfer* early = early_.find_or_insert(from, probe.transfer)) {
     early->probed = true;
@@ -201,8 +201,8 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
     early->segment_lost = early->segment_lost || now < dropped_until_ns_;
   }
   Reply reply;
-  // PROTOCOL 7.3.4: A receiver MUST answer a probe of a transfer that is not posted with NOT_POSTED, with its timestamp
-  //     and round.
+  // PROTOCOL 7.3.4: A receiver MUST reply to a probe of a transfer that is not posted with NOT_POSTED, with its
+  //     timestamp and round.
   reply.kind = ReplyKind::kNotPosted;
   reply.peer = from;
   reply.transfer = probe.transfer;
@@ -214,12 +214,12 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
 void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort) {
   shared_.counters.add(Counter::k_aborts_received);
   if (ReceiveState* state = receives_.find(from, abort.transfer)) {
-    // PROTOCOL 8.1.2: On ABORT a receive under way MUST end as cancelled.
+    // PROTOCOL 8.1.2: On ABORT a receive in progress MUST end as cancelled.
     note_seen(*state);
     state->reply_by_control = true;
     return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
   }
-  // PROTOCOL 8.1.4: A receiver MUST ignore an ABORT of a transfer that is over, but for the answer of 8.1.6
+  // PROTOCOL 8.1.4: A receiver MUST ignore an ABORT of a transfer that has ended, except for the reply of 8.1.6
   //     (stale_control).
   if (tags_.is_over(from, abort.transfer)) {
     shared_.counters.add(Counter::k_stale_control);
@@ -232,8 +232,8 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   // the sender must not receive a confirmation that its data is gone.
   if (!early_.abort(from, abort.transfer)) return shared_.counters.add(Counter::k_aborts_dropped);
   Reply reply;
-  // PROTOCOL 8.1.6: A receiver MUST answer an ABORT over the control connection: with NOT_POSTED and a probe timestamp
-  //     of zero if no receive is posted and the ABORT is remembered
+  // PROTOCOL 8.1.6: A receiver MUST reply to an ABORT over the control connection: with NOT_POSTED and a probe
+  //     timestamp of zero if no receive is posted and the ABORT is remembered
   reply.kind = ReplyKind::kNotPosted;
   reply.peer = from;
   reply.transfer = abort.transfer;
@@ -247,7 +247,7 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
   if ((probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) != 0) {
     if (!state.machine.on(ReceiveEvent::k_ack_probe, shared_.counters)) return;
     Reply reply;
-    // PROTOCOL 7.4.2: A receiver MUST answer an ACK_ONLY probe with an ACK that carries POSTED and the probe's
+    // PROTOCOL 7.4.2: A receiver MUST reply to an ACK_ONLY probe with an ACK that carries POSTED and the probe's
     //     timestamp.
     reply.kind = ReplyKind::kAck;
     reply.peer = state.request.peer;
@@ -310,9 +310,9 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
   const DurationNs reorder = reorder_ns(state);
   if (now < state.loss.request_ns(reorder, state.placement.missing_segments())) return arm(state);
   // PROTOCOL 7.5.4: With the policy patient (the default) a receive MUST complete within bound once everything missing
-  //     is known lost and the missing part is within the bound.
+  //     is declared lost and the missing part is within the bound.
   if (now >= state.loss.known_lost_ns(reorder)) {
-    // PROTOCOL 7.5.10: or none has come with data
+    // PROTOCOL 7.5.10: or if none with data has arrived
     const bool is_empty = state.placement.missing_segments() == state.placement.grid().count();
     if (is_empty && shared_.peers[state.request.peer].refused_before_up) state.budget.note_dropped();
     if (state.budget.covers_loss(state.placement.missing_bytes(), state.loss.round())) {
@@ -326,13 +326,13 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
   //     probe that follows.
   if (state.budget.lacks_only_critical_number(state.placement.missing_bytes())) return arm(state);
   Reply reply;
-  // PROTOCOL 7.5.6: If it can't complete, the receiver MUST answer the round with a BITMAP, once (but see 7.4.4), when
-  //     what is missing is known lost or 7.4.7 says so.
+  // PROTOCOL 7.5.6: If it can't complete, the receiver MUST reply to the round with a BITMAP, once (but see 7.4.4),
+  //     when what is missing is declared lost or 7.4.7 says so.
   reply.kind = ReplyKind::kBitmap;
   reply.peer = state.request.peer;
   reply.transfer = state.transfer();
   reply.round = state.loss.round();
-  // PROTOCOL 7.6.2: A receiver MUST echo the probe timestamp only in an answer that was not held back; in a BITMAP of
+  // PROTOCOL 7.6.2: A receiver MUST echo the probe timestamp only in a reply that was not held back; in a BITMAP of
   //     several chunks in the first only.
   reply.probe_timestamp_ns = now == state.loss.round_over_ns() ? state.probe_timestamp_ns : 0;
   replies_.push(reply, state.reply_by_control);

@@ -31,7 +31,7 @@ SendEvent RepairRounds::event_of(const wire::BitmapMessage& bitmap) const {
   if (bitmap.prefix.round == round_) return SendEvent::k_bitmap;
   const auto rounds = static_cast<std::uint8_t>(round_ - requested_round_);
   const bool of_request = rounds > 0 && rounds <= kMaxRoundsPerRequest && bitmap.prefix.round == requested_round_;
-  // PROTOCOL 6.7.5: It MUST ignore another, the answer to a repeated probe, and one that asks for nothing
+  // PROTOCOL 6.7.5: It MUST ignore another, the reply to a repeated probe, and one that requests nothing
   //     (stale_control).
   return of_request && !is_merged(bitmap) ? SendEvent::k_late_bitmap : SendEvent::k_other_bitmap;
 }
@@ -57,7 +57,7 @@ std::uint32_t RepairRounds::merge(const wire::BitmapMessage& bitmap, base::Bitma
 }
 
 bool RepairRounds::is_round_lost(std::uint32_t added) {
-  // RECOVERY R1.2.13: When a BITMAP asks again for more than half of a round of 64 packets or more, a sender MUST halve
+  // RECOVERY R1.2.13: When a BITMAP requests again more than half of a round of 64 packets or more, a sender MUST halve
   //     the rate, once per round (rounds_lost).
   requested_again_ += added;
   if (sent_previously_ < kMinRoundPackets || 2 * std::uint64_t{requested_again_} <= sent_previously_) return false;

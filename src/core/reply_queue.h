@@ -46,7 +46,7 @@ class ReplyQueue {
   std::size_t size() const { return size_; }
   std::size_t capacity() const { return ring_.size(); }
   // Discards replies of an old connection: on the next one the same transfer id names another transfer.
-  // PROTOCOL 18.1.2: Answers and aborts of one connection MUST NOT reach the next, where the same transfer names
+  // PROTOCOL 18.1.2: Replies and aborts of one connection MUST NOT reach the next, where the same transfer names
   //     another tensor.
   void forget(std::uint16_t peer) {
     std::size_t kept = 0;

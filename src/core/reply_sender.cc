@@ -21,8 +21,8 @@ wire::Prefix ReplySender::prefix_of(wire::PacketType type, std::uint16_t peer, s
   // PROTOCOL 7.6.3: A BITMAP or STOP MUST carry the acknowledgement block of the path on which the newest packet of the
   //     peer came. After a STOP, an ACK MUST follow at once if other paths have news.
   prefix.path = acks_.newest_path(peer);
-  // PROTOCOL 4.5.3: The sequence number of an ACK, BITMAP or STOP MUST be the path that the answer itself takes, and
-  //     255 over the control connection: round trips are comparable only if the answers came back on the same path.
+  // PROTOCOL 4.5.3: The sequence number of an ACK, BITMAP or STOP MUST be the path that the reply itself takes, and 255
+  //     over the control connection: round trips are comparable only if the replies came back on the same path.
   prefix.sequence = by_path;
   prefix.cookie = shared_.peers[peer].remote_cookie;
   return prefix;
@@ -51,12 +51,12 @@ std::size_t ReplySender::encode_ack(TimeNs now, const Reply& reply, std::uint32_
   bool fresh = false;
   ack.block = acks_.take_block(now, reply.peer, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
-  // PROTOCOL 4.6.4: An ACK that answers an ACK_ONLY probe MUST carry the blocks of all paths on which a packet ever
+  // PROTOCOL 4.6.4: An ACK in reply to an ACK_ONLY probe MUST carry the blocks of all paths on which a packet ever
   //     came: the sender is waiting, and an earlier ACK may have been lost.
   // The sender probes because it waits and an ACK may have been lost: include paths without new packets too.
   acks_.add_other_blocks(now, reply.peer, acks_.used(reply.peer), ack);
   ack.transfer = reply.transfer;
-  // PROTOCOL 4.6.2: The probe timestamp MUST be that of the ACK_ONLY probe that the ACK answers, or zero if it answers
+  // PROTOCOL 4.6.2: The probe timestamp MUST be that of the ACK_ONLY probe that the ACK replies to, or zero if there is
   //     none.
   ack.probe_timestamp_ns = reply.probe_timestamp_ns;
   shared_.counters.add(Counter::k_acks_sent);
@@ -78,8 +78,8 @@ std::size_t ReplySender::encode_stop(TimeNs now, const Reply& reply, std::uint32
   stop.transfer = reply.transfer;
   stop.probe_timestamp_ns = reply.probe_timestamp_ns;
   stop.status = reply.status;
-  // PROTOCOL 4.9.1: A STOP says that the transfer is over. It MUST state how the transfer ended, how many bytes are
-  //     missing, and the receiver's own size and element type.
+  // PROTOCOL 4.9.1: A STOP reports that the transfer has ended. It MUST state how the transfer ended, how many bytes
+  //     are missing, and the receiver's own size and element type.
   stop.missing_bytes = reply.missing_bytes;
   stop.receiver_total_bytes = reply.total_bytes;
   shared_.counters.add(Counter::k_stops_sent);
@@ -88,8 +88,8 @@ std::size_t ReplySender::encode_stop(TimeNs now, const Reply& reply, std::uint32
 
 std::size_t ReplySender::encode_mtu_reply(const Reply& reply, std::byte* out) {
   wire::MtuReply mtu_reply;
-  // PROTOCOL 4.12.2: A receiver MUST answer an MTU_PROBE at once with an MTU_REPLY that repeats its path, timestamp and
-  //     bytes.
+  // PROTOCOL 4.12.2: A receiver MUST reply to an MTU_PROBE at once with an MTU_REPLY that repeats its path, timestamp
+  //     and bytes.
   mtu_reply.prefix.type = wire::PacketType::kMtuReply;
   mtu_reply.prefix.path = reply.path;
   mtu_reply.prefix.cookie = shared_.peers[reply.peer].remote_cookie;
@@ -149,7 +149,7 @@ std::size_t ReplySender::encode(TimeNs now, Reply& reply, std::uint32_t by_path,
 
 // Reply on the newest probe's path: the sender switches to another path after an unanswered probe.
 std::uint8_t ReplySender::path_to(std::uint16_t peer) const {
-  // RECOVERY R2.4.3: Answers, and ACKs, MUST take the path of the sender's newest probe, or before the first one that
+  // RECOVERY R2.4.3: Replies, and ACKs, MUST take the path of the sender's newest probe, or before the first one that
   //     of its newest packet. Where that path is suspended for the receiver's own packets, they take the receiver's
   //     control path.
   const std::uint8_t path = probe_paths_[peer] != kNoPath ? probe_paths_[peer] : acks_.newest_path(peer);
@@ -160,8 +160,8 @@ std::uint8_t ReplySender::path_to(std::uint16_t peer) const {
 void ReplySender::fill_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const {
   run.peer = peer;
   run.path = path_to(peer);
-  // PROTOCOL 4.1.3: An endpoint MUST send a control datagram, but for a trailing probe (4.7.5), in the control class,
-  //     ECN-capable (ECT(0)), and alone in its run.
+  // PROTOCOL 4.1.3: An endpoint MUST send a control packet, except a trailing probe (4.7.5), in the control class,
+  //     ECN-capable (ECT(0)), and alone in its batch.
   run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;
   run.datagram_count = 1;

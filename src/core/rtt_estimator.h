@@ -37,8 +37,8 @@ class RttEstimator {
       variation_ns_ = rtt_ns / 2;
     } else {
       const base::DurationNs error = rtt_ns > smoothed_ns_ ? rtt_ns - smoothed_ns_ : smoothed_ns_ - rtt_ns;
-      // RECOVERY R1.1.1: The smoothed round trip and its variation MUST follow RFC 6298 from samples of the answer
-      //     time: weights 1/8 and 1/4, the first sample and half of it to begin with.
+      // RECOVERY R1.1.1: The smoothed round trip and its variation MUST follow RFC 6298 from samples of the reply time:
+      //     weights 1/8 and 1/4, the first sample and half of it to begin with.
       variation_ns_ += (error - variation_ns_) / 4;
       smoothed_ns_ += (rtt_ns - smoothed_ns_) / 8;
     }
@@ -52,14 +52,14 @@ class RttEstimator {
 
   // Time to wait for a reply: the base timeout (`repeats` = 0), doubled for each repetition.
   base::DurationNs timeout_ns(std::uint32_t repeats) const {
-    // RECOVERY R1.1.2: The retransmission timeout MUST be the smoothed round trip plus four variations, 2 ms before the
-    //     first sample, and 250 us at least.
+    // RECOVERY R1.1.2: The retransmission timeout MUST be the smoothed round trip plus four variations, but at least
+    //     250 us, and 2 ms before the first sample.
     const base::DurationNs once = smoothed_ns_ == 0 ? kInitialNs : smoothed_ns_ + 4 * variation_ns_;
     // RECOVERY R1.1.3: The retransmission timeout MUST double with every repetition, up to 50 ms, or four times the
-    //     smallest of eight samples or more if that is more, but 2 s at most.
+    //     smallest of eight samples or more if that is more, but at most 2 s.
     // The smallest, because samples of a busy host are no reason to wait longer for a lost reply.
     const base::DurationNs long_path_ns = samples_ < kLongPathSamples ? 0 : kMaxTimeoutRoundTrips * min_ns_;
-    // RECOVERY R1.1.4: To a peer that shares memory, the retransmission timeout MUST be 100 ms at least, and double up
+    // RECOVERY R1.1.4: To a peer that shares memory, the retransmission timeout MUST be at least 100 ms, and double up
     //     to 800 ms.
     const base::DurationNs min = lossless_ ? kMinLosslessTimeoutNs : kMinTimeoutNs;
     const base::DurationNs max =

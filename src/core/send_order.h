@@ -49,7 +49,7 @@ class SendOrder {
       if (wrapped && rank >= first) return false;
       const bool may_classify = blocks_left_ > 0;
       if (fill(static_cast<std::uint16_t>(rank))) {
-        // PROTOCOL 6.1.3: A sender MUST serve its peers in turn, a run each.
+        // PROTOCOL 6.1.3: A sender MUST serve its peers in turn, a batch each.
         next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
         return true;
       }

@@ -18,7 +18,7 @@ SendTag* SendTags::for_post(std::uint16_t rank, std::uint64_t tag) {
   // Before the new entry is inserted: only tags that already had a generation are kept or forgotten.
   ++peer.new_tags;
   retire_if_due(rank);
-  // PROTOCOL 17.1.2: An endpoint MUST NOT refuse a post for want of a tag while less than the peer's share of half of
+  // PROTOCOL 17.1.2: An endpoint MUST NOT refuse a post for lack of a tag while less than the peer's share of half of
   //     the tags is in use with it, however many are in use with others.
   if (!table_.has_space(rank)) {
     for (std::uint16_t other = 0; other < shared_.config.peers; ++other) retire(other);
@@ -122,7 +122,7 @@ bool SendTags::fill_retirement(ControlOutput& output) {
   if (retirements_due_.empty()) return false;
   const auto rank = static_cast<std::uint16_t>(retirements_due_.first());
   PerPeer& peer = peers_[rank];
-  // PROTOCOL 4.10.2: It says that the sender has forgotten its tags to this receiver but for those listed (5.2.6).
+  // PROTOCOL 4.10.2: It says that the sender has forgotten its tags to this receiver except those listed (5.2.6).
   wire::Retire retire;
   retire.prefix.type = wire::PacketType::kRetire;
   retire.prefix.cookie = shared_.peers[rank].remote_cookie;

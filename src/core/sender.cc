@@ -113,7 +113,7 @@ void Sender::arm(SendState& state) {
 void Sender::await_reply(TimeNs now, SendState& state) {
   const Peer& peer = shared_.peers[state.request.peer];
   // The last batch must leave at the current rate before a reply can be expected.
-  // PROTOCOL 6.5.4: Then a sender MUST wait. Without an answer within a retransmission timeout after the last packet
+  // PROTOCOL 6.5.4: Then a sender MUST wait. Without a reply within a retransmission timeout after the last packet
   //     could have left, it MUST send a PROBE, and repeat it after twice as long each time.
   const TimeNs leaves = std::max(now, peer.pacer.next_ns());
   state.probe_ns = base::after(leaves, repeat_after(state, state.probe.unanswered()));
@@ -124,8 +124,8 @@ void Sender::await_reply(TimeNs now, SendState& state) {
 DurationNs Sender::repeat_after(const SendState& state, std::uint32_t repeats) const {
   const Peer& peer = shared_.peers[state.request.peer];
   const DurationNs timeout = peer.rtt.timeout_ns(repeats);
-  // PROTOCOL 6.4.5: A send that waits at the early data limit, or was answered NOT_POSTED, MUST NOT probe again before
-  //     50 us for each send to the peer that waits or has sent early data
+  // PROTOCOL 6.4.5: Of the sends to a peer, n wait at the early data limit or have sent early data. One that waits
+  //     there, or got NOT_POSTED in reply, MUST NOT probe again before n * 50 us have passed
   if (!state.waits_for_space && !state.probe.is_not_posted()) return timeout;
   return std::max(timeout, early_.sends(state.request.peer) * kEarlyProbeNs);
 }
@@ -158,20 +158,20 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   if (waits_for_turn(now, state)) return arm(state);
   if (!state.machine.on(SendEvent::k_probe_timer, shared_.counters)) return;
   if (state.probe.unanswered() > 0) shared_.counters.add(Counter::k_control_resent);
-  // PROTOCOL 6.5.4: Then a sender MUST wait. Without an answer within a retransmission timeout after the last packet
+  // PROTOCOL 6.5.4: Then a sender MUST wait. Without a reply within a retransmission timeout after the last packet
   //     could have left, it MUST send a PROBE, and repeat it after twice as long each time.
   probes_.schedule(state, state.machine.phase() == SendPhase::k_sending);
-  // PROTOCOL 6.5.8: A sender MUST send a trailing probe on every path with a packet of the transfer, but for suspended
-  //     ones (4.7.6), before a PROBE that the reply timer sends after a round, unless the receiver has said NOT_POSTED
+  // PROTOCOL 6.5.8: A sender MUST send a trailing probe on every path with a packet of the transfer, except suspended
+  //     ones (4.7.6), before a PROBE that the reply timer sends after a round, unless the receiver has sent NOT_POSTED
   //     and not READY since.
   // The last packets of a path may be lost, or in a queue that the probe bypasses.
   if (!state.probe.is_ack_only()) probes_.schedule_trailing(state);
   const bool needs_fallback = state.probe.count_unanswered(now, shared_.counters);
-  // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
-  //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
-  //     with a probe timestamp comes as a datagram.
+  // PROTOCOL 9.1.6: Where the newest reply to a probe came over the control connection, a sender MUST send each further
+  //     probe of the reply timer and of a stalled window to that peer both ways from the first on, until one with a
+  //     probe timestamp comes as a datagram.
   // PROTOCOL 9.1.7: A sender MUST do the same with all probes of the reply timer to a peer of which more than 384
-  //     repetitions in a row (6.5.12) were not answered, of whatever transfers.
+  //     repetitions in a row (6.5.12) had no reply, of whatever transfers.
   const Peer& peer = shared_.peers[state.request.peer];
   const bool at_once = peer.replies_by_control || peer.probe_turns.lack_reply();
   if (at_once || needs_fallback) probes_.schedule_over_tcp(state);
@@ -243,8 +243,7 @@ void Sender::abort_send(TimeNs now, SendState& state, SendEvent event, Completio
 void Sender::say_abort(TimeNs now, SendState& state) {
   // PROTOCOL 8.1.1: A sender that aborts a transfer (cancelled, timed out, or by 18.1.5 or 18.1.6) MUST send ABORT.
   aborts_due_.set(sends_.slot_of(state));
-  // PROTOCOL 8.1.7: A sender MUST send an ABORT that is not answered within 500 ms again, and a third time after 1 s
-  //     more.
+  // PROTOCOL 8.1.7: A sender MUST send an ABORT that has no reply within 500 ms again, and a third time after 1 s more.
   state.expires_ns = base::kNever;
   state.probe_ns = base::after(now, kAbortAgainNs << state.aborts++);
   arm(state);

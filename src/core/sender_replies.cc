@@ -54,7 +54,7 @@ void Sender::on_report(std::uint16_t rank) {
 
 void Sender::on_answer(SendState& state) {
   state.probe.on_reply();
-  // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP.
+  // PROTOCOL 6.5.7: A probe that has not left when a reply arrives MUST NOT leave over TCP.
   // A due probe may be wrong by now: it must not report the end of a round in progress.
   probes_.cancel_over_tcp(state);
 }
@@ -88,7 +88,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
   // ACKs are per peer: the transfer that caused this one may have ended.
   if (state == nullptr || state->is_aborted()) return;
   state->probe.on_packet(shared_.counters);
-  // PROTOCOL 9.1.1: An ACK without a probe timestamp is no answer here once the first of these probes is 50 ms old:
+  // PROTOCOL 9.1.1: An ACK without a probe timestamp is no reply here once the first of these probes is 50 ms old:
   //     packets and trailing probes make ACKs due too, and may arrive where the probe does not.
   const bool posted = (ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0;
   if (ack.probe_timestamp_ns != 0 || (posted && !state->receiver_ready)) on_answer(*state);
@@ -102,7 +102,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   take_single_block(shared_, mtu_checks_, now, arrival_ns, from, bitmap, MLT_BITMAP_FLAG_ECHO);
   on_report(from);
   SendState* found = sends_.find(from, bitmap.transfer);
-  // PROTOCOL 6.7.1: A sender MUST ignore a BITMAP of a transfer that is not under way (stale_control).
+  // PROTOCOL 6.7.1: A sender MUST ignore a BITMAP of a transfer that is not in progress (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
   const bool not_posted = (bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0;
@@ -120,16 +120,16 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
     if (state.receiver_ready) return shared_.counters.add(Counter::k_stale_control);
     if (!state.machine.on(SendEvent::k_not_posted, shared_.counters)) return;
     // PROTOCOL 6.6.1: On NOT_POSTED a sender MUST wait for READY, and probe again after a retransmission timeout that
-    //     doubles with every such answer: READY may be lost.
+    //     doubles with every such reply: READY may be lost.
     // The receiver sends READY once the receive is posted; probe with backoff in case READY is lost.
     state.probe_ns = base::after(now, repeat_after(state, state.probe.count_not_posted()));
     return arm(state);
   }
   mark_ready(state);
   if (bitmap.segment_count == 0) return;
-  // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
-  //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
-  //     with a probe timestamp comes as a datagram.
+  // PROTOCOL 9.1.6: Where the newest reply to a probe came over the control connection, a sender MUST send each further
+  //     probe of the reply timer and of a stalled window to that peer both ways from the first on, until one with a
+  //     probe timestamp comes as a datagram.
   // A delayed one carries no timestamp.
   if (bitmap.prefix.sequence == wire::kNoReplyPath) shared_.peers[from].replies_by_control = true;
   // PROTOCOL 6.7.4: A sender MUST drop a BITMAP that reaches beyond the tensor's segments (drop_bad_segment).
@@ -183,7 +183,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   take_single_block(shared_, mtu_checks_, now, arrival_ns, from, stop, MLT_STOP_FLAG_ECHO);
   on_report(from);
   SendState* state = sends_.find(from, stop.transfer);
-  // PROTOCOL 6.9.2: A sender MUST ignore a STOP of a transfer that is not under way (stale_control), but for its
+  // PROTOCOL 6.9.2: A sender MUST ignore a STOP of a transfer that is not in progress (stale_control), except for its
   //     acknowledgement block.
   if ((stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) == 0) tags_.note_posted(from, stop.transfer);
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);

@@ -55,7 +55,7 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
     std::uint32_t limit = flow_.max_datagrams(now, rank, capabilities);
     if (limit == 0) return false;
     if (!state.receiver_ready) limit = std::min(limit, early_.allowed(state));
-    // PROTOCOL 6.4.2: At that limit a sender MUST send an ACK_ONLY probe and let the transfers behind go on.
+    // PROTOCOL 6.4.2: At that limit a sender MUST send an ACK_ONLY probe and continue with the transfers behind.
     if (limit == 0) {
       wait_for_space(now, state);
       continue;
@@ -79,7 +79,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   Peer& peer = shared_.peers[state.request.peer];
   // One, not 0: only the next reply acknowledges a trailing probe that arrived after STOP.
   if (peer.spray.packets_in_flight() <= 1) peer.rate->on_resumed();
-  // RECOVERY R2.1.2: A sender MAY choose a path for every run.
+  // RECOVERY R2.1.2: A sender MAY choose a path for every batch.
   const std::uint8_t path = peer.spray.choose(now, limit);
 
   const SegmentPriority first_priority = state.priority_of(segment);
@@ -120,8 +120,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     state.overtakes = true;
   }
 
-  // PROTOCOL 6.2.1: All packets of a run MUST have the same peer, path, transfer, round, kind (6.1.1), DSCP and length;
-  //     the last may be shorter.
+  // PROTOCOL 6.2.1: All packets of a batch MUST have the same peer, path, transfer, round, kind (6.1.1), DSCP and
+  //     length; the last may be shorter.
   // One class, one ECN codepoint, one length (the last datagram may be shorter): the kernel can then segment the batch.
   while (run.datagram_count < limit) {
     const SegmentPriority priority = state.priority_of(segment);
@@ -136,8 +136,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     header.prefix.sequence = peer.spray.next_sequence(path);
     header.prefix.flags = common_flags;
     if (priority.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
-    // PROTOCOL 6.5.2: With one path to the peer, the last packet of a round MUST carry END_OF_ROUND: it asks like a
-    //     probe.
+    // PROTOCOL 6.5.2: With one path to the peer, the last packet of a round MUST carry END_OF_ROUND, which requests a
+    //     reply as a probe does.
     // With several paths END_OF_ROUND says nothing about the others: a probe names the newest packet of each.
     if (state.is_round_sent() && shared_.config.paths == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
     header.offset_bytes = state.grid.offset(segment);
@@ -173,12 +173,12 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   if (state.pending_count == 0) order_.unlink(state);
   if (round_sent) {
     // PROTOCOL 6.5.3: After the last packet of a round a sender MUST send a PROBE if there are several paths, or if the
-    //     transfer has critical segments, whose number only a probe tells.
+    //     transfer has critical segments, whose number only a probe carries.
     // END_OF_ROUND in the last packet acts as a probe, but only a PROBE carries the number of critical segments.
     if (state.critical_segments > 0 || shared_.config.paths > 1) probes_.schedule(state, false);
     // PROTOCOL 6.5.9: With one path to the peer, that has lost one of its last few thousand packets, but less than a
     //     tenth lately (the estimate of R2.2.2 is above 0 and below 0.1), a sender SHOULD send a trailing probe after
-    //     the last packet of a round, unless the receiver has said NOT_POSTED and not READY since.
+    //     the last packet of a round, unless the receiver has sent NOT_POSTED and not READY since.
     // PROTOCOL 6.5.10: After a round with a packet that carries OVERTAKES a sender MUST send a trailing probe on every
     //     path with a packet of the transfer, as 6.5.8 says.
     if (state.overtakes || (shared_.config.paths == 1 && peer.spray.loses_some(path))) probes_.schedule_trailing(state);

@@ -83,7 +83,7 @@ class Timely {
   }
   // Every round trip is at least the base: a smaller one corrects it.
   void on_base_sample(base::TimeNs now, base::DurationNs rtt_ns) {
-    // RECOVERY R1.2.11: The network time of its answer, which overtook the data, lowers base if it is smaller.
+    // RECOVERY R1.2.11: The network time of its reply, which overtook the data, lowers base if it is smaller.
     if (base_rtt_ns_ > 0) update_base(now, rtt_ns);
   }
 
@@ -92,7 +92,7 @@ class Timely {
   // A report that arrived at `arrival_ns` acknowledges this many bytes, of headers and payload, for the first time.
   void on_delivered(base::TimeNs arrival_ns, std::uint64_t bytes) { delivered_.on_delivered(arrival_ns, bytes); }
 
-  // RECOVERY R1.2.13: When a BITMAP asks again for more than half of a round of 64 packets or more, a sender MUST halve
+  // RECOVERY R1.2.13: When a BITMAP requests again more than half of a round of 64 packets or more, a sender MUST halve
   //     the rate, once per round (rounds_lost).
   // A flow with so few acknowledged packets gets few samples, or none.
   void on_round_lost() { set_rate(rate_ / 2); }
@@ -101,14 +101,14 @@ class Timely {
     update_base(now, rtt_ns);
     measure_jitter(now, rtt_ns);
     // RECOVERY R1.2.12: delivered MUST be what acknowledgement blocks newly report as received, each packet counted as
-    //     a full one, over a round trip and the time of 20 packets at the current rate at least, by the arrival of the
+    //     a full one, over at least a round trip and the time of 20 packets at the current rate, by the arrival of the
     //     reports; of the last two such windows the larger counts.
     delivered_.end_window(std::max(rtt_ns, packets_ns(config_.delivery_packets)));
     if (previous_rtt_ns_ == 0) previous_rtt_ns_ = rtt_ns;
     const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
     previous_rtt_ns_ = rtt_ns;
     // RECOVERY R1.2.2: The gradient MUST be the smoothed difference of consecutive samples (weight 0.3 for the newest),
-    //     divided by the larger of base and run.
+    //     divided by the larger of base and batch.
     smoothed_difference_ns_ += config_.gradient_weight * (difference - smoothed_difference_ns_);
     const double gradient =
         smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(base_rtt_ns_, run_ns()));
@@ -135,8 +135,8 @@ class Timely {
       const bool hyper_active = config_.hyper_active_after > 0 && falling_samples_ >= config_.hyper_active_after;
       const double increase = hyper_active ? config_.hyper_active_after * alpha(rtt_ns) : alpha(rtt_ns);
       // RECOVERY R1.2.6: Between the thresholds, a sender MUST set rate = rate + share * ((1 - w) * alpha - w * 0.8 *
-      //     error * rate), where w = 1/2 + 2 * gradient, 0 at least and 1 at most, and error = 1 - reference / rtt, 0
-      //     at least.
+      //     error * rate), where w = 1/2 + 2 * gradient, but at least 0 and at most 1, and error = 1 - reference / rtt,
+      //     but at least 0.
       const double weight = std::clamp(0.5 + 2 * gradient, 0.0, 1.0);
       const double reference = static_cast<double>(low + packets_ns(config_.reference_packets));
       const double error = std::max(0.0, 1.0 - reference / static_cast<double>(rtt_ns));
@@ -152,8 +152,8 @@ class Timely {
   // Increase of the rate per round trip.
   double alpha(base::DurationNs rtt_ns) const {
     if (config_.alpha_bytes_per_second > 0) return config_.alpha_bytes_per_second;
-    // RECOVERY R1.2.9: Unless the user says otherwise, alpha MUST be one packet per queueing delay (rtt - base, but 100
-    //     us and the time of 10 packets at the current rate at least), and half a percent of the line rate at most.
+    // RECOVERY R1.2.9: Unless the user says otherwise, alpha MUST be one packet per queueing delay (rtt - base, but at
+    //     least 100 us and the time of 10 packets at the current rate), and at most half a percent of the line rate.
     const base::DurationNs queueing_ns =
         std::max({rtt_ns - base_rtt_ns_, Pacer::kRunNs, packets_ns(config_.alpha_delay_packets)});
     const double packets = config_.alpha_packets * config_.packet_bytes * 1e9 / static_cast<double>(queueing_ns);
@@ -161,8 +161,8 @@ class Timely {
   }
 
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
-    // RECOVERY R1.2.3: T_low MUST be base + run + 20 * jitter + max(12.5 us, 3 packets at the current rate), and T_high
-    //     MUST be base + run + 20 * jitter + max(125 us, 30 packets at the current rate).
+    // RECOVERY R1.2.3: T_low MUST be base + batch + 20 * jitter + max(12.5 us, 3 packets at the current rate), and
+    //     T_high MUST be base + batch + 20 * jitter + max(125 us, 30 packets at the current rate).
     return base_rtt_ns_ + run_ns() + static_cast<base::DurationNs>(config_.jitter_multiple * jitter_ns_) +
            std::max(offset_ns, packets_ns(packets));
   }
@@ -176,7 +176,7 @@ class Timely {
     previous_sent_ns_ = sent_ns;
     if (apart <= 0) return;
     // RECOVERY R1.2.14: jitter MUST be the smoothed fall of consecutive samples (weight 1/64 for the newest). The fall
-    //     is that of rtt if it is 0.95 of the time between the departures of the two packets at least, else zero.
+    //     is that of rtt if it is at least 0.95 of the time between the departures of the two packets, else zero.
     const bool is_jitter = fall > 0 && static_cast<double>(fall) >= kSteepFall * static_cast<double>(apart);
     jitter_ns_ += config_.jitter_weight * ((is_jitter ? static_cast<double>(fall) : 0.0) - jitter_ns_);
   }

@@ -38,7 +38,7 @@ std::unique_ptr<io::ControlChannel> open_control_channel(const Options& options,
   control.dead_after_ns = options.peer_timeout_ns;
   control.suspended_after_ns = options.suspended_timeout_ns;
   // PROTOCOL 3.5.4: The connecting side MUST close a connection that is not up 5 s after it opened it, or 100 ms for
-  //     each rank of the job if that is longer, but 60 s at most.
+  //     each rank of the job if that is longer, but at most 60 s.
   control.hello_timeout_ns = io::hello_timeout_of(options.ranks);
   control.dscp = config.dscp.control;
   // PROTOCOL 3.6.1: The period MUST be 500 ms, or a quarter of the limit of 3.6.2 if that is shorter.

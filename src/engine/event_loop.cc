@@ -121,7 +121,7 @@ void EventLoop::run() {
 
 void EventLoop::end_operations() {
   base::fence_streamed();  // for receives in progress, whose memory is returned below
-  // PROTOCOL 10.1.3: Operations that are still under way MUST then end as cancelled here, and as peer failed at the
+  // PROTOCOL 10.1.3: Operations that are still in progress MUST then end as cancelled here, and as peer failed at the
   //     other side.
   operations_.finish_all([&](const std::string& name) {
     return "rank " + std::to_string(options_.rank) + ": " + name + " was in progress when the context was closed";

@@ -29,7 +29,7 @@ HelloNegotiation::HelloNegotiation(std::uint16_t rank, std::uint16_t ranks, std:
   const std::uint32_t senders = std::clamp<std::uint32_t>(ranks - 1U, 1, 8);
   // PROTOCOL 3.2.8: A rank SHOULD offer as window a third of its socket's receive buffer (with several paths, of the
   //     smallest: the others may fail) divided by the number of ranks that may send at once (at most 8 are counted),
-  //     and 16 segments at least.
+  //     and at least 16 segments.
   window_bytes_ = std::max(receive_buffer_bytes / 3 / senders, 16 * segment_bytes);
   // PROTOCOL 3.2.4: A rank MUST draw its incarnation and one cookie per peer from the system's random source when it
   //     starts.

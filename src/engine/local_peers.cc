@@ -55,7 +55,7 @@ std::optional<std::uint32_t> LocalPeers::agree(const io::Hello& hello, std::uint
                                                std::uint32_t segment_bytes, std::string& error) {
   if (segment_bytes == 0 || segment_bytes > kShmSegmentBytes) return 0;
   // PROTOCOL 23.3.1: The segment bytes of the pair MUST be the largest multiple of those of 3.2.6 that is not above
-  //     32,704: two packets fill a run.
+  //     32,704: two packets fill a batch.
   const std::uint32_t shared_segment = kShmSegmentBytes / segment_bytes * segment_bytes;
   if (hello.rank < rank_) return offer(hello, shared_segment);
   return take(hello, local_cookie, shared_segment, error);

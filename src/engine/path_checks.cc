@@ -55,7 +55,7 @@ void PathChecks::on_peer_down(std::uint16_t peer) {
 }
 
 // PROTOCOL 3.9.12: A side MUST begin a check again when an operation with the peer is in progress and no datagram of it
-//     has arrived for a third of the silence limit (3.6.2), but 500 ms at least, counted from when the operation began
+//     has arrived for a third of the silence limit (3.6.2), but at least 500 ms, counted from when the operation began
 //     or the last check of that kind did, if that is later.
 void PathChecks::watch(base::TimeNs now, std::uint16_t peer, bool is_needed, base::TimeNs datagram_at,
                        base::DurationNs silence_ns) {

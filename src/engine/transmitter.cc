@@ -49,7 +49,7 @@ void Transmitter::send(base::TimeNs now) {
   on_rejected(now, status);
 }
 
-// PROTOCOL 18.1.4: An endpoint MUST treat a run that the system refuses to send as lost, like any datagram, and name
+// PROTOCOL 18.1.4: An endpoint MUST treat a batch that the system refuses to send as lost, like any datagram, and name
 //     the reason if its transfer then fails.
 void Transmitter::on_rejected(base::TimeNs now, io::SendStatus status) {
   ++failures_;

@@ -177,7 +177,7 @@ std::size_t encode_abort(const Abort& message, std::byte* out) {
   return w.sealed();
 }
 
-// PROTOCOL 4.12.1: An MTU_PROBE MUST be as long as its field bytes says, 24 bytes at least, with zeros behind these ...
+// PROTOCOL 4.12.1: An MTU_PROBE MUST be as long as its field bytes says, at least 24 bytes, with zeros behind these ...
 std::size_t encode_mtu_probe(const MtuProbe& message, std::byte* out) {
   MLT_CHECK(message.bytes >= kMtuProbeBytes);
   Writer w(out);

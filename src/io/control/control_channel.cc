@@ -215,7 +215,7 @@ void ControlChannel::read_ready(base::TimeNs now, ControlSink& sink) {
 void ControlChannel::service(base::TimeNs now, ControlSink& sink) {
   serviced_at_ = now;
   read_ready(now, sink);
-  // PROTOCOL 3.6.3: An endpoint MUST read what has arrived before it takes a peer as silent: data may wait for a
+  // PROTOCOL 3.6.3: An endpoint MUST read what has arrived before it declares a peer silent: data may wait for a
   //     process that was not scheduled.
   // Timers run after input: data that arrived while this process was not scheduled counts as received. They look at
   // every peer, so they run when one is due only, and not for every frame that arrives.
@@ -393,9 +393,9 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
       counters_.add(ControlCounter::kHeartbeatsReceived);
       heard_heartbeat_ = true;
       return;
-    case FrameType::kAsk:
+    case FrameType::kHeartbeatRequest:
       if (state != State::kUp || !payload.empty()) break;
-      // PROTOCOL 3.6.6: A side that is asked MUST send a heartbeat at once.
+      // PROTOCOL 3.6.6: A side that receives a heartbeat request MUST send a heartbeat at once.
       counters_.add(ControlCounter::kHeartbeatsSent);
       return say(connection, FrameType::kHeartbeat);
     case FrameType::kSilent:
@@ -404,7 +404,7 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
     case FrameType::kGoodbye:
       if (state != State::kUp || !payload.empty()) break;
       // PROTOCOL 3.7.2: On goodbye an endpoint MUST treat the peer as down, which is an orderly end, and close the
-      //     connection; closing is the answer.
+      //     connection; closing is the reply.
       return go_down(*connection.rank, PeerDownCause::kGoodbye,
                      peer_text(*connection.rank, connection.remote) +
                          " left the job: its process closed its context. If that was too early, look at its output.",

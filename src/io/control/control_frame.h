@@ -18,14 +18,14 @@
 namespace mlt::io {
 
 enum class FrameType : std::uint8_t {
-  kOpen = 1,       // both ways, before anything else: version and nonce
-  kRefuse = 2,     // instead of a hello or after one: the reason; the connection ends
-  kConfirm = 3,    // from the side that connected: hello received, the connection is up
-  kHeartbeat = 4,  // sent in the absence of other messages
-  kGoodbye = 5,    // orderly end: nothing follows
-  kHello = 6,      // both ways, once the remote end has proved that it knows the job's secret
-  kAsk = 7,        // asks for a heartbeat
-  kSilent = 8,     // this side took the rank that the payload names as silent
+  kOpen = 1,              // both ways, before anything else: version and nonce
+  kRefuse = 2,            // instead of a hello or after one: the reason; the connection ends
+  kConfirm = 3,           // from the side that connected: hello received, the connection is up
+  kHeartbeat = 4,         // sent in the absence of other messages
+  kGoodbye = 5,           // orderly end: nothing follows
+  kHello = 6,             // both ways, once the remote end has proved that it knows the job's secret
+  kHeartbeatRequest = 7,  // to be replied to with a heartbeat
+  kSilent = 8,            // this side took the rank that the payload names as silent
 };
 inline constexpr std::uint8_t kFirstMessageType = 16;
 inline constexpr std::size_t kSilentPayloadBytes = 4;

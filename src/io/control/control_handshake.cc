@@ -114,8 +114,8 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   }
   connection.hello = hello;
   if (connection.outgoing) {
-    // PROTOCOL 3.5.1: The connecting side MUST send confirm once it accepts the hello that answers its own, and is up
-    //     then.
+    // PROTOCOL 3.5.1: The connecting side MUST send confirm once it accepts the hello that replies to its own, and is
+    //     up then.
     // Queued after come_up(): whatever the sink does there for the peer is done when the peer receives the confirm
     // (23.1.2).
     connection.stream.queue(static_cast<std::uint8_t>(FrameType::kConfirm), {});
@@ -127,7 +127,7 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   }
   Peer& peer = peers_[hello.rank];
   // PROTOCOL 3.3.3: A second connection from the same rank with the same incarnation MUST replace one that is not up
-  //     yet, because the process has given that attempt up. The listening side counts it in control_abandoned.
+  //     yet, because the process has abandoned that attempt. The listening side counts it in control_abandoned.
   // An earlier attempt of the same process, which the process has abandoned.
   if (peer.connection != nullptr) {
     counters_.add(ControlCounter::kAbandoned);
@@ -135,8 +135,8 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   }
   connection.rank = hello.rank;
   connection.state = State::kAwaitConfirm;
-  // PROTOCOL 3.5.4: Once it has answered a hello it waits for confirm as long as the connecting side waits, and for the
-  //     silence limit longer: the connecting side may be up already.
+  // PROTOCOL 3.5.4: Once it has replied to a hello it waits for confirm as long as the connecting side waits, and for
+  //     the silence limit longer: the connecting side may be up already.
   connection.closes_at = base::after(now, options_.hello_timeout_ns + options_.dead_after_ns);
   call_at(connection.closes_at);
   peer.connection = &connection;

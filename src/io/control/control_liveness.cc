@@ -80,7 +80,7 @@ void ControlChannel::run_liveness(Connection& connection, base::TimeNs beat_unti
   if (now >= liveness.ask_at(limits)) {
     counters_.add(ControlCounter::kHeartbeatRequestsSent);
     liveness.on_asked(now);
-    return say(connection, FrameType::kAsk);
+    return say(connection, FrameType::kHeartbeatRequest);
   }
   if (liveness.heartbeat_at(limits) > beat_until) return;
   // PROTOCOL 3.6.1: A side that has sent no message to a neighbour for a heartbeat period MUST send it a heartbeat.
@@ -116,9 +116,9 @@ void ControlChannel::take_as_silent(Connection& connection, base::TimeNs now, Co
                               "this order."),
           sink);
   if (!tells) return;
-  // PROTOCOL 3.6.7: A side that takes a neighbour as silent MUST tell all other peers, with a frame of type 8. It
-  //     SHOULD itself treat the peers with the same host address as if it was told of them, and tell the others of
-  //     those that are silent, too
+  // PROTOCOL 3.6.7: A side that declares a neighbour silent MUST report it to all other peers, with a frame of type 8.
+  //     It SHOULD then treat the peers with the same host address as if their silence had been reported to it, and
+  //     report to the others those that are silent, too
   tell_silence(rank);
   for (const auto& other : connections_) {
     if (other->state == State::kUp && other->remote.host() == remote.host()) {

@@ -156,7 +156,7 @@ void ControlChannel::run_opening_timers(Connection& connection, base::TimeNs now
       if (!overdue) return;
       if (connection.outgoing) {
         // PROTOCOL 3.5.4: The connecting side MUST close a connection that is not up 5 s after it opened it, or 100 ms
-        //     for each rank of the job if that is longer, but 60 s at most.
+        //     for each rank of the job if that is longer, but at most 60 s.
         const std::string within = " within " + seconds_text(options_.hello_timeout_ns);
         attempt_failed(
             *connection.rank,

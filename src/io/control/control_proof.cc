@@ -30,8 +30,8 @@ void ControlChannel::send_opening(Connection& connection, std::uint16_t answered
   if (connection.outgoing || !same_version) {
     queued = connection.stream.queue(static_cast<std::uint8_t>(FrameType::kOpen), own);
   } else {
-    // PROTOCOL 3.8.1: A connection MUST start with an opening of 40 bytes from the connecting side, which the listening
-    //     side answers with its own and the proof of it.
+    // PROTOCOL 3.8.1: A connection MUST start with an opening of 40 bytes from the connecting side, to which the
+    //     listening side replies with its own and the proof of it.
     std::array<std::byte, kOpeningBytes + kProofBytes> bytes;
     const Proof proof =
         key_.prove(ProofRole::kListening, static_cast<std::uint8_t>(FrameType::kOpen), connection.transcript, {});
@@ -68,7 +68,7 @@ void ControlChannel::on_opening(Connection& connection, std::span<const std::byt
   send_hello(connection, *connection.rank);
 }
 
-// PROTOCOL 3.8.7: The listening side MUST answer an opening of another version with its own opening, without a proof
+// PROTOCOL 3.8.7: The listening side MUST reply to an opening of another version with its own opening, without a proof
 //     and with a nonce of zeros, and end the connection.
 void ControlChannel::on_other_version(Connection& connection, std::uint16_t version, base::TimeNs now,
                                       ControlSink& sink) {

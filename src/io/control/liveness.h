@@ -34,14 +34,15 @@ class Liveness {
   void on_spoken(base::TimeNs now) { spoke_at_ = now; }
   void on_asked(base::TimeNs now) { spoke_at_ = asked_at_ = now; }
 
-  // PROTOCOL 3.6.7: A side that is told of a peer MUST watch it until something comes from it, and count its silence
-  //     from half of the limit before, or from when it last heard it if that is later.
+  // PROTOCOL 3.6.7: A side that receives the report MUST watch the peer until something arrives from it. It MUST count
+  //     that peer's silence from half of the limit before the report, or from when something last arrived from it if
+  //     that is later.
   void suspect(base::TimeNs now, const LivenessLimits& limits) {
     watched_since_ = std::min(watched_since_, now - limits.dead_after_ns / 2);
     suspected_ = true;
     suspended_until_ = 0;
   }
-  // PROTOCOL 3.6.9: It MUST NOT wait longer than the silence limit for a peer that it was told of (3.6.7).
+  // PROTOCOL 3.6.9: It MUST NOT wait longer than the silence limit for a peer whose silence was reported to it (3.6.7).
   bool may_be_suspended(base::TimeNs now, const LivenessLimits& limits) const {
     return !suspected_ && now < base::after(quiet_since(), limits.suspended_after_ns);
   }
@@ -58,8 +59,8 @@ class Liveness {
     if (watched_since_ != base::kNever) watched_since_ = std::min(now, quiet_since() + late);
   }
 
-  // PROTOCOL 3.6.5: A side MUST watch a peer that is a neighbour, that an operation is in progress with, or of which
-  //     nothing has come since this side's last message to it, or since 3.6.7.
+  // PROTOCOL 3.6.5: A side MUST watch a peer if the peer is a neighbour, if an operation with it is in progress, or if
+  //     nothing has arrived from it since this side's last message to it or since a report of its silence (3.6.7).
   // `neighbour`: both sides send heartbeats. `needed`: an operation with the peer is in progress.
   void update(base::TimeNs now, bool neighbour, bool needed) {
     neighbour_ = neighbour;
@@ -77,7 +78,7 @@ class Liveness {
   // kNever while nobody watches.
   base::TimeNs silent_at(const LivenessLimits& limits) const {
     if (!is_watched()) return base::kNever;
-    // PROTOCOL 3.6.4: An endpoint MUST NOT take a peer as silent before 100 ms for each rank of the job have passed
+    // PROTOCOL 3.6.4: An endpoint MUST NOT declare a peer silent before 100 ms for each rank of the job have passed
     //     since the connection came up.
     return std::max(
         {base::after(quiet_since(), limits.dead_after_ns), base::after(up_since_, limits.grace_ns), suspended_until_});
@@ -88,8 +89,8 @@ class Liveness {
     // silence.
     return neighbour_ ? base::after(spoke_at_, limits.heartbeat_ns) : base::kNever;
   }
-  // PROTOCOL 3.6.5: It MUST ask a peer that it watches, with a frame of type 7, when it has heard nothing of it for two
-  //     heartbeat periods, and again after two more each time.
+  // PROTOCOL 3.6.5: A side MUST send a heartbeat request (type 7) to a peer that it watches when nothing has arrived
+  //     from it for two heartbeat periods, and again after every two more.
   base::TimeNs ask_at(const LivenessLimits& limits) const {
     if (!is_watched()) return base::kNever;
     return base::after(std::max(last_heard_, asked_at_), 2 * limits.heartbeat_ns);

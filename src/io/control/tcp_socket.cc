@@ -49,8 +49,7 @@ std::optional<UniqueFd> open_tcp(const SocketAddress& address, std::uint8_t dscp
     return std::nullopt;
   }
   mark(fd.get(), address, dscp);  // before listen(): accepted sockets inherit both
-  // PROTOCOL 3.1.9: Both sides SHOULD have TCP repeat what was lost after the same time again and again, at first
-  //     (TCP_THIN_LINEAR_TIMEOUTS).
+  // PROTOCOL 3.1.9: Both sides SHOULD enable linear retransmission timeouts in TCP (TCP_THIN_LINEAR_TIMEOUTS).
   repeat_steadily(fd.get());
   return fd;
 }

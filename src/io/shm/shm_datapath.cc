@@ -146,8 +146,8 @@ SendStatus ShmDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
   MLT_CHECK(run.total_bytes > 0);
   ShmWriter& out = peers_[run.peer]->segment.out();
   const bool is_short = run.total_bytes <= kShortDatagramBytes;
-  // PROTOCOL 23.3.3: Of each ring 64 KiB are reserved for other datagrams than data; an answer or a probe that finds no
-  //     room even there is lost like a datagram.
+  // PROTOCOL 23.3.3: Of each ring 64 KiB are reserved for other datagrams than data; a reply or a probe that finds no
+  //     space even there is lost like a datagram.
   if (!out.has_room(footprint(run) + (is_short ? 0 : kReservedBytes))) {
     if (!is_short) return SendStatus::kWouldBlock;
     counters_.add(ShmCounter::kAnswersDropped);

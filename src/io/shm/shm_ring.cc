@@ -96,8 +96,8 @@ bool ShmReader::front(ShmRecord& record) {
   const std::uint64_t rest = load_word(at + 8);
   const auto bytes = static_cast<std::uint32_t>(sizes);
   const auto datagram_bytes = static_cast<std::uint32_t>(sizes >> 32);
-  // PROTOCOL 23.2.5: A record MUST hold 1 to 64 datagrams of one length, the last of which may be shorter, and 65,507
-  //     bytes at most, and lie within what was written.
+  // PROTOCOL 23.2.5: A record MUST hold 1 to 64 datagrams of one length, the last of which may be shorter, and at most
+  //     65,507 bytes, and lie within what was written.
   if (bytes == 0 || bytes > base::kMaxRunBytes || shm_footprint(bytes) > available || datagram_bytes == 0 ||
       datagram_bytes > bytes || (bytes - 1) / datagram_bytes >= base::kMaxRunSegments || rest > 0xFF) {
     broken_ = true;

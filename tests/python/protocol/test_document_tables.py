@@ -210,3 +210,21 @@ def test_examples__have_the_fields_of_the_diagrams(name: str) -> None:
     layout, fields = BODIES[name]
     assert struct.unpack("<BBBBI", EXAMPLES[name][:8]) == PREFIXES[name]
     assert struct.unpack("<" + layout, EXAMPLES[name][16:]) == fields
+
+
+def glossary(text: str, heading: str) -> dict[str, str]:
+    """term -> meaning; a row that defines several terms counts for each."""
+    return {term: row[1] for row in table(text, heading)[1:] for term in row[0].split(", ")}
+
+
+def test_glossaries__agree() -> None:
+    ours = glossary((ROOT / "CONTRIBUTING.md").read_text(), "## Glossary")
+    protocol = glossary(PROTOCOL, "## 2 Terms (informative)")
+    common = ours.keys() & protocol.keys()
+    assert {"packet", "batch", "END_OF_ROUND", "declared lost", "loss bound"} <= common
+    assert {term: protocol[term] for term in common} == {term: ours[term] for term in common}
+
+
+@pytest.mark.parametrize("word", ["control datagram", "known lost", "under way", "marker"])
+def test_documents__use_the_words_of_the_glossary(word: str) -> None:
+    assert [line for line in TEXT.splitlines() if word in line] == []

@@ -442,7 +442,7 @@ TEST_CASE("mismatch__is_found_in_a_probe_that_came_before_the_receive") {
 // for complete.
 TEST_CASE("mismatch__an_empty_receive_waits_for_word_of_the_senders_size") {
   SimulationConfig config;
-  config.endpoint.paths = 4;  // no marker
+  config.endpoint.paths = 4;  // no END_OF_ROUND
   config.endpoint.early_segments = 1;
   config.early_segments = 1'000;  // the peer promises more than it keeps
   Simulation network(config);

@@ -24,7 +24,7 @@ bool is_control_datagram(const Flight& flight) {
 }
 
 unsigned flags_of(const Flight& flight) { return std::to_integer<unsigned>(flight.bytes[1]); }
-bool is_marker(const Flight& flight) {
+bool ends_round(const Flight& flight) {
   return flight.type == wire::PacketType::kData && (flags_of(flight) & MLT_FLAG_END_OF_ROUND) != 0;
 }
 
@@ -72,10 +72,10 @@ TEST_CASE("trailing_probe__follows_the_last_packet_where_something_was_lost_late
   int data = 0;
   const auto first_lost = [&](const Flight& flight) { return flight.type == wire::PacketType::kData && data++ == 20; };
   probes_of_transfer(network, 2, 100'000, first_lost);
-  // The marker is lost: nothing but the trailing probe tells that the round is over, and no timer is needed.
-  int markers = 0;
+  // END_OF_ROUND is lost: nothing but the trailing probe shows that the round has ended, and no timer is needed.
+  int ends = 0;
   const auto probes =
-      probes_of_transfer(network, 3, 10'000, [&](const Flight& flight) { return is_marker(flight) && markers++ == 0; });
+      probes_of_transfer(network, 3, 10'000, [&](const Flight& flight) { return ends_round(flight) && ends++ == 0; });
   REQUIRE(probes.size() == 2);  // after the round, and after its repair
   for (const Flight& probe : probes) CHECK((flags_of(probe) & MLT_PROBE_FLAG_TRAILING) != 0);
   CHECK(network.counter(0, Counter::k_control_resent) == 0);
@@ -88,7 +88,7 @@ TEST_CASE("trailing_probe__does_not_follow_where_a_queue_overflows") {
   Simulation network(SimulationConfig{});
   int data = 0;
   const auto third_lost = [&](const Flight& flight) {
-    return flight.type == wire::PacketType::kData && !is_marker(flight) && data++ % 3 == 0;
+    return flight.type == wire::PacketType::kData && !ends_round(flight) && data++ % 3 == 0;
   };
   for (std::uint64_t operation = 1; operation <= 2; ++operation) {
     for (const Flight& probe : probes_of_transfer(network, operation, 1'000'000, third_lost)) {
@@ -107,9 +107,9 @@ TEST_CASE("trailing_probe__ends_the_round_while_a_measurement_is_due") {
                      [&](const Flight& flight) { return flight.type == wire::PacketType::kData && data++ == 2'000; });
   REQUIRE(network.endpoint(0).rate_bytes_per_second(1) < 1.25e9);
   network.run_for(100 * kMillisecond);
-  int markers = 0;
+  int ends = 0;
   const auto probes =
-      probes_of_transfer(network, 2, 1'000, [&](const Flight& flight) { return is_marker(flight) && markers++ == 0; });
+      probes_of_transfer(network, 2, 1'000, [&](const Flight& flight) { return ends_round(flight) && ends++ == 0; });
   REQUIRE(probes.size() >= 2);
   CHECK(flags_of(probes[0]) == MLT_PROBE_FLAG_TRAILING);
   CHECK(flags_of(probes[1]) == MLT_PROBE_FLAG_ACK_ONLY);  // that measures (R1.2.11)

@@ -888,7 +888,7 @@ TEST_CASE("service__who_is_told_of_a_silence_asks_and_believes_what_it_hears_its
   beats.service_with_input(zero);
   beats.pass(zero, 1);
   CHECK(asks() == 1);
-  CHECK(clients[1]->read()->type == static_cast<std::uint8_t>(io::FrameType::kAsk));
+  CHECK(clients[1]->read()->type == static_cast<std::uint8_t>(io::FrameType::kHeartbeatRequest));
   clients[1]->say_frame(io::FrameType::kHeartbeat, {});
   clients[1]->wait_until_acknowledged();
   beat(10 * base::kSecond);
