@@ -1,4 +1,4 @@
-"""What critical segments cost: transfers of 1 MiB with shares of critical segments, in turns (docs/priorities.md).
+"""The cost of critical segments: transfers of 1 MiB with shares of critical segments, in turns (docs/priorities.md).
 
 mlt testbed run --hosts 2 --rate 200mbit --loss 1% --delay 5ms -- python examples/critical_segments.py
 """

@@ -117,7 +117,7 @@ def place_evenly(assignment: Assignment, parts: Iterable[Partition]) -> dict[tup
 
 
 def overload(assignment: Assignment, loads: Sequence[float]) -> float:
-    """How much longer than planned the fullest service takes: the largest ratio of its load to its planned share."""
+    """The fullest service's time relative to its planned one: the largest ratio of a load to its planned share."""
     total, whole = math.fsum(loads), math.fsum(service.load_bytes for service in assignment.services)
     ratios = [
         load / total * whole / service.load_bytes if service.load_bytes > 0 else math.inf

@@ -29,7 +29,8 @@ class Derived:
 
 
 def problem_of(layers: tuple[Layer, ...], switch: Switch, options: ModelOptions) -> Problem:
-    """As many data classes as queues (less control and default) and layers allow; raises PolicyError, ValueError."""
+    """A problem with as many data classes as queues (less control and default) and layers allow; raises PolicyError,
+    ValueError."""
     count = min(switch.queues - 2, len(layers), len(DATA_DSCP))
     return Problem(
         classes=classes_of(layers, count),

@@ -44,8 +44,9 @@ class Procedure:
 
 @dataclass
 class Reading:
-    """How a text is read. ``strict``: mlt's own text, where every line must be known. Otherwise a device's: lines other
-    than QoS are skipped and counted; unknown QoS is listed in ``unread``, QoS that stays unchanged in ``kept``.
+    """The rules for reading a text. ``strict``: mlt's own text, where every line must be known. Otherwise a device's:
+    lines other than QoS are skipped and counted; unknown QoS is listed in ``unread``, QoS that stays unchanged in
+    ``kept``.
 
     ``queue_memory_bytes``: the queue memory for percentages, if the text does not state it.
     """

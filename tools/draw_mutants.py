@@ -82,7 +82,7 @@ def changes_of(line: str) -> Iterator[tuple[str, str]]:
 
 
 def inside_functions(lines: list[str]) -> list[bool]:
-    """Which lines are in a function's body, by indentation and clang-format's style."""
+    """For each line, whether it is in a function's body, by indentation and clang-format's style."""
     inside, depth = [], 0
     for line in lines:
         inside.append(depth > 0)

@@ -48,7 +48,7 @@ class Progress:
         self.latest = "starts pip"
 
     def shown(self, line: str) -> str | None:
-        """What to print for a line of the output, if anything."""
+        """The text to print for a line of the output, if anything."""
         text = line.strip()
         step = _STEP.match(text)
         if step is not None and self._stage == COMPILES:  # CMake's test programs are built by ninja too

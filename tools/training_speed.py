@@ -1,4 +1,4 @@
-"""What the measurements of training on a testbed share: torch_speed, tensorflow_speed and mxnet_speed.
+"""Code shared by the measurements of training on a testbed: torch_speed, tensorflow_speed and mxnet_speed.
 
 A worker prints one JSON object on its last line: ``seconds``, the times of its steps, and for the frameworks with an
 environment of their own ``weights``, a digest or a sum that is the same on all ranks if the replicas agree.
@@ -39,7 +39,7 @@ class Framework:
         self._limit_seconds = limit_seconds
 
     def command(self, kind: str, width: int, steps: int) -> list[str]:
-        """What a worker runs."""
+        """The command of a worker."""
         return [str(self.python), str(self._train), kind, str(width), str(steps)]
 
     def median_step(self, kind: str, loss: str, processes: Sequence[subprocess.Popen[Any]]) -> float:

@@ -37,7 +37,7 @@ def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def loss_of(model: torch.nn.Module, step: int, replica: int) -> torch.Tensor:
-    """Of a batch that depends on step and replica: a discarded step is done again."""
+    """The loss of a batch that depends on step and replica: a discarded step is repeated."""
     x = torch.randn(32, 20, generator=torch.Generator().manual_seed(100 * step + replica))
     return torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
 

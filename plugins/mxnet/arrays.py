@@ -68,7 +68,8 @@ class Arrays:
             _memory(one, dtype, is_written=in_place) for one, (dtype, _) in zip(self._inputs, self.specs, strict=True)
         ]
         self._outputs: list[mx.nd.NDArray | tuple[int, ...]] = list(self._inputs)
-        """Of an array without elements its shape: MXNet's semantics of shapes are the calling thread's."""
+        """The results; for an array without elements its shape: MXNet's semantics of shapes are the calling
+        thread's."""
 
     def input(self, index: int) -> Bytes:
         return self._memory[index]

@@ -22,8 +22,8 @@ from mxnet.kvstore import KVStoreBase
 from mxnet.module import module
 
 NAME: Final = "dist_sync_mlt"
-"""With "dist", without which MXNet ignores a KVStore's name if there is one device; with "_sync", by which ``Module``
-divides gradients by the batches of all workers."""
+"""The store's name: with "dist", because MXNet ignores other names if there is one device; with "_sync", because
+``Module`` then divides gradients by the batches of all workers."""
 
 
 class DistSyncMLT(KVStoreBase):

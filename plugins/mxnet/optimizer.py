@@ -67,7 +67,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     @property
     def learning_rate(self) -> float:
-        """That of the optimizer."""
+        """The optimizer's learning rate."""
         return float(self.unwrapped.learning_rate)
 
     def set_learning_rate(self, lr: float) -> None:
@@ -103,7 +103,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._exchange(gradients, [str(names.get(one, f"parameter {one}")) for one in indices])
 
     def _update_with(self, update: Any, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As many parameters at once as the optimizer takes."""
+        """Passes the optimizer as many parameters at once as it accepts."""
         if not isinstance(index, Sequence):
             update(index, weight, grad, state)
             return

@@ -10,7 +10,7 @@ import numpy as np
 from mlt._shared.extras import pip, require
 
 NUMPY: Final = "numpy<1.24"
-"""What MXNet 1.9.1 works with: it uses aliases of Python's types that 1.24 removed."""
+"""The numpy that MXNet 1.9.1 works with: it uses aliases of Python's types that 1.24 removed."""
 
 
 def require_mxnet() -> None:

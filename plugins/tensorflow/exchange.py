@@ -183,7 +183,7 @@ class GradientExchange:
 
 
 def _label_of(variable: Any, number: int) -> str:
-    """How errors call a variable."""
+    """The name of a variable in errors."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"number {number}")
 
 

@@ -133,7 +133,7 @@ def over_store(store: Any, rank: int, size: int, *, timeout: timedelta, address:
 
 
 def _meeting_point(store: Any, rank: int, size: int, seconds: float, own: str) -> tuple[str, int]:
-    """Where rank 0 listens for the others: at its ``own`` address, for which the others wait in the store.
+    """The address at which rank 0 listens for the others: its ``own``, which the others wait for in the store.
 
     The n-th group of a rank over one store reads what rank 0 wrote for its n-th group.
     """
@@ -187,7 +187,7 @@ def _address_of_rank_0(store: Any) -> str:
 
 
 def host_of(store: Any) -> str:
-    """Where ``store`` is, as its user named it; empty for one without a host."""
+    """The host of ``store``, as its user named it; empty for one without a host."""
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
     host = getattr(store, "host", None)

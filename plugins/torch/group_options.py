@@ -49,7 +49,7 @@ class Options(Backend.Options):
 
     @property
     def losses(self) -> Losses:
-        """What the reductions that may lose have lost so far on this rank, in all groups with these options."""
+        """The losses so far on this rank of the reductions that may lose, in all groups with these options."""
         return self._count.total()
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class Options(Backend.Options):
 
 
 def allowance_of(options: Options) -> Allowance:
-    """What the reductions of a group with these options may lose; their losses are counted in the options."""
+    """The loss that reductions of a group with these options may have; it is counted in the options."""
     return Allowance(options.loss_bound, observe=options._count.add if options.loss_bound else None)
 
 

@@ -52,7 +52,7 @@ class MltProcessGroup(DataMovement):
 
     @property
     def options(self) -> Options:
-        """What the group was given as ``pg_options``."""
+        """The group's ``pg_options``."""
         return self._own_options
 
     @in_order
@@ -152,7 +152,7 @@ class MltProcessGroup(DataMovement):
         return self._reduce_scatter(outputs, inputs, opts)
 
     def _reduce_scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Any], opts: Any) -> Any:
-        """Of inputs that are tensors, or lists of one tensor for each rank."""
+        """Accepts inputs that are tensors, or lists of one tensor for each rank."""
         terms = self._terms(opts, outputs, "reduce_scatter", self._allowed)
         factor = factor_of(opts, "reduce_scatter")
 
@@ -227,7 +227,8 @@ class MltProcessGroup(DataMovement):
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _terms(self, opts: Any, tensors: Sequence[Any], name: str, allowed: Allowance = EXACT) -> Terms:
-        """Of the reduction that ``opts`` asks for; it may lose what the caller of this allows now, else ``allowed``."""
+        """Terms of the reduction that ``opts`` requests; it may lose what the caller of this allows now, else
+        ``allowed``."""
         reduction = reduction_of(opts, tensors, name)
         may_lose = reduction in LOSSY and any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
         allowed = current_allowance(allowed) if may_lose else EXACT

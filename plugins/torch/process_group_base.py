@@ -1,4 +1,4 @@
-"""What every call of a process group needs: identity, timeouts, the way of a call on a device's tensors, the end."""
+"""The parts that all calls of a process group share: identity, timeouts, handling of a device's tensors, the end."""
 
 from __future__ import annotations
 

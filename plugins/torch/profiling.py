@@ -21,7 +21,7 @@ _NAMES: Final = {
 
 
 def recorded(method: str, start: Callable[[], Any]) -> Any:
-    """What ``start`` returns, a Work. While this thread is profiled, the call is an event. ``method``: the group's.
+    """Returns the Work of ``start``. While this thread is profiled, the call is an event. ``method``: the group's.
 
     An event that lasted to the end of the work would be ended by another thread. If the profiler was stopped meanwhile,
     torch's processes crashed now and then (2.13).
@@ -33,7 +33,8 @@ def recorded(method: str, start: Callable[[], Any]) -> Any:
 
 
 def recorded_wait(wait: Callable[[], bool]) -> bool:
-    """What ``wait`` returns, for the end of a Work. While this thread is profiled, it is an event "mlt:wait"."""
+    """Returns the result of ``wait``, for the end of a Work. While this thread is profiled, it is an event
+    "mlt:wait"."""
     if not _profiler_enabled():
         return wait()
     with record_function("mlt:wait"):

@@ -56,7 +56,7 @@ def reduction_of(opts: Any, tensors: Sequence[torch.Tensor], call: str) -> str:
 
 
 class Terms:
-    """How the transport reduces the tensors of one call, and what they may lose. ``observe``: gets each completion."""
+    """The reduction of one call's tensors, and what they may lose. ``observe``: gets each completion."""
 
     def __init__(
         self, reduction: str, ranks: Sequence[int], stream: int, seconds: float | None, allowed: Allowance
@@ -85,14 +85,14 @@ class Terms:
 
 
 def divisor_of(opts: Any, tensors: Sequence[torch.Tensor], size: int) -> int:
-    """What the sums of this call's integers are divided by: the transport averages no integers. NCCL rounds towards
-    zero, and so does this."""
+    """The divisor of this call's sums of integers: the transport averages no integers. NCCL rounds towards zero, and so
+    does this."""
     return size if opts is not None and opts.reduceOp == dist.ReduceOp.AVG and any(map(_is_integer, tensors)) else 1
 
 
 def factor_of(opts: Any, call: str) -> float:
-    """What this rank's tensors are multiplied by before the reduction: PREMUL_SUM's factor, else 1. A factor in a
-    tensor is read now. Raises ValueError or TypeError for one that is not a real number in host memory."""
+    """The factor of this rank's tensors before the reduction: PREMUL_SUM's factor, else 1. A factor in a tensor is read
+    now. Raises ValueError or TypeError for one that is not a real number in host memory."""
     if opts is None or opts.reduceOp != dist.ReduceOp.PREMUL_SUM:
         return 1.0
     state = opts.reduceOp.__getstate__()  # c10d has no other accessor

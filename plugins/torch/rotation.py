@@ -17,7 +17,8 @@ TYPES = (torch.float32, torch.float64)
 
 
 def _signs(seed: int, like: torch.Tensor) -> torch.Tensor:
-    """Of a block, the same of all: random, so that no usual pattern of a gradient is one of the transform's rows."""
+    """The signs of a block, the same for all blocks: random, so that no usual pattern of a gradient is one of the
+    transform's rows."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 2, (BLOCK,), generator=generator).to(like.dtype) * 2 - 1
 

@@ -103,7 +103,7 @@ class MltWork(dist.Work):
 
 
 class Call(Protocol):
-    """What ``CallQueue`` runs: ``run`` in turn, then ``publish``, whose callbacks may wait for later calls."""
+    """A call that ``CallQueue`` runs: ``run`` in turn, then ``publish``, whose callbacks may wait for later calls."""
 
     def run(self, call: Callable[[], None]) -> None: ...
 

@@ -87,7 +87,7 @@ class WaitWatch:
 
 
 def _cause(context: Context, peer: int) -> str:
-    """What is wrong with a peer; empty if nothing is known."""
+    """The known cause of a peer's trouble; empty if there is none."""
     if context.engine.is_peer_up(peer):
         return ""
     return context.engine.peer_failure(peer) or f"rank {peer} left the job"

@@ -363,7 +363,7 @@ class Context(GroupCollectives):
         return {**self._engine.counters(), **self._rendezvous_counts}
 
     def segment_grid(self, tensor: Any, *, to: int, layer: int = 0, layers: int = 1) -> priority.SegmentGrid:
-        """How ``tensor`` would be cut into segments for rank ``to``."""
+        """The grid of segments into which ``tensor`` would be cut for rank ``to``."""
         return self._grid(_core.tensor_info(tensor), to, layer, layers)
 
     def rate_gbps(self, peer: int) -> float:

@@ -1,4 +1,4 @@
-"""What clustering is compared with: balanced clusters, and the exact optimum.
+"""The references for clustering: balanced clusters, and the exact optimum.
 
 Balanced clustering is what ALEPH's introduction holds against earlier work (equal sizes, whatever the bandwidth); it
 may exceed an aggregator's capacity, which then slows everyone. The optimum respects capacities.

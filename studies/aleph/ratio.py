@@ -1,4 +1,4 @@
-"""How far M-WCHA is from the optimum: ALEPH's theorem 7, measured over random graphs.
+"""The distance of M-WCHA from the optimum: ALEPH's theorem 7, measured over random graphs.
 
 Run: ``python -m studies.aleph.ratio --out docs/results/aleph`` (1,000 graphs, some minutes).
 """

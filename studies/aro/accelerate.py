@@ -27,7 +27,7 @@ from studies.aro.quantisation import Quantisation
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerations:
-    """Which of the three to use. ``app_share`` is alpha, ``qsr_levels`` is N; None and False turn one off."""
+    """The choice among the three. ``app_share`` is alpha, ``qsr_levels`` is N; None and False turn one off."""
 
     sro: bool = False
     app_share: float | None = None

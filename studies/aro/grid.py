@@ -35,7 +35,7 @@ SWITCH_GBPS = 3200.0
 
 @dataclass(frozen=True)
 class _Fabric:
-    """What GRID knows of one task: workers by leaf, the PS's leaf, and spines by name."""
+    """GRID's view of one task: workers by leaf, the PS's leaf, and spines by name."""
 
     by_leaf: dict[str, list[str]]
     ps_leaf: str

@@ -1,4 +1,4 @@
-"""What the sweeps share: means with confidence intervals, results on disk, one style of figure."""
+"""Code shared by the sweeps: means with confidence intervals, results on disk, one style of figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SRO, APP and QSR cost and save (figures 12 and 13), for this package's search and for whole-model solvers."""
+"""Cost and savings of SRO, APP and QSR (figures 12 and 13), for this package's search and for whole-model solvers."""
 
 from __future__ import annotations
 

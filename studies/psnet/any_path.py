@@ -1,4 +1,4 @@
-"""What any choice of paths between modules could reach, which ``routing`` is compared with."""
+"""The bound that any choice of paths between modules could reach, which ``routing`` is compared with."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ HOPS_ADJACENT_MODULES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class JobProfile:
-    """What equations 1 to 7 know about a job (table 1). ``size_bytes`` is S.
+    """A job as equations 1 to 7 see it (table 1). ``size_bytes`` is S.
 
     batch_samples (BS), worker_samples_per_second (P_w), server_bytes_per_second (P_s) and sync_seconds (T_sync) enter
     only the parts of the BCT that no topology changes; left out, those parts are zero.

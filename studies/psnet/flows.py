@@ -25,7 +25,7 @@ Demands = Mapping[tuple[str, str], float]
 
 @dataclass(frozen=True)
 class Drain:
-    """How long the fullest link needs, seconds, and which one it is (None when nothing is sent)."""
+    """The time that the fullest link needs, seconds, and which one it is (None when nothing is sent)."""
 
     seconds: float
     link: tuple[str, str] | None

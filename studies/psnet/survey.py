@@ -1,4 +1,4 @@
-"""What still reaches what in a PSNet over many sets of failures: all of them, or random ones where there are many."""
+"""Reachability in a PSNet over many sets of failures: all of them, or random ones where there are many."""
 
 from __future__ import annotations
 

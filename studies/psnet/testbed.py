@@ -54,7 +54,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Inversion:
-    """What a printed ratio implies. ``fixed_over_transfer``: (T_compute + T_update + T_sync) / PSNet's T_push."""
+    """The implications of a printed ratio. ``fixed_over_transfer``: (T_compute + T_update + T_sync) / PSNet's
+    T_push."""
 
     model: str
     printed: float

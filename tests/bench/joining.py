@@ -1,4 +1,4 @@
-"""What joining costs with a job secret, without one (MLT_INSECURE=1), for jobs of some sizes on loopback.
+"""The time to join with a job secret, and without one (MLT_INSECURE=1), for jobs of some sizes on loopback.
 
     python tests/bench/joining.py 2 32 128
 

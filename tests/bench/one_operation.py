@@ -1,5 +1,5 @@
-"""What one small operation costs: time and CPU time of a ping-pong and of an all-reduce between two ranks of this
-machine, and of an all-reduce of one rank alone, which only costs what is around the transfers.
+"""The cost of one small operation: time and CPU time of a ping-pong and of an all-reduce between two ranks of this
+host, and of an all-reduce of one rank alone, which only costs what is around the transfers.
 
     python tests/bench/one_operation.py [--bytes 64] [--rounds 3000] [--site FOLDER]
 

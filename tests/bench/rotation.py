@@ -1,4 +1,4 @@
-"""What the rotation of gradients changes when segments are lost, and what it costs: a table for docs/pytorch.md.
+"""The effect of rotating gradients when segments are lost, and its cost: a table for docs/pytorch.md.
 
     python tests/bench/rotation.py
 

@@ -36,7 +36,7 @@ INPUT_LIMIT_S = 10
 
 @dataclass(frozen=True)
 class Result:
-    """How one target's run ended."""
+    """The end of one target's run."""
 
     target: str
     log: Path

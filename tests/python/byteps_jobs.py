@@ -16,7 +16,7 @@ _OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"
 
 
 def run(script: Path, arguments: Sequence[str] = (), *, workers: int = 2, limit_seconds: float) -> list[str]:
-    """What each worker printed; fails if one does not end with status 0."""
+    """The lines of each worker; fails if one does not end with status 0."""
     environment = {name: value for name, value in os.environ.items() if name not in _OTHERS}
     environment.update(
         OMP_NUM_THREADS="1",

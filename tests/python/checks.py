@@ -1,4 +1,4 @@
-"""What Python tests assert of a text, and how they wait: for facts and for events, not for sentences and time."""
+"""Assertions about texts, and waits: for facts and for events, not for sentences and time."""
 
 from __future__ import annotations
 

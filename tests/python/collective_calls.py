@@ -140,7 +140,7 @@ class Call:
 
 
 def outcome(operation: mlt.Operation, seconds: float) -> tuple[str, str]:
-    """How an operation ended: the exception's name, or "complete"; and its text."""
+    """The end of an operation: the exception's name, or "complete"; and its text."""
     try:
         return operation.wait(seconds).status, ""
     except mlt.TransferError as error:

@@ -1,4 +1,4 @@
-"""What all Python tests share."""
+"""Fixtures shared by all Python tests."""
 
 from __future__ import annotations
 

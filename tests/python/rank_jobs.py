@@ -20,7 +20,7 @@ LIMIT_SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one process ended: exit status (negative: signal), what it printed, the JSON of its last line."""
+    """The end of one process: exit status (negative: signal), what it printed, the JSON of its last line."""
 
     status: int
     output: str
@@ -88,7 +88,7 @@ def run_job(
 
 
 def outputs_of(processes: Sequence[Any], limit_seconds: float) -> list[str]:
-    """What each process printed; fails if one does not end with status 0 in time, and kills those that are left."""
+    """The output of each process; fails if one does not end with status 0 in time, and kills those that are left."""
     try:
         outputs = [process.communicate(timeout=limit_seconds)[0] for process in processes]
     finally:

@@ -103,7 +103,7 @@ def imports(name: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def upward(name: str, text: str) -> list[str]:
-    """What the module ``name`` imports from a layer above its own, or from the private modules of another."""
+    """The imports of the module ``name`` from a layer above its own, or from the private modules of another."""
     # The top re-exports; its names are loaded on first use.
     if name == "mlt":
         return []

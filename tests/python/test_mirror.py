@@ -1,4 +1,4 @@
-"""Where the tests of a module are: in the file of its name at the mirrored place, or in the one that ``TESTED_BY`` has.
+"""The place of a module's tests: the file of its name at the mirrored place, or the one that ``TESTED_BY`` has.
 
 The mirrored place of ``python/mlt/perf/report.py`` is ``tests/python/perf``, and the file is ``test_report.py`` or,
 because pytest requires unique file names, ``test_perf_report.py``. The modules at the top of ``python/mlt`` have their

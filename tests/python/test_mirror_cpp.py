@@ -1,4 +1,4 @@
-"""Where the tests of a C++ source are: in the file of its name below ``tests/unit``, or in the one of ``TESTED_BY``.
+"""The place of a C++ source's tests: the file of its name below ``tests/unit``, or the one of ``TESTED_BY``.
 
 ``src/core/flow_control.cc`` has its tests in ``tests/unit/core/flow_control_test.cc``. A class whose definition fills
 several files has one test file, and sources that only other languages call are tested from there.

@@ -1,4 +1,4 @@
-"""What is distributed: the contents of the source distribution, and the Pythons and tests of the wheels."""
+"""The distributed files: the contents of the source distribution, and the Pythons and tests of the wheels."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def listening(bed: Testbed, host: str, kind: str) -> list[int]:
 
 
 def kernel_counters(bed: Testbed, host: str) -> dict[str, int]:
-    """What ``KERNEL`` names, of the network stack of ``host``."""
+    """The counters of ``KERNEL``, of the network stack of ``host``."""
     lines = [line.split() for line in bed.exec(host, ["cat", "/proc/net/snmp"]).stdout.splitlines()]
     tables = {
         names[0].rstrip(":"): dict(zip(names, values, strict=True))

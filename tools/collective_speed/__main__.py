@@ -40,7 +40,7 @@ JOB_SECONDS = 600
 
 
 def times_of(what: str, processes: Sequence[subprocess.Popen[str]]) -> Times:
-    """What the first of them wrote, once all have ended. Raises RankError."""
+    """The times that the first of them wrote, once all have ended. Raises RankError."""
     found: Times = json.loads(outputs_of(what, processes, JOB_SECONDS)[0].splitlines()[-1])
     return found
 

@@ -15,7 +15,7 @@ BLOCKS, FIRST_CALLS = 5, 2
 
 @dataclass(frozen=True)
 class Together:
-    """What the ranks of a measurement do together, outside the timed part."""
+    """The steps that the ranks of a measurement take together, outside the timed part."""
 
     barrier: Callable[[], object]
     of_rank_0: Callable[[int], int]

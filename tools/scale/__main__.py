@@ -44,7 +44,7 @@ def measure(form: Form) -> dict[str, Any]:
     """All figures of a form; gloo last, because it loads torch into this process."""
 
     def attempt(case: Callable[..., cases.Figures], *arguments: Any, **options: Any) -> cases.Figures:
-        """What a case found; one that failed keeps its identity and the error."""
+        """The figures of a case; one that failed keeps its identity and the error."""
         try:
             found = case(*arguments, **options)
         except RuntimeError as problem:

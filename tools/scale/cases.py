@@ -114,7 +114,8 @@ def small_messages(transport: str, datapath: str, count: int) -> Figures:
 
 
 def _counters(team: Team, transport: str) -> dict[str, list[int]]:
-    """Of each rank, by name: those that all ranks have, since rank 0 and services have some of their own."""
+    """The counters of each rank, by name: those that all ranks have, since rank 0 and services have some of their
+    own."""
     if transport != "mlt":
         return {}
     of_ranks = team.order("counters", limit=30).values

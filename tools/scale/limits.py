@@ -1,4 +1,4 @@
-"""What each measurement is held against, in the long and in the short form, and the verdicts."""
+"""The targets of each measurement, in the long and in the short form, and the verdicts."""
 
 from __future__ import annotations
 

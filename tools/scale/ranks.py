@@ -1,4 +1,4 @@
-"""What the ranks of a measurement do, over mlt and over gloo: the methods are the commands of ``Team.order``."""
+"""The commands of the ranks of a measurement, over mlt and over gloo: the methods are those of ``Team.order``."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Serve = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one process made of a command."""
+    """The result of a command in one process."""
 
     value: Any
     ended: float  # time.monotonic, which the processes of a host share

@@ -113,7 +113,7 @@ def table(results: list[tuple[Case, int, dict[str, list[float]]]], trainer: str)
 
 
 def command() -> str:
-    """What makes this page again."""
+    """The command that makes this page again."""
     return "make torch-speed" + (f' SPEED_ARGS="{" ".join(sys.argv[1:])}"' if len(sys.argv) > 1 else "")
 
 

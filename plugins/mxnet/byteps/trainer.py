@@ -10,7 +10,7 @@ from mlt.mxnet.compression import Compression, Compressor
 
 _COMPRESSORS: Final = ("compressor", "ef", "momentum")
 _OPTIONS: Final = ("k", "normalize", "partition", "scaling", "seed")
-"""Of compressors; without one they have no meaning in BytePS either."""
+"""Options of compressors; without a compressor they have no meaning in BytePS either."""
 
 
 class DistributedTrainer(trainer.DistributedTrainer):

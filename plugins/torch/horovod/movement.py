@@ -1,4 +1,4 @@
-"""What moves tensors and computes nothing: allgather, broadcast, alltoall; each differentiable."""
+"""Calls that move tensors and compute nothing: allgather, broadcast, alltoall; each differentiable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much loss a program allows: ``lossy`` around collectives, and schedules for ``BoundedLossState``."""
+"""The loss that a program allows: ``lossy`` around collectives, and schedules for ``BoundedLossState``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ LossSchedule = Callable[[int, int], float]
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a reduction may lose: ``bound``, as of layer ``layer`` of ``layers``. ``observe`` gets its completion."""
+    """The loss that a reduction may have: ``bound``, as of layer ``layer`` of ``layers``. ``observe`` gets its
+    completion."""
 
     bound: float = 0.0
     layer: int = 0

@@ -71,7 +71,7 @@ class StepStatistics:
 
 @dataclass(frozen=True)
 class Losses:
-    """What reductions that may lose have cost this rank so far.
+    """The cost on this rank so far of reductions that may lose.
 
     ``reductions`` ended, of tensors of ``bytes`` in all; ``missing_bytes`` of what other ranks sent for them did not
     arrive, within the loss bound; ``repairs`` segments were sent again.

@@ -64,7 +64,7 @@ def _difference(by_rank: Mapping[int, Request]) -> str:
 
 
 def _invalid(request: Request, ranks: Sequence[int]) -> str:
-    """What is wrong with a request on which all ranks agree."""
+    """The error in a request on which all ranks agree; empty if there is none."""
     if request.kind == "broadcast" and request.root not in ranks:
         return f"root rank {request.root} is not in the process set of {_ranks(ranks)}"
     if request.kind in (*_ROWS_DIFFER, "reducescatter") and any(not shape for _, shape in request.tensors):

@@ -1,4 +1,4 @@
-"""What of Horovod's API needs no framework: the plugins of all frameworks have these names.
+"""The part of Horovod's API that needs no framework: the plugins of all frameworks have these names.
 
 A plugin's package takes all of them, with ``from mlt._named.api import *``, and adds them to its ``__all__``.
 """

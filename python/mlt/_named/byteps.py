@@ -1,4 +1,4 @@
-"""What of BytePS's API needs no framework: the plugins of all frameworks take it from here.
+"""The part of BytePS's API that needs no framework: the plugins of all frameworks take it from here.
 
 ``init`` and ``shutdown``, ``suspend`` and ``resume``, ranks and sizes, the speed of push-pull, and the tensors that
 were declared. The workers sum among themselves, by the controller of Horovod's API: tensors match by name, also without
@@ -88,7 +88,7 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
 
 
 class _Speed:
-    """What this worker has given to push-pull until the last call, and when that was."""
+    """The bytes that this worker passed to push-pull until the last call, and when that was."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -346,7 +346,7 @@ class Controller:
                     timeline.record(request.name, request.kind, handle.submitted, started, time.monotonic())
 
     def _apply(self, answer: Answer) -> None:
-        """What an answer changes on this rank."""
+        """Applies the changes of an answer on this rank."""
         request = answer.request
         if request.kind == "add_set":
             self._sets[answer.number] = tuple(sorted(set(request.ranks)))

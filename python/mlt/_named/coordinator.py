@@ -152,7 +152,7 @@ class Coordinator:
                 self._fail((set_id, name), entry, self._overdue_text(set_id, name, entry, waited))
 
     def note_wait(self, rank: int, report: Request) -> None:
-        """What a rank waits for, as of its "waits". It counts until the rank submits something."""
+        """Records a rank's "waits": the operation that it waits for. It counts until the rank submits something."""
         if report.submitted == self._submitted.get(rank, 0):
             self._waits[rank] = report
 
@@ -190,7 +190,7 @@ class Coordinator:
         return entry is not None and rank in entry.requests
 
     def _place_of(self, rank: int) -> str:
-        """Where a rank is that has reported its wait."""
+        """The operations that a rank waits for, for errors."""
         waits = self._waits[rank].waits
         names = ["join()" if key == _JOIN.key else repr(key[1]) for key in waits[:_SHOWN]]
         return f"rank {rank} in {', '.join(names)}"

@@ -31,8 +31,8 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class State:
-    """What training needs to go on. ``commit`` keeps a copy; ``restore`` goes back to it; ``sync`` gives all ranks the
-    state of the one that committed most."""
+    """State that training needs to continue. ``commit`` keeps a copy; ``restore`` goes back to it; ``sync`` gives all
+    ranks the state of the one that committed most."""
 
     def __init__(self) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []

@@ -62,7 +62,7 @@ class Started:
 
 
 class Execution:
-    """Of one rank. ``ranks``: of the process set, in order."""
+    """Runs the operations of one rank. ``ranks``: of the process set, in order."""
 
     def __init__(self, context: Context | None, rank: int) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""What every framework's gradient exchange needs: the loss that is allowed, the layers, and texts for errors."""
+"""Parts of every framework's gradient exchange: the loss that is allowed, the layers, and texts for errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN: Final = 12
 
 
 class BoundedLossState(StepRecorder):
-    """How much of the gradients may be lost, and the statistics of the last steps.
+    """The fraction of the gradients that may be lost, and the statistics of the last steps.
 
     ``loss_bound`` in [0, 1): max fraction of a bucket's elements that may be lost in each hop of the sum; 0 is exact.
     Or a function of step and layer (``warm_up``, ``phases``), the same on every rank; its step counts the exchanges of

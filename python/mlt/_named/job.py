@@ -141,7 +141,7 @@ def gather_bytes(own: Controller, text: bytes, name: str, *, set_id: int = 0, ro
 
 
 def _describe(own: Controller, position: launchers.JobPosition) -> Job:
-    """Which ranks share hosts: from the hosts' names, and from the launcher what it says."""
+    """Finds the ranks that share hosts: from the hosts' names, and from the launcher's variables."""
     hosts = gather_bytes(own, _host().encode(), "host names of init()")
     sizes: dict[bytes, int] = {}
     local_ranks = []

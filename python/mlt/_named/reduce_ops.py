@@ -8,7 +8,7 @@ from typing import Final
 
 
 class ReduceOp(IntEnum):
-    """How the ranks' elements are combined. The numbers are Horovod's."""
+    """The function that combines the ranks' elements. The numbers are Horovod's."""
 
     Average = 0
     Sum = 1

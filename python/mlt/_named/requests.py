@@ -51,7 +51,7 @@ class Request:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What the requests of different ranks are matched by."""
+        """The key by which the requests of different ranks are matched."""
         return self.set_id, self.name
 
     @property
@@ -71,7 +71,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the ranks of a process set do for one name. ``request``: of its first rank that has not joined.
+    """The action of the ranks of a process set for one name. ``request``: of its first rank that has not joined.
 
     ``rows``: of an allgather, by tensor and rank of the set, the length of the first dimension; of an alltoall, by
     sender and receiver. ``cache_id``: number under which later answers that are the same are sent, or -1. ``error``:

@@ -15,7 +15,7 @@ Key = tuple[int, str]
 """Process set and name of an operation."""
 
 _OWN: Final = "mlt-"
-"""How the names of mlt's threads begin, which submit nothing."""
+"""Prefix of the names of mlt's threads, which submit nothing."""
 _lent = threading.local()
 
 

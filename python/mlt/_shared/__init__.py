@@ -1,1 +1,1 @@
-"""What several folders of the package need and no user imports: units, addresses, ports, JSON lines, processes."""
+"""Code that several folders of the package need and no user imports: units, addresses, ports, JSON lines, processes."""

@@ -1,4 +1,4 @@
-"""What a field of a file expects, in this project's words instead of the validating library's."""
+"""The values that a field of a file expects, in this project's words instead of the validating library's."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ logger = logging.getLogger("mlt")
 
 
 def look_up(host: str, port: int, kind: socket.SocketKind, *, seconds: float = LOOKUP_SECONDS) -> list[tuple[Any, ...]]:
-    """What ``socket.getaddrinfo`` returns. Logs after 5 s that the name servers do not answer.
+    """Addresses from ``socket.getaddrinfo``. Logs after 5 s that the name servers do not answer.
 
     Raises socket.gaierror, also after ``seconds``; the thread that asks is then left to itself.
 

@@ -1,4 +1,4 @@
-"""What the system says of a failure, without the number that Python puts before it."""
+"""The system's text of a failure, without the number that Python puts before it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True)
 class Ending:
-    """How one process ended. ``code`` as a shell gives it: 128 and the signal's number if it was killed.
+    """The end of one process. ``code`` as a shell gives it: 128 and the signal's number if it was killed.
 
     ``ended_by_us``: because another process had failed, or the run was interrupted.
     """
@@ -118,7 +118,7 @@ class Process:
         return self.popen.pid
 
     def ending(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        """The process's end, in words; None while it runs."""
         code = self.popen.poll()
         if code is None or code >= 0:
             return None if code is None else f"ended with exit status {code}"
@@ -255,7 +255,7 @@ def run(
 
 
 def _code_of(process: Process) -> int:
-    """As a shell gives it."""
+    """The exit status as a shell gives it."""
     code = process.popen.returncode
     return code if code >= 0 else 128 - code
 

@@ -221,7 +221,7 @@ def parse_yaml(text: str, constructors: dict[str, Any] | None = None) -> Any:
     import yaml
 
     class Loader(_yaml_loader()):  # type: ignore[misc]
-        """With the constructors of this call."""
+        """A loader with the constructors of this call."""
 
     for tag, construct in (constructors or {}).items():
         Loader.add_constructor(tag, construct)

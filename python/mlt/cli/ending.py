@@ -1,4 +1,4 @@
-"""How every command ends: its exit status, and standard streams that the caller closed or nobody reads.
+"""The end of every command: its exit status, and standard streams that the caller closed or nobody reads.
 
 Exit statuses: 0, success; 1, the command failed or found a problem; 2, the command line, a variable or an input file is
 wrong; 126, the program to run cannot be executed; 127, it was not found; 130, interrupted; 141, nobody reads the output

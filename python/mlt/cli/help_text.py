@@ -27,7 +27,7 @@ class HelpMixin:
     """Base before a command class of either library."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """As the library parses; its errors know the command that they are about."""
+        """Parses as the library does; its errors know the command that they are about."""
         try:
             text = _one_dash(self, ctx, args) or _split_quantity(self, args) or _empty_value(self, ctx, args)
             if text is not None:
@@ -42,7 +42,7 @@ class HelpMixin:
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """As the library runs it; ``running`` is its context meanwhile."""
+        """Runs as the library does; ``running`` is its context meanwhile."""
         token = running.set(ctx)
         try:
             return super().invoke(ctx)  # type: ignore[misc]
@@ -160,7 +160,7 @@ def option_names(param: Any) -> str:
 
 
 def form(param: Any) -> tuple[str, str]:
-    """How an option or argument is written, and its help."""
+    """The written form of an option or argument, and its help."""
     return (argument_name(param) if _is_argument(param) else option_names(param)), _described(param)
 
 
@@ -252,7 +252,7 @@ def _default(param: Any) -> str:
 
 
 def number_expected(param: Any) -> str | None:
-    """What a parameter that takes a number expects; None for others."""
+    """The value that a parameter expects if it takes a number; None for others."""
     what = {"N": "an integer", "X": "a number"}.get(_kind_of(param))
     least, most = _limits(param)
     if what is None or (least is None and most is None):

@@ -191,7 +191,7 @@ def _for_all() -> dict[str, str]:
 
 
 class _MissingCommandError(click.UsageError):
-    """As of an argument that is always required; a host without workers needs none."""
+    """A missing argument, reported like one that is always required; a host without workers needs none."""
 
     def __init__(self, ctx: Any) -> None:
         super().__init__("COMMAND is missing", ctx)

@@ -1,4 +1,4 @@
-"""What every ``mlt plan`` command shares: the plan file that it extends, and how it reports what it cannot do."""
+"""Code shared by the ``mlt plan`` commands: the plan file that they extend, and reports of what they cannot do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands share: the classes that give them one style of help, and errors in one form."""
+"""Code shared by all commands: the classes that give them one style of help, and errors in one form."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def _members_like(name: str, ctx: Any) -> list[tuple[str, str]]:
 
 
 def _own_words(error: Any) -> str | None:
-    """What a value should have been, where a library says so in words of its own."""
+    """The value that was expected, where a library says so in words of its own."""
     param = getattr(error, "param", None)
     expected = None if param is None else number_expected(param)
     problems = getattr(error.__cause__, "errors", None)
@@ -236,7 +236,7 @@ def _own_words(error: Any) -> str | None:
 
 
 def forms_of(message: str, command: Any, param: Any = None) -> str:
-    """How to write the options that an error names, with their help; or the argument that it is about."""
+    """The written forms of the options that an error names, with their help; or of the argument that it is about."""
     found = options_in(message, command)
     if not found and param is not None:
         found = [one for one in command.params if one.name == getattr(param, "name", None)]

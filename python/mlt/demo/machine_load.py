@@ -1,4 +1,4 @@
-"""How busy the machine was with other programs during a run: beside a compiler every transport is slower."""
+"""The load of this host by other programs during a run: beside a compiler every transport is slower."""
 
 from __future__ import annotations
 

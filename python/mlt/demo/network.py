@@ -1,4 +1,4 @@
-"""Where the processes of a run are: on this host's loopback interface, or on the hosts of a testbed."""
+"""The place of a run's processes: this host's loopback interface, or the hosts of a testbed."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def accuracy_by_seed(report: DemoReport) -> Table:
 
 
 def _time_to_accuracy(report: DemoReport) -> Iterator[Measure]:
-    """Of a testbed only: loopback has no rate, and its runs differ by what the machine does besides."""
+    """Measures of a testbed only: loopback has no rate, and its runs differ by what else the host does."""
     target = report.common_accuracy
     if target is not None and report.settings.testbed is not None:
         yield f"seconds to {100 * target:.0f} % accuracy", lambda run: seconds_to(run, target), "{:.1f}"

@@ -1,4 +1,4 @@
-"""What ``mlt doctor HOST``, ``--serve`` and ``--job`` do, without the output."""
+"""The work of ``mlt doctor HOST``, ``--serve`` and ``--job``, without the output."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Framework:
 
 
 def examine_framework(name: str, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What ``name``, one of ``NAMES``, needs, the most basic first."""
+    """Findings about the requirements of ``name``, one of ``NAMES``, the most basic first."""
     if name in WITHOUT_PLUGIN:
         what, instead = WITHOUT_PLUGIN[name]
         yield Finding("problem", f"mlt has no plugin for {what}", instead)

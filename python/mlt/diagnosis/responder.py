@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Visit:
-    """How an examination ended. ``problems``: number that the client found; None if it broke off."""
+    """The end of an examination. ``problems``: number that the client found; None if it broke off."""
 
     address: str
     name: str

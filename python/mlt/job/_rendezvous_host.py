@@ -160,7 +160,7 @@ class Host:
         )
 
     def _blocked_text(self) -> str:
-        """What may keep ranks from here, unless something else did."""
+        """A possible cause that keeps ranks from connecting here."""
         if self._refused or self._handshakes.counts["rendezvous_unproved"] or self._left or self._is_loopback():
             return ""
         return (
@@ -217,7 +217,7 @@ class Host:
             self._remote[said.rank] = caller.address
 
     def _difference(self, said: Announcement) -> str | None:
-        """Which setting of a rank differs from rank 0's; None if they agree."""
+        """The setting of a rank that differs from rank 0's; None if they agree."""
         config = self._config
         if said.job != config.job:
             return f"rank {said.rank} belongs to job {quoted(said.job)!r}; this is job {config.job!r} (set MLT_JOB)"

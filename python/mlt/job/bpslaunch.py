@@ -15,7 +15,7 @@ _DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 
 
 def role(environ: Mapping[str, str]) -> str:
-    """What the host is in the job. Raises ConfigError if DMLC_ROLE is missing or another."""
+    """The host's role in the job. Raises ConfigError if DMLC_ROLE is missing or another."""
     given = (variables.text(environ, "DMLC_ROLE") or "").lower()
     if given not in _ROLES:
         raise ConfigError(f"DMLC_ROLE is {given!r}: set it to worker; {', '.join(_ROLES[1:])} are known too")

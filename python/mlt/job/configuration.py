@@ -169,7 +169,7 @@ def _check(condition: bool, text: str) -> None:
 
 
 def _missing_text(missing: list[str], env: Mapping[str, str]) -> str:
-    """What to do without RANK or WORLD_SIZE; names MASTER_ADDR and MASTER_PORT too where they will be missed next."""
+    """The remedy without RANK or WORLD_SIZE; names MASTER_ADDR and MASTER_PORT too where they will be missed next."""
     wanted = [*missing, *(name for name in ("MASTER_ADDR", "MASTER_PORT") if not variables.text(env, name))]
     arguments = " and ".join(f"{name.lower()}=" for name in missing)
     return (

@@ -49,7 +49,7 @@ logger = logging.getLogger("mlt")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a rank's engine listens for control connections."""
+    """The address at which a rank's engine listens for control connections."""
 
     rank: int
     host: str

@@ -33,7 +33,7 @@ class LimitArguments(TypedDict, total=False):
 
 
 class NetworkArguments(TypedDict, total=False):
-    """How packets are carried."""
+    """Arguments about how packets are carried."""
 
     faults: Faults | None
     segment_bytes: int | None

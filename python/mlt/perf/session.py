@@ -132,7 +132,7 @@ class _Admission:
 
 
 def _serving(port: int, interface: str | None, admission: _Admission, say: Say) -> list[socket.socket]:
-    """Where ``serve`` listens. Raises PerfError, ConfigError."""
+    """The sockets on which ``serve`` listens. Raises PerfError, ConfigError."""
     the_other = f"the other side: mlt perf HOST --port {port}"
     check = admission.check("mlt perf would listen at")
     if interface is not None:

@@ -55,7 +55,7 @@ def push(
 
 
 def _undone_by(device: Device) -> str:
-    """How it is undone, and what a killed command leaves."""
+    """Text on who reverts the change, and what a killed command leaves."""
     if device.reverts_itself:
         return "this command takes it back, or the device itself if it is killed"
     return "this command takes it back; if it is killed, the configuration stays in force"

@@ -194,7 +194,7 @@ def problems(topology: Topology) -> list[str]:
 
 
 def _other_queue(topology: Topology) -> str:
-    """What to change of a topology that asks for the program, if something would help."""
+    """The change to a topology that requests the program, if one would help."""
     if topology.policy is None:
         return "leave --queue out, for plain queues" if "queue" in topology.model_fields_set else ""
     return "choose --queue red" if kernel_has_red() else "leave --policy out, for plain queues"

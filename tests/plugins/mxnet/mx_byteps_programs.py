@@ -1,4 +1,4 @@
-"""What one rank of the tests of BytePS's API for MXNet does; started by rank_jobs.py with the program's name."""
+"""Programs of one rank, for the tests of BytePS's API for MXNet; started by rank_jobs.py with the program's name."""
 
 from __future__ import annotations
 

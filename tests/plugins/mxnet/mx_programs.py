@@ -1,4 +1,4 @@
-"""What one rank of the MXNet tests does; started by rank_jobs.py with the program's name and its options."""
+"""Programs of one rank, for the MXNet tests; started by rank_jobs.py with the program's name and its options."""
 
 from __future__ import annotations
 

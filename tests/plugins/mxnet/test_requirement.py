@@ -1,4 +1,4 @@
-"""What ``mlt.mxnet`` needs: MXNet, and a numpy that it can use; and what it must not import."""
+"""Requirements of ``mlt.mxnet``: MXNet, and a numpy that it can use; and what it must not import."""
 
 from __future__ import annotations
 

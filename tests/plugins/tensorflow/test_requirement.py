@@ -1,4 +1,4 @@
-"""What ``mlt.tensorflow`` needs: TensorFlow, and Keras on it; and what it must not import."""
+"""Requirements of ``mlt.tensorflow``: TensorFlow, and Keras on it; and what it must not import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What one rank of the tests of BytePS's API for TensorFlow does; started by rank_jobs.py with the program's name."""
+"""Programs of one rank, for the tests of BytePS's API for TensorFlow; started by rank_jobs.py with the program's
+name."""
 
 from __future__ import annotations
 

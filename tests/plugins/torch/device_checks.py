@@ -28,7 +28,7 @@ class Lab(Protocol):
         """Fill it on the current stream, after other work that takes some milliseconds."""
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the tensor holds once the current stream has done its work."""
+        """The tensor's contents once the current stream has done its work."""
 
 
 def filled(lab: Lab, count: int, value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -80,7 +80,7 @@ def sums(lab: Lab) -> None:
 
 
 def copies(lab: Lab) -> None:
-    """What moves data only; with the forms of one tensor and of lists."""
+    """Calls that only move data; with the forms of one tensor and of lists."""
     rank, size = dist.get_rank(), dist.get_world_size()
     everyone = range(size)
     for count in COUNTS:
@@ -150,7 +150,7 @@ def mixed(lab: Lab) -> None:
 
 
 def futures(lab: Lab) -> None:
-    """What ``then`` computes uses the result, and its own result is waited for by the caller's stream."""
+    """Futures: ``then`` uses the result, and the caller's stream waits for its own result."""
     rank, size = dist.get_rank(), dist.get_world_size()
     x = filled(lab, 1_000, rank + 1)
     future: Any = dist.all_reduce(x, async_op=True).get_future()
@@ -167,7 +167,7 @@ def polled(lab: Lab, work: Any) -> None:
 
 
 def completion(lab: Lab) -> None:
-    """What a program may use that asks ``is_completed``, or takes the future of a receive, and never waits."""
+    """Programs that call ``is_completed``, or take the future of a receive, and never wait."""
     rank, size = dist.get_rank(), dist.get_world_size()
     x = filled(lab, 1_500_001, rank + 1)
     work = dist.all_reduce(x, async_op=True)

@@ -106,7 +106,7 @@ def error_of(call: Callable[[], object]) -> str:
 
 
 def refused() -> Any:
-    """What is refused, before a rank waits for another or writes for it. Then all make a group."""
+    """Options that are rejected before a rank waits for another or writes for it. Then all make a group."""
     told = []
     for given in ({"loss_bound": 0.1}, "1%", torch._C._distributed_c10d.Backend.Options("mlt")):
         store = dist.HashStore()  # of this process alone

@@ -1,4 +1,4 @@
-"""What one rank of the Horovod tests does; started by job.py with the program's name and its options."""
+"""Programs of one rank, for the Horovod tests; started by job.py with the program's name and its options."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def traced(folder: str, late_seconds: float) -> Any:
 
 
 def debugged() -> Any:
-    """What TORCH_DISTRIBUTED_DEBUG=DETAIL and the flight recorder do: collectives, DDP, and calls that differ."""
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL and the flight recorder: collectives, DDP, and calls that differ."""
     from torch._C._distributed_c10d import _dump_fr_trace_json
 
     assert dist.get_debug_level() == dist.DebugLevel.DETAIL

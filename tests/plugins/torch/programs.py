@@ -322,7 +322,7 @@ def premultiplied(context: mlt.Context, options: dict[str, Any]) -> Any:
 
 
 def split(context: mlt.Context, options: dict[str, Any]) -> Any:
-    """What refuses to split a group, and the sum over this rank's part as a user makes the parts instead."""
+    """The error of splitting a group, and the sum over this rank's part as a user makes the parts instead."""
     import torch
     import torch.distributed as dist
 

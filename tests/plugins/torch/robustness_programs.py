@@ -1,4 +1,4 @@
-"""What happens around a training loop: the programs of ``test_robustness.py``."""
+"""Events around a training loop: the programs of ``test_robustness.py``."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class StandIn:
         return copy
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the tensor holds when the current stream has done its work."""
+        """The tensor's contents when the current stream has done its work."""
         self.compute.record().wait()
         return tensor.detach().clone()
 

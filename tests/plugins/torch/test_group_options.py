@@ -25,7 +25,7 @@ WORKERS = 3
 
 
 def check_calls(told: list[dict[str, Any]], bound: float) -> None:
-    """Of each rank's shares of short elements: below the bound where elements may be short, else 0."""
+    """Checks each rank's shares of short elements: below the bound where elements may be short, else 0."""
     for rank in told:
         exact = {name: share for name, share in rank.items() if name.startswith("exact")}
         lossy = {name: share for name, share in rank.items() if name not in exact and name != "digest"}
@@ -36,7 +36,8 @@ def check_calls(told: list[dict[str, Any]], bound: float) -> None:
 
 
 def check_losses(told: list[dict[str, Any]]) -> None:
-    """Of the calls on floating point: five all-reduces, a mean, one element, and two reduce-scatters."""
+    """Checks the losses of the calls on floating point: five all-reduces, a mean, one element, and two
+    reduce-scatters."""
     assert {rank["reductions"] for rank in told} == {9}
     all_reduces, inputs_of_reduce_scatters = 4 + 8 + 2 + 2 + 4 + 4, 2 * WORKERS * 4
     assert {rank["bytes"] for rank in told} == {(1 << 20) * (all_reduces + inputs_of_reduce_scatters) + 4}

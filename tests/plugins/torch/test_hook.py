@@ -137,7 +137,7 @@ def test_state__refuses_a_bound_outside_its_range() -> None:
 
 
 class Bucket:
-    """What DDP passes to a hook."""
+    """The bucket that DDP passes to a hook."""
 
     def __init__(self, buffer: torch.Tensor | None = None) -> None:
         self._buffer = torch.ones(8) if buffer is None else buffer

@@ -1,4 +1,4 @@
-"""What every call of a process group needs: the end of the group."""
+"""The part that every call of a process group needs: the end of the group."""
 
 from __future__ import annotations
 

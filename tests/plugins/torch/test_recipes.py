@@ -40,7 +40,7 @@ def short_folder() -> Iterator[Path]:
 
 
 def figures(recipe: str, backend: str, folder: Path) -> list[str]:
-    """What rank 0 prints, without what the libraries print."""
+    """The lines that rank 0 prints, without those of the libraries."""
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(WORKERS)]
     address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port_pair())]
     launcher = [] if recipe in WITHOUT_TORCHRUN else [*torchrun, *address]

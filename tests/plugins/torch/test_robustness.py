@@ -1,4 +1,4 @@
-"""What users' jobs meet beside their collectives: a suspended rank, loader processes, other models, a killed rank."""
+"""Events beside the collectives of users' jobs: a suspended rank, loader processes, other models, a killed rank."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def store() -> Any:
 
 @pytest.fixture
 def groups() -> Iterator[list[ProcessGroupMlt]]:
-    """Of three replicas, which are threads here."""
+    """The groups of three replicas, which are threads here."""
     made = [ProcessGroupMlt(timeout=LIMIT) for _ in range(3)]
     yield made
     for group in made:

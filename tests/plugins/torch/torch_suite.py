@@ -99,7 +99,7 @@ def run(name: str, backend: str) -> Outcome:
 
 
 def compare(chosen: list[str], *, verbose: bool) -> dict[str, dict[str, Any]]:
-    """What became of each test over gloo and, where gloo passed, over mlt; prints each as it ends."""
+    """The result of each test over gloo and, where gloo passed, over mlt; prints each as it ends."""
     results: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(chosen, 1):
         started = time.monotonic()
@@ -117,7 +117,7 @@ def compare(chosen: list[str], *, verbose: bool) -> dict[str, dict[str, Any]]:
 
 
 def check(results: dict[str, dict[str, Any]]) -> list[str]:
-    """What is wrong with these results, a line each: nothing if mlt passed what gloo passed, less the exceptions."""
+    """The problems in these results, a line each: nothing if mlt passed what gloo passed, less the exceptions."""
     wrong = []
     for name, result in results.items():
         if result["gloo"] != "passed":

@@ -37,7 +37,7 @@ def code_of(text: str) -> Iterator[str]:
 
 
 def wrong_in(code: str) -> Iterator[str]:
-    """What is wrong with the ``mlt`` commands in a line; ``VARIABLE=mlt`` before another program is none."""
+    """The errors in the ``mlt`` commands of a line; ``VARIABLE=mlt`` before another program is none."""
     for match in re.finditer(r"(?<![\w/.=-])mlt (?=((?:[a-z]|-)[^`]*))", code):
         given = _END.split(match[1], maxsplit=1)[0]
         words = given.split()

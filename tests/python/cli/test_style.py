@@ -1,4 +1,4 @@
-"""How commands end: exit statuses, errors in one form, and output that nobody reads."""
+"""The ends of commands: exit statuses, errors in one form, and output that nobody reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo shows: progress, comparison table and plot, from made-up runs."""
+"""The demo's display: progress, comparison table and plot, from made-up runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def settings(tmp_path: Path, *, seeds: int = 1, network: Network = "loopback") -
 
 
 def events(run: RunSpec) -> list[Event]:
-    """What the processes of a run could have reported; the sums are easy to check."""
+    """Reports that the processes of a run could have made; the sums are easy to check."""
     told: list[Event] = [Ready(rank=rank, parameters=100) for rank in range(WORKERS)]
     for step in range(STEPS):
         told += [

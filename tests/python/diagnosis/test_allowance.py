@@ -1,4 +1,4 @@
-"""What ``mlt doctor --serve`` sends at most, on a clock that the test turns."""
+"""The limits of what ``mlt doctor --serve`` sends, on a clock that the test turns."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Caller:
         self.say(json.dumps({"content": text, "proof": self.prover.prove(text)}).encode() + b"\n")
 
     def content(self) -> Any:
-        """What rank 0 answers, once its proof was found good."""
+        """The reply of rank 0, once its proof was found good."""
         answer = json.loads(self.line())
         assert self.prover.check(answer["proof"], answer["content"])
         return json.loads(answer["content"])

@@ -1,4 +1,5 @@
-"""Which address a rank announces: the way to rank 0, never loopback by accident, and what host= and interface= say."""
+"""The address that a rank announces: the route to rank 0, never loopback by accident, and what host= and interface=
+say."""
 
 from __future__ import annotations
 

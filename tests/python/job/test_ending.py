@@ -1,4 +1,4 @@
-"""What a process tells its peers about its end."""
+"""The report of a process to its peers about its end."""
 
 from __future__ import annotations
 

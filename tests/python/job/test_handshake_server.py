@@ -85,7 +85,7 @@ def rank_0() -> Iterator[Waiting]:
 
 
 def old_announcement(**changes: Any) -> bytes:
-    """What releases without a proof said."""
+    """The announcement of releases without a proof."""
     return json.dumps({"mlt_rendezvous": 1, **ANNOUNCEMENT, **changes}).encode() + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Where a job's secret comes from, where it is required, and that it shows nowhere."""
+"""The sources of a job's secret, where it is required, and that it shows nowhere."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def host() -> Iterator[Host]:
 
 
 def serve(host: Host, seconds: float = 0.0) -> None:
-    """What ``Host.run`` does in one turn."""
+    """Runs one turn of ``Host.run``."""
     for key, _ in host._selector.select(seconds):
         if key.data is not None:
             host._read(key.data)

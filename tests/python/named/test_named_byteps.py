@@ -1,4 +1,4 @@
-"""What the plugins' modules for BytePS share: variables that are refused, order of sending, reductions, speed."""
+"""Code shared by the plugins' modules for BytePS: rejected variables, send order, reductions, speed."""
 
 from __future__ import annotations
 

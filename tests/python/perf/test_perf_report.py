@@ -1,4 +1,4 @@
-"""What is made of measurements: figures by hand, a table that fits a terminal, JSON that says which version it is."""
+"""Reports of measurements: figures by hand, a table that fits a terminal, JSON that names its version."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def proved_link(connection: socket.socket, secret: str | None = None) -> tuple[L
 
 
 def answered(port: int, said: Message) -> Message:
-    """What a server there answers to a client that proved itself."""
+    """The reply of a server there to a client that proved itself."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         link, prover = proved_link(connection)
         link.send(proved(prover, said))
@@ -72,7 +72,7 @@ def answered(port: int, said: Message) -> Message:
 
 
 def ended(port: int, said: bytes) -> bytes:
-    """What a server there sends to a client that proves nothing, until it hangs up."""
+    """The bytes that a server there sends to a client that proves nothing, until it hangs up."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(said)
         found = b""

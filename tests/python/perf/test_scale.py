@@ -46,7 +46,7 @@ def message_run(rate: float, transport: str = "mlt") -> dict[str, Any]:
 
 
 def figures(scale: ModuleType) -> dict[str, Any]:
-    """Of a run that meets every target."""
+    """The figures of a run that meets every target."""
     return {
         "jobs": [job(ranks) for ranks in scale.LONG.sizes],
         "keys": [key_run(count, 0.001) for count in scale.LONG.keys],
@@ -119,7 +119,7 @@ def test_draw__one_picture(scale: ModuleType, tmp_path: Path) -> None:
 
 
 class Obedient:
-    """What a process of a team serves with here."""
+    """A process of a team, as these tests serve it."""
 
     def __init__(self, index: int) -> None:
         self._index = index

@@ -122,7 +122,7 @@ def quote_is_in(quote: str, text: str) -> bool:
 
 
 def problems(document: str, sources: Iterable[tuple[str, str]]) -> list[str]:
-    """What is wrong between the document and the sources, (name, text) each: empty if nothing is."""
+    """The differences between the document and the sources, (name, text) each: empty if there are none."""
     try:
         known = {clause.number: clause for clause in clauses(document)}
     except ValueError as error:

@@ -55,7 +55,7 @@ def flipped(message: bytes, at: int) -> bytes:
 
 
 def resealed(peer: IndependentEndpoint, message: bytes, covered: int | None = None) -> bytes:
-    """With the check of its present bytes."""
+    """The message with the check of its present bytes."""
     return sealed(message[:8] + peer.peer_cookie.to_bytes(8, "little") + message[16:], covered)
 
 

@@ -1,4 +1,4 @@
-"""What PROTOCOL.md and RECOVERY.md say in tables, pictures and numbers is what the code does."""
+"""Tables, pictures and numbers of PROTOCOL.md and RECOVERY.md match the code."""
 
 from __future__ import annotations
 

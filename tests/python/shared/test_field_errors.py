@@ -1,4 +1,4 @@
-"""What files expect of their fields, in mlt's words."""
+"""The values that files expect of their fields, in mlt's words."""
 
 from __future__ import annotations
 

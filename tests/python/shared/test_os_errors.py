@@ -1,4 +1,4 @@
-"""What the system says of a failure, without Python's number."""
+"""The system's text of a failure, without Python's number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a wrong name may mean."""
+"""Suggestions for a wrong name."""
 
 from __future__ import annotations
 

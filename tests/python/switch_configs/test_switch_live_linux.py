@@ -189,7 +189,7 @@ def test_linux_tc__drops_selectively_and_keeps_priority_in_user_mode_linux(tmp_p
 
 
 def _body(folder: Path) -> str:
-    """What runs inside, once the modules are loaded."""
+    """The script that runs inside, once the modules are loaded."""
     steps = []
     for flows in runs(RATE_UML).values():
         ports = " ".join(flow.split(":")[0] for flow in flows)

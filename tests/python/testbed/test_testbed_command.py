@@ -91,7 +91,8 @@ def as_nobody(*words: str) -> subprocess.CompletedProcess[str]:
 
 @needs_testbed
 def test_run__without_root_uses_what_a_user_namespace_allows() -> None:
-    """As nobody: plain queues, the default too, and delays work; what needs programs is refused with the way out."""
+    """Runs as nobody: plain queues, the default too, and delays work; the error for what needs programs names the
+    remedy."""
     module = ["-m", "mlt.cli.main", "testbed"]
     pythons = [sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"]
     python = next((one for one in pythons if as_nobody(one, *module, "schema").returncode == 0), None)

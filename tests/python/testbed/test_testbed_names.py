@@ -1,4 +1,4 @@
-"""Which testbed a command without a name acts on: this user's own and only one, never another's experiment."""
+"""The testbed of a command without a name: this user's own and only one, never another's experiment."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Stream:
         return [record for record in self.records if record.start >= moment]
 
     def when(self, condition: Callable[[Record], bool], *, after: float, within: float) -> float | None:
-        """How long after ``after`` a tensor met the condition first; None if none did in time."""
+        """The time from ``after`` until a tensor met the condition first; None if none did in time."""
         while time.monotonic() < after + within + 0.2:
             for record in list(self.records):
                 if record.end >= after and condition(record):

@@ -45,7 +45,7 @@ def start(
 
 
 def texts_of(bed: Testbed, job: str, ranks: int, *words: object) -> list[str]:
-    """What each rank prints until its end."""
+    """The output of each rank until its end."""
     return [one.communicate(timeout=60)[0] for one in start(bed, job, ranks, *words, stdin=subprocess.DEVNULL)]
 
 

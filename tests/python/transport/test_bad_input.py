@@ -98,7 +98,7 @@ def test_post__rejects_torch_tensors_that_are_not_plain_host_memory(job: list[ml
 
 def test_post__rejects_a_tensor_on_a_device(job: list[mlt.Context]) -> None:
     class OnDevice:
-        """What a CUDA tensor answers to the questions that are asked."""
+        """The attributes of a CUDA tensor that are read here."""
 
         device, dtype, layout, shape = "cuda:0", "torch.float32", "torch.strided", (2, 2)
 

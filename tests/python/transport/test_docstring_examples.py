@@ -52,7 +52,7 @@ def test_examples__do_what_they_show(name: str, ranks: dict[str, mlt.Context]) -
 
 
 def public() -> Iterator[tuple[str, object]]:
-    """What a user calls: the classes and functions of ``mlt``, and the verbs of a context."""
+    """The public API: the classes and functions of ``mlt``, and the verbs of a context."""
     for name in mlt.__all__:
         value = getattr(mlt, name)
         if inspect.isclass(value) and not issubclass(value, (BaseException, enum.Enum)):

@@ -41,7 +41,7 @@ def connect(engine: _core.Engine, peer: int, port: int) -> Exception | None:
 
 
 def connect_both(first: _core.Engine, second: _core.Engine) -> list[tuple[Exception | None, float]]:
-    """What either side raised, and after how many seconds."""
+    """The error of either side, and after how many seconds it came."""
     start = time.monotonic()
     outcomes: list[tuple[Exception | None, float]] = [(None, 0.0)] * 2
 

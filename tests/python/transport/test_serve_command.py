@@ -43,7 +43,7 @@ def port() -> int:
 
 @pytest.fixture
 def variables() -> dict[str, str]:
-    """What else the service finds in its environment."""
+    """The other variables in the service's environment."""
     return {}
 
 

@@ -62,7 +62,7 @@ def without_comments(text: str) -> str:
 
 
 def layer_violations(path: str, text: str) -> Iterator[str]:
-    """What the file at `path`, relative to src/, includes but must not."""
+    """The includes of the file at `path`, relative to src/, that are forbidden."""
     layer = path.split("/", 1)[0]
     if path in ("mlt.h", "mlt_c.h"):
         layer = ""
@@ -89,7 +89,7 @@ def room_of(path: str) -> str:
 
 
 def room_violations(path: str, text: str) -> Iterator[str]:
-    """What the file at `path`, relative to src/, includes of another room of io but must not."""
+    """The includes of the file at `path`, relative to src/, from another room of io that are forbidden."""
     if not path.startswith("io/"):
         return
     room = room_of(path)

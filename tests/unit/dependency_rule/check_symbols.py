@@ -138,7 +138,7 @@ def impure_symbols(nm: str, archive: Path) -> list[str]:
 
 
 def call_graph(objdump: str, archives: Iterable[Path]) -> dict[str, set[str]]:
-    """Who refers to whom, over all functions of the archives: calls, jumps and taken addresses alike."""
+    """The references between functions of the archives: calls, jumps and taken addresses alike."""
     graph: dict[str, set[str]] = defaultdict(set)
     function_line = re.compile(r"^[0-9a-f]+ <(.*)>:$")
     relocation = re.compile(r"^\s+[0-9a-f]+: R_\S+\s+(.*)$")

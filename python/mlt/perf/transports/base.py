@@ -29,7 +29,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a rank's transport may listen; ``port`` was free a moment ago."""
+    """The address at which a rank's transport may listen; ``port`` was free a moment ago."""
 
     host: str
     port: int

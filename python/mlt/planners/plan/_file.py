@@ -89,7 +89,7 @@ class PipelineUse(Document):
 
 
 class Route(Document):
-    """How one worker's stream of one task reaches its server: every node from worker to server, both included."""
+    """The route of one worker's stream of one task: every node from worker to server, both included."""
 
     source: Name
     destination: Name

@@ -28,7 +28,7 @@ def remaining_trunks(wiring: Wiring, lost: dict[Pair, int] | None = None) -> dic
 
 
 def disjoint_paths(trunks: dict[Pair, int], source: int, target: int) -> dict[ModulePath, int]:
-    """As many link-disjoint paths as exist, of min total length: path (module numbers) -> number of parallel links.
+    """The most link-disjoint paths, of min total length: path (module numbers) -> number of parallel links.
 
     Raises:
         TopologyError: no path is left.
