@@ -93,6 +93,14 @@ MODULES = {
     push_pull_async push_pull_async_inplace push_pull_group_sync_inplace push_pull_inplace synchronize
 """,
     ),
+    "byteps.torch.cross_barrier": (
+        "mlt.torch.byteps.cross_barrier",
+        "plugins/torch/byteps/cross_barrier.py",
+        """
+    init local_rank local_size rank shutdown size Compression CrossBarrier broadcast_optimizer_state
+    broadcast_parameters byteps_push_pull poll synchronize
+""",
+    ),
     "byteps.tensorflow": (
         "mlt.tensorflow.byteps",
         "plugins/tensorflow/byteps/__init__.py",

@@ -14,6 +14,7 @@ from mlt.torch.horovod.reduce import grouped_allreduce_, sparse_allreduce_async,
 import torch
 from mlt._gradients.loss import LossSchedule
 from mlt._named import job
+from mlt._named.controller import EndedError
 from mlt._named.groups import chosen_groups, positions
 from mlt._named.objects import broadcast_object
 from mlt._named.process_sets import ProcessSet, global_process_set
@@ -64,7 +65,7 @@ class _Named:
             )
 
 
-class _Distributed(torch.optim.Optimizer):
+class Distributed(torch.optim.Optimizer):
     """The part of a distributed optimizer that stands before the class of the user's optimizer."""
 
     _compression: type[Compressor]
@@ -82,6 +83,7 @@ class _Distributed(torch.optim.Optimizer):
     _started: dict[int, Callable[[], None]]  # by number of the unit: how to wait for it
     _is_synchronized: bool
     _skips: bool
+    _hooks: list[Any]  # handles of the hooks of the parameters
 
     @property
     def _parameter_names(self) -> dict[Parameter, str]:
@@ -155,6 +157,10 @@ class _Distributed(torch.optim.Optimizer):
         if number not in self._started and all(self._passes_left[one] <= 0 for one in self._units[number]):
             self._start(number)
 
+    def _order(self, number: int) -> dict[str, int]:
+        """Priority and layer of a unit among those of a step: all are alike."""
+        return {}
+
     def _start(self, number: int) -> None:
         """Start reducing the gradients of a unit."""
         unit = self._units[number]
@@ -184,17 +190,19 @@ class _Distributed(torch.optim.Optimizer):
             self._process_set,
             grouped=len(unit) > 1,
             loss_bound=bound,
+            **self._order(number),
         )
 
         def finish() -> None:
-            synchronize(handle)  # in place
+            if synchronize(handle) is None:  # else in place
+                raise EndedError(f"tensor {name!r}: the job has ended before it was reduced")
             for parameter, tensor, ctx in zip(unit, tensors, contexts, strict=True):
                 _replace(parameter, self._compression.decompress(tensor, ctx))
 
         self._started[number] = finish
 
 
-class _DistributedAdasum(torch.optim.Optimizer):
+class DistributedAdasum(torch.optim.Optimizer):
     """Applies the optimizer on each rank's own gradients, and adds the changes by Adasum."""
 
     _compression: type[Compressor]
@@ -261,7 +269,7 @@ def DistributedOptimizer(
     chosen = chosen_groups(groups, num_groups, torch.is_tensor, "torch.Tensor")
     base: Any = type(optimizer)
     is_adasum = op == Adasum and job.controller().size > 1
-    part = _DistributedAdasum if is_adasum else _Distributed
+    part = DistributedAdasum if is_adasum else Distributed
     made: Any = object.__new__(type(base.__name__, (part, base), {}))
     # Its state, groups and hooks are shared. A scheduler may have wrapped its step.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name not in ("step", "zero_grad")})
@@ -281,13 +289,14 @@ def DistributedOptimizer(
     made._started = {}
     made._is_synchronized = False
     made._skips = False
+    made._hooks = []
     trained = [one for one in made._named.parameters if one.requires_grad]
     made._passes_left = dict.fromkeys(trained, backward_passes_per_step)
     made._units = _units(made._named, trained, chosen, process_set)
     made._unit_of = {parameter: number for number, unit in enumerate(made._units) for parameter in unit}
     if process_set.included() and len(job.ranks_of(process_set.process_set_id)) > 1:
         for parameter in trained:
-            parameter.register_post_accumulate_grad_hook(made._gradient_is_there)
+            made._hooks.append(parameter.register_post_accumulate_grad_hook(made._gradient_is_there))
     else:
         made._units = []
     return made

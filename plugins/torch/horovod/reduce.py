@@ -28,10 +28,13 @@ def start_allreduce(
     grouped: bool,
     loss_bound: float | None = None,
     priority: int = 0,
+    layer: int = 0,
+    layers: int = 1,
 ) -> int:
     """The handle of an allreduce. ``targets``: where the results go. ``loss_bound`` None: that of ``lossy``.
 
-    ``priority``: of those that are ready at the same time, the highest is carried out first.
+    ``priority``: of those that are ready at the same time, the highest is carried out first. ``layer`` of ``layers``:
+    position in the model, 0 in front; the transport sends front layers first.
     """
     bound = current_bound() if loss_bound is None else check_bound(loss_bound)
     if op == Adasum and process_set is not global_process_set:
@@ -48,6 +51,8 @@ def start_allreduce(
         postscale=float(postscale_factor),
         bound=bound,
         priority=priority,
+        layer=layer,
+        layers=layers,
     )
 
 

@@ -38,6 +38,7 @@ class Job:
 _job: Job | None = None
 _lock = threading.RLock()
 _pid = 0
+_before_stop: list[Callable[[], object]] = []
 _at_stop: list[Callable[[], object]] = []
 
 
@@ -84,8 +85,14 @@ def start() -> bool:
 
 
 def stop(reason: str = "") -> None:
-    """Leave the job; the operations in progress of all ranks fail. No-op outside a job."""
+    """Leave the job; the operations in progress of all ranks fail. No-op outside a job.
+
+    Without a ``reason`` the program does so by intent: what ``before_stop`` has is called first.
+    """
     global _job
+    if _job is not None and not reason:
+        for call in _before_stop:
+            call()
     with _lock:
         job, _job = _job, None
     if job is not None and _pid == os.getpid():
@@ -93,6 +100,11 @@ def stop(reason: str = "") -> None:
     if job is not None:
         for call in _at_stop:
             call()
+
+
+def before_stop(call: Callable[[], object]) -> None:
+    """Call a function, which must not raise, whenever the program ends the job: operations still complete then."""
+    _before_stop.append(call)
 
 
 def at_stop(call: Callable[[], object]) -> None:
