@@ -39,9 +39,9 @@ def burst_loss(load: float, small_ratio: float, threshold: ArrayLike, limit: Arr
         raise ValueError("needs 1 <= threshold <= limit")
     stages = min(burst, STAGES)
     places = np.floor(s * stages / burst).astype(np.int64)
-    most = np.maximum(np.floor(length * stages / burst).astype(np.int64), places)
+    maximum = np.maximum(np.floor(length * stages / burst).astype(np.int64), places)
     distinct, column = np.unique(places, return_inverse=True)
-    return _losses(load, 1 - small_ratio, stages, distinct, column.reshape(s.shape), most)
+    return _losses(load, 1 - small_ratio, stages, distinct, column.reshape(s.shape), maximum)
 
 
 @lru_cache(maxsize=64)
@@ -72,7 +72,7 @@ def _losses(
     stages: int,
     s: NDArray[np.int64],
     column: NDArray[np.int64],
-    most: NDArray[np.int64],
+    maximum: NDArray[np.int64],
 ) -> Loss:
     """Every S in one pass over n: by cuts, the chain's weights up to n are equal for every L from n on."""
     crossing = _crossing(stages, large)
@@ -82,7 +82,7 @@ def _losses(
     window = np.zeros((len(back), len(s)))
     window[0] = 1.0
     total, late_weights = np.zeros(len(s)), np.zeros(len(s))
-    end = int(most.max())
+    end = int(maximum.max())
     small, gone = np.zeros((end + 1, len(s))), np.zeros((end + 1, len(s)))
     # No np.clip in the loop: of arrays this small, it takes longer to check its bounds than to apply them.
     for n in range(end + 1):
@@ -101,4 +101,4 @@ def _losses(
         if following.max() > _LARGEST:
             scale = np.maximum(1.0, following)
             window, total, late_weights = window / scale, total / scale, late_weights / scale
-    return Loss(np.clip(small[most, column], 0, 1), np.clip(gone[most, column], 0, 1))
+    return Loss(np.clip(small[maximum, column], 0, 1), np.clip(gone[maximum, column], 0, 1))

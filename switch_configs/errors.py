@@ -8,10 +8,10 @@ from itertools import zip_longest
 from mlt._shared.structured_text import SyntaxProblem
 
 
-def listed(names: Sequence[str], most: int = 4) -> str:
+def listed(names: Sequence[str], maximum: int = 4) -> str:
     """``"a, b, c, d and 64 more"``: keeps the message short for any list."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - maximum
+    return ", ".join(names[:maximum]) + (f" and {more} more" if more > 0 else "")
 
 
 def not_json(text: str, error: SyntaxProblem) -> str:

@@ -54,8 +54,8 @@ def _schema(pattern: str, example: str) -> WithJsonSchema:
 _DSCP_SCHEMA = _schema(f"^({'|'.join(DSCP_NAMES)})$", "ef")
 Dscp = Annotated[int, Field(ge=0, lt=DSCP_VALUES, strict=True), BeforeValidator(_code_point), _DSCP_SCHEMA]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-Size = Annotated[PositiveInt, Unit(SIZE, least=1, whole=True)]
-Rate = Annotated[PositiveInt, Unit(RATE, least=1, whole=True)]
+Size = Annotated[PositiveInt, Unit(SIZE, minimum=1, whole=True)]
+Rate = Annotated[PositiveInt, Unit(RATE, minimum=1, whole=True)]
 
 
 def _percent(value: object) -> object:

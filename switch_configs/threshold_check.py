@@ -74,6 +74,6 @@ def check_predictions(problem: Problem, rows: Sequence[ClassThresholds], *, seed
 
 def in_one_step(problem: Problem, rows: Sequence[ClassThresholds], *, seed: int = 1) -> tuple[Measured, ...]:
     """Losses if the workers send a whole step at the port's rate, which the model does not describe."""
-    most = min(STEP_PACKETS, max(1, _MAX_STEP_PACKETS // (problem.workers * len(problem.classes))))
-    packets = [min(most, -(-entry.size_bytes // problem.packet_bytes)) for entry in problem.classes]
+    maximum = min(STEP_PACKETS, max(1, _MAX_STEP_PACKETS // (problem.workers * len(problem.classes))))
+    packets = [min(maximum, -(-entry.size_bytes // problem.packet_bytes)) for entry in problem.classes]
     return simulate_step(parameters(problem, rows), packets=packets, workers=problem.workers, seed=seed)

@@ -149,9 +149,10 @@ def gathered_packets(problem: Problem, offered: Sequence[float], loads: Sequence
     A class with a share r of the port sees the port's backlog as 1 / r times as bursty (heavy traffic: the queue of the
     lowest busy class is nearly the whole port's).
     """
-    most = problem.buffer_bytes // problem.packet_bytes
+    maximum = problem.buffer_bytes // problem.packet_bytes
     return [
-        max(1, min(most, round(problem.group_packets * load / own))) for own, load in zip(offered, loads, strict=True)
+        max(1, min(maximum, round(problem.group_packets * load / own)))
+        for own, load in zip(offered, loads, strict=True)
     ]
 
 

@@ -121,7 +121,9 @@ def oldest_dependencies(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
         metadata = archive.read(name).decode()
-    return [f"{name}=={least}" for name, least in re.findall(r"^Requires-Dist: ([\w-]+)>=([\d.]+)$", metadata, re.M)]
+    return [
+        f"{name}=={minimum}" for name, minimum in re.findall(r"^Requires-Dist: ([\w-]+)>=([\d.]+)$", metadata, re.M)
+    ]
 
 
 def test(version: str, python: Path, wheel: Path, log: Path, dependencies: Sequence[str]) -> bool:

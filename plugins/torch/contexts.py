@@ -99,7 +99,7 @@ def _make_context(options: Any, *, is_default: bool) -> Context:
     from mlt.job.configuration import MAX_RANKS
 
     rank, size, store = options.group_rank, options.group_size, options.store
-    if store is None or (is_default and variables.integer(os.environ, "MLT_SERVICES", most=MAX_RANKS)):
+    if store is None or (is_default and variables.integer(os.environ, "MLT_SERVICES", maximum=MAX_RANKS)):
         return Context(rank, size)
     return over_store(store, rank, size, timeout=options.timeout, address=_address_of_rank_0)
 
@@ -117,10 +117,10 @@ def over_store(store: Any, rank: int, size: int, *, timeout: timedelta, address:
     JobConfig.resolve(rank=rank, world_size=size, services=0, master_addr="localhost", rendezvous_port=1)
     arguments.resolve({}, os.environ)
     limit = timeout.total_seconds()
-    most = times.resolve({}, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
-    less: dict[str, Any] = {"connect_timeout": limit} if limit < most else {}
+    maximum = times.resolve({}, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
+    less: dict[str, Any] = {"connect_timeout": limit} if limit < maximum else {}
     own = address(store) if rank == 0 else ""
-    address_of_0, port = _meeting_point(store, rank, size, min(limit, most), own)
+    address_of_0, port = _meeting_point(store, rank, size, min(limit, maximum), own)
     return Context(
         rank,
         size,

@@ -63,7 +63,7 @@ def survey(network: PSNet, kind: Kind, failures: int, *, draws: int = 200, seed:
 
     The worst case is the worst of those tried: proven when ``exhaustive``, a sample's otherwise.
     """
-    require_count("failures", failures, at_least=0)
+    require_count("failures", failures, minimum=0)
     require_count("draws", draws)
     pool = elements(network, kind)
     if failures > len(pool):

@@ -130,9 +130,9 @@ def complete(runs: Sequence[Figures]) -> list[Figures]:
 
 def memory_line(jobs: Sequence[Figures]) -> tuple[float, float]:
     """KiB of a rank without peers, and of each peer: the line through the smallest and the largest job."""
-    least, most = (choose(complete(jobs), key=lambda one: int(one["ranks"])) for choose in (min, max))
-    slope = (most["kib_per_rank"] - least["kib_per_rank"]) / (most["ranks"] - least["ranks"])
-    return least["kib_per_rank"] - slope * (least["ranks"] - 1), slope
+    minimum, maximum = (choose(complete(jobs), key=lambda one: int(one["ranks"])) for choose in (min, max))
+    slope = (maximum["kib_per_rank"] - minimum["kib_per_rank"]) / (maximum["ranks"] - minimum["ranks"])
+    return minimum["kib_per_rank"] - slope * (minimum["ranks"] - 1), slope
 
 
 def check_keys(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
@@ -161,10 +161,10 @@ def check_messages(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
         if "error" in one:
             verdicts.append(Verdict(case, one["error"], "-", "", False, "messages"))
             continue
-        rate, least = one["messages_per_second"], form.messages_per_second
-        target, met = (f">= {least:,.0f}", rate >= least) if place == 0 else ("", None)
+        rate, minimum = one["messages_per_second"], form.messages_per_second
+        target, met = (f">= {minimum:,.0f}", rate >= minimum) if place == 0 else ("", None)
         measured = f"{rate:,.0f} a second, {one['cpu_microseconds_per_message']:.1f} us of CPU each"
-        verdicts.append(Verdict(case, measured, f"{rate / least:.2f}", target, met, "messages"))
+        verdicts.append(Verdict(case, measured, f"{rate / minimum:.2f}", target, met, "messages"))
     return verdicts
 
 

@@ -148,7 +148,7 @@ def check_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
     size = 64 * MIB
     ours, verdicts = row_of(result, "mlt p=0", size), []
     assert ours is not None
-    for name, label, least in (("raw-udp", "bare UDP loop", 0.9), ("gloo", "gloo", 1.3)):
+    for name, label, minimum in (("raw-udp", "bare UDP loop", 0.9), ("gloo", "gloo", 1.3)):
         theirs = row_of(result, name, size)
         if theirs is not None:
             ratio = speed_ratio(ours, theirs)
@@ -161,8 +161,8 @@ def check_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
                     "64 MiB one way, loopback",
                     measured,
                     f"{ratio:.2f}",
-                    f">= {least}",
-                    ratio >= least,
+                    f">= {minimum}",
+                    ratio >= minimum,
                     run.name,
                 )
             )
@@ -186,8 +186,8 @@ def _for_information(check: Check, what: str) -> Check:
     return check_all
 
 
-def _beside(run: Run, result: dict[str, Any], size: int, name: str, least: float | None) -> list[Verdict]:
-    """Our speed over that of ``name``, against ``least``; None: for information."""
+def _beside(run: Run, result: dict[str, Any], size: int, name: str, minimum: float | None) -> list[Verdict]:
+    """Our speed over that of ``name``, against ``minimum``; None: for information."""
     ours, theirs = row_of(result, "mlt p=0", size), row_of(result, name, size)
     assert ours is not None
     if theirs is None:
@@ -196,8 +196,8 @@ def _beside(run: Run, result: dict[str, Any], size: int, name: str, least: float
     if name == "raw-udp":
         ratio = ours["goodput_bits_per_second"] / theirs["goodput_bits_per_second"]  # as in check_one_way
     measured = f"mlt {microseconds(ours):,.0f}, {name} {microseconds(theirs):,.0f} us"
-    met = None if least is None else ratio > least if least == 1 else ratio >= least
-    target = "" if least is None else "> 1" if least == 1 else f">= {least:g}"
+    met = None if minimum is None else ratio > minimum if minimum == 1 else ratio >= minimum
+    target = "" if minimum is None else "> 1" if minimum == 1 else f">= {minimum:g}"
     return [Verdict(_case(run, size), measured, f"{ratio:.2f}", target, met, run.name)]
 
 
@@ -206,9 +206,9 @@ def _within(run: Run, result: dict[str, Any], size: int, max_us: float, peer: st
     ours, theirs = row_of(result, "mlt p=0", size), row_of(result, peer, size)
     assert ours is not None
     took = microseconds(ours)
-    most = max(max_us, 0.0 if theirs is None else microseconds(theirs))
+    maximum = max(max_us, 0.0 if theirs is None else microseconds(theirs))
     target = f"<= {max_us:,g} us" + (f" or {peer}'s" if peer else "")
-    return Verdict(_case(run, size), f"mlt {took:,.0f} us", f"{took / max_us:.2f}", target, took <= most, run.name)
+    return Verdict(_case(run, size), f"mlt {took:,.0f} us", f"{took / max_us:.2f}", target, took <= maximum, run.name)
 
 
 def _case(run: Run, size: int) -> str:
@@ -233,7 +233,9 @@ def check_asleep(run: Run, result: dict[str, Any]) -> list[Verdict]:
 
 
 def check_shared_memory(run: Run, result: dict[str, Any]) -> list[Verdict]:
-    verdicts = [_within(run, result, size, most) for size, most in zip(SIZES, (3.0, 20.0, 100.0, 7_000.0), strict=True)]
+    verdicts = [
+        _within(run, result, size, maximum) for size, maximum in zip(SIZES, (3.0, 20.0, 100.0, 7_000.0), strict=True)
+    ]
     for size in SIZES:
         verdicts += _beside(run, result, size, "mpi-shm", None if size < 64 * KIB else 1)
     return verdicts
@@ -269,7 +271,7 @@ def check_cpu(run: Run, result: dict[str, Any]) -> list[Verdict]:
 def check_ring(run: Run, result: dict[str, Any]) -> list[Verdict]:
     assert run.testbed is not None
     verdicts = []
-    for size, most in ((64 * KIB, 1.5), (MIB, 1.15)):
+    for size, maximum in ((64 * KIB, 1.5), (MIB, 1.15)):
         if all(row["bytes"] != size for row in result["results"]):
             continue  # the other size has a run of its own
         limit = ring_limit_seconds(size)
@@ -284,8 +286,8 @@ def check_ring(run: Run, result: dict[str, Any]) -> list[Verdict]:
                     case,
                     measured,
                     f"{p99 / limit:.2f}",
-                    f"p99 <= {most} x {limit * 1e3:.1f} ms",
-                    p99 <= most * limit,
+                    f"p99 <= {maximum} x {limit * 1e3:.1f} ms",
+                    p99 <= maximum * limit,
                     run.name,
                 )
             )

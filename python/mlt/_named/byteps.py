@@ -38,7 +38,7 @@ __all__ = [
     "suspend",
 ]
 
-_MOST_TENSORS: Final = 1 << 20
+_MAX_TENSORS: Final = 1 << 20
 _declared: dict[str, int] = {}
 _lock = threading.Lock()
 
@@ -135,7 +135,7 @@ def declared() -> int:
 def send_order(name: str | None, priority: int) -> int:
     """The priority of a request among those that are ready together: the highest ``priority`` is first, then the tensor
     that was declared first. A tensor without a name comes after those that have one; a new name is declared."""
-    return priority * _MOST_TENSORS - (_MOST_TENSORS - 1 if name is None else declare(check_name(name)))
+    return priority * _MAX_TENSORS - (_MAX_TENSORS - 1 if name is None else declare(check_name(name)))
 
 
 def check_name(name: Any) -> str:

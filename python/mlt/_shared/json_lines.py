@@ -34,8 +34,8 @@ def shown(text: str) -> str:
     return "\n".join(lines[:1] + [line if line.startswith("  ") else f"  {line}" for line in lines[1:]])
 
 
-def quoted(value: object, most: int = MAX_QUOTED) -> str:
-    """A value that another host sent, for an error or an answer: one line, printable, ``most`` characters at most."""
+def quoted(value: object, maximum: int = MAX_QUOTED) -> str:
+    """A value that another host sent, for an error or an answer: one line, printable, up to ``maximum`` characters."""
     text = value if isinstance(value, str) else repr(value)
-    line = "".join(one if one.isprintable() else "?" for one in text[: most + 1])
-    return line if len(text) <= most else f"{line[:most]}..."
+    line = "".join(one if one.isprintable() else "?" for one in text[: maximum + 1])
+    return line if len(text) <= maximum else f"{line[:maximum]}..."

@@ -42,10 +42,10 @@ def free_port(host: str = "127.0.0.1", *, offsets: Sequence[int] = ()) -> int:
     Raises:
         LookupError: there is none among those tried; the text names ``host``.
     """
-    least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+    minimum, maximum = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
     span = max(offsets, default=0)
     last = _END - span
-    outside: list[int] = [*range(_FIRST, min(least, _END) - span), *range(greatest + 1, last)]
+    outside: list[int] = [*range(_FIRST, min(minimum, _END) - span), *range(maximum + 1, last)]
     candidates = outside or list(range(_FIRST, last))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in random.Random(os.urandom(8)).sample(candidates, min(_TRIALS, len(candidates))):

@@ -32,8 +32,8 @@ def reading(name: object) -> Iterator[None]:
         raise UnreadableError(str(name), f"not UTF-8 text ({error.reason} at byte {error.start:,})") from None
 
 
-def read_input(path: str | Path, most: int, check: Callable[[os.stat_result], object] = lambda found: None) -> bytes:
-    """The first ``most`` bytes of a file, after ``check`` of what was opened.
+def read_input(path: str | Path, maximum: int, check: Callable[[os.stat_result], object] = lambda found: None) -> bytes:
+    """The first ``maximum`` bytes of a file, after ``check`` of what was opened.
 
     Raises:
         OSError: missing, a folder, not readable, or a pipe that nobody writes into, for whom it does not wait.
@@ -50,7 +50,7 @@ def read_input(path: str | Path, most: int, check: Callable[[os.stat_result], ob
                     raise OSError(errno.ENXIO, "nobody writes into this pipe")
         os.set_blocking(descriptor, True)
         pieces = [content]
-        left = most - len(content)
+        left = maximum - len(content)
         while left > 0 and (piece := os.read(descriptor, min(left, 1 << 20))):
             pieces.append(piece)
             left -= len(piece)

@@ -20,8 +20,8 @@ class Unit:
     ``whole`` rounds to an integer before that."""
 
     quantity: Quantity
-    least: float = 0.0
-    most: float = math.inf
+    minimum: float = 0.0
+    maximum: float = math.inf
     above: float = -math.inf
     whole: bool = False
 
@@ -36,7 +36,7 @@ class Unit:
 
     def _read(self, given: object) -> float | int:
         try:
-            number = self.quantity.read(given, least=self.least, most=self.most, above=self.above)
+            number = self.quantity.read(given, minimum=self.minimum, maximum=self.maximum, above=self.above)
         except ValueError as error:
             raise PydanticCustomError("quantity", "{text}", {"text": str(error)}) from None
         # A half byte that somebody calculated stays what the field refuses.

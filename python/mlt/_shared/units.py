@@ -35,27 +35,33 @@ class Quantity:
     text_of: Callable[[float], str]
 
     def read(
-        self, given: object, *, least: float = 0.0, most: float = math.inf, base: str = "", above: float = -math.inf
+        self,
+        given: object,
+        *,
+        minimum: float = 0.0,
+        maximum: float = math.inf,
+        base: str = "",
+        above: float = -math.inf,
     ) -> float:
-        """``given`` in base units (with ``base``, a name of ``units``, in those), between ``least`` and ``most`` base
-        units and greater than ``above``. Raises ValueError that says what is expected."""
+        """``given`` in base units (with ``base``, a name of ``units``, in those), between ``minimum`` and ``maximum``
+        base units and greater than ``above``. Raises ValueError that says what is expected."""
         scale = self.units[base] if base else Decimal(1)
         number = self._number(given, scale)
         if number is None:
             is_bare_loss = self is LOSS and isinstance(given, str) and _is_bare(given)
             more = "; without % it is a fraction below 1, and all is 100%" if is_bare_loss else ""
             raise ValueError(f"expected a {self.kind} such as {self.examples[0]} or {self.examples[1]}{more}")
-        if not (above < number and least <= number <= most):
+        if not (above < number and minimum <= number <= maximum):
             is_bare = self is not LOSS and isinstance(given, str) and _is_bare(given)
             counts = _WORDS.get(base, base) or self.bare
             more = f"; a number alone counts {counts}: write {self.examples[0]}, say" if is_bare else ""
-            raise ValueError(f"expected a {self.kind} {self._limits(least, most, above)}{more}")
+            raise ValueError(f"expected a {self.kind} {self._limits(minimum, maximum, above)}{more}")
         return float(Decimal(repr(number)) / scale) if base else number
 
-    def named(self, name: str, given: object, *, most: float = math.inf, above: float = -math.inf) -> float:
+    def named(self, name: str, given: object, *, maximum: float = math.inf, above: float = -math.inf) -> float:
         """``read``; the error names the option or variable ``name`` and what it was given."""
         try:
-            return self.read(given, most=most, above=above)
+            return self.read(given, maximum=maximum, above=above)
         except ValueError as error:
             raise ValueError(f"{name} {given!r}: {error}") from None
 
@@ -84,14 +90,14 @@ class Quantity:
             return unit.endswith(("Bps", "BPS"))
         return self is SIZE and unit.endswith("b") and unit[:-1].isupper()
 
-    def _limits(self, least: float, most: float, above: float) -> str:
-        low = f"above {self.text_of(above)}" if above > -math.inf else f"of {self.text_of(least)} or more"
-        if math.isinf(most):
+    def _limits(self, minimum: float, maximum: float, above: float) -> str:
+        low = f"above {self.text_of(above)}" if above > -math.inf else f"of {self.text_of(minimum)} or more"
+        if math.isinf(maximum):
             return low
         return (
-            f"{low}, and {self.text_of(most)} at most"
+            f"{low}, and {self.text_of(maximum)} at most"
             if above > -math.inf
-            else (f"between {self.text_of(least)} and {self.text_of(most)}")
+            else (f"between {self.text_of(minimum)} and {self.text_of(maximum)}")
         )
 
 

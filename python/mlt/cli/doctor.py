@@ -48,7 +48,7 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
     "--inventory", type=click.Path(path_type=Path), help="Inventory file with the switch's login, with --switch."
 )
 @click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys, with --switch.")
-@click.option("--timeout", type=UnitOption(TIME, least=1), default=60.0, show_default=True,
+@click.option("--timeout", type=UnitOption(TIME, minimum=1), default=60.0, show_default=True,
               help="Time limit for all ranks to connect, with a unit, e.g. 30s; with --job.")  # fmt: skip
 @click.option(
     "--fix",

@@ -254,24 +254,26 @@ def _default(param: Any) -> str:
 def number_expected(param: Any) -> str | None:
     """The value that a parameter expects if it takes a number; None for others."""
     what = {"N": "an integer", "X": "a number"}.get(_kind_of(param))
-    least, most = _limits(param)
-    if what is None or (least is None and most is None):
+    minimum, maximum = _limits(param)
+    if what is None or (minimum is None and maximum is None):
         return what and f"expected {what}"
-    if most is None:
-        return f"expected {what} of {least} or more"
-    return f"expected {what} of {most} or less" if least is None else f"expected {what} from {least} to {most}"
+    if maximum is None:
+        return f"expected {what} of {minimum} or more"
+    return (
+        f"expected {what} of {maximum} or less" if minimum is None else f"expected {what} from {minimum} to {maximum}"
+    )
 
 
 def _range(param: Any) -> str:
-    least, most = _limits(param)
-    if least is None:
-        return "" if most is None else f"max: {most}"
-    return f"min: {least}" if most is None else f"{least} to {most}"
+    minimum, maximum = _limits(param)
+    if minimum is None:
+        return "" if maximum is None else f"max: {maximum}"
+    return f"min: {minimum}" if maximum is None else f"{minimum} to {maximum}"
 
 
 def _limits(param: Any) -> tuple[Any, Any]:
-    least, most = (
+    minimum, maximum = (
         getattr(param, name, None) if hasattr(param, name) else getattr(_type_of(param), name, None)
         for name in ("min", "max")
     )
-    return least, most
+    return minimum, maximum

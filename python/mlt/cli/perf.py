@@ -179,7 +179,7 @@ def perf(
             pin=pin,
             timeout=timeout,
         )
-        if mode != "job" or variables.integer(os.environ, "RANK", least=0, most=MAX_RANKS) == 0:  # rank 0 writes
+        if mode != "job" or variables.integer(os.environ, "RANK", minimum=0, maximum=MAX_RANKS) == 0:  # rank 0 writes
             _check_outputs(json, plot)
         if mode == "--local" and datapath == "xdp" and interface in (None, "lo"):
             raise BadOptionError(
@@ -230,7 +230,7 @@ def _mode(host: str | None, *, local: bool, serve: bool) -> str:
 
 def _default_ranks(mode: str, pattern: str) -> int:
     if mode == "job":
-        size = variables.integer(os.environ, "WORLD_SIZE", least=1, most=MAX_RANKS)
+        size = variables.integer(os.environ, "WORLD_SIZE", minimum=1, maximum=MAX_RANKS)
         if size is None:
             raise BadOptionError("WORLD_SIZE is not set; it is the number of ranks")
         return size

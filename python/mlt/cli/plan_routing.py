@@ -40,7 +40,7 @@ def route(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(parser=UnitOption(TIME, least=0.1), help="Time limit of the search.")
+        float, typer.Option(parser=UnitOption(TIME, minimum=0.1), help="Time limit of the search.")
     ] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order in which routes are searched.")] = 0,
     srv6: Annotated[

@@ -27,7 +27,7 @@ from mlt.switch_configs.semantics import require_sound
 from mlt.switch_configs.threshold_check import in_one_step, parameters
 from mlt.switch_configs.thresholds import ModelOptions, Problem
 
-_SIZE = UnitOption(SIZE, least=1, whole=True)
+_SIZE = UnitOption(SIZE, minimum=1, whole=True)
 _WIDTH = 100  # of the table where standard error is no terminal
 _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 
@@ -38,13 +38,13 @@ _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 @click.option("--buffer-bytes", type=_SIZE, required=True, help="Shared buffer of the switch.")
 @click.option(
     "--link-rate",
-    type=UnitOption(RATE, least=1, whole=True),
+    type=UnitOption(RATE, minimum=1, whole=True),
     required=True,
     help="Rate of a port, for example 100gbit.",
 )
 @click.option(
     "--packet-bytes",
-    type=UnitOption(SIZE, least=64, whole=True),
+    type=UnitOption(SIZE, minimum=64, whole=True),
     default=1500,
     show_default=True,
     help="Largest packet size.",

@@ -31,10 +31,10 @@ from mlt.testbed.topology import Topology
 
 DEFAULT_NAME = "bed"
 # The limits of a topology's fields.
-_RATE = UnitOption(RATE, least=8_000, most=100e9, whole=True)
-_SIZE = UnitOption(SIZE, least=2_000, most=2**30, whole=True)
-_LOSS = UnitOption(LOSS, most=1)
-_DELAY = UnitOption(TIME, most=10)
+_RATE = UnitOption(RATE, minimum=8_000, maximum=100e9, whole=True)
+_SIZE = UnitOption(SIZE, minimum=2_000, maximum=2**30, whole=True)
+_LOSS = UnitOption(LOSS, maximum=1)
+_DELAY = UnitOption(TIME, maximum=10)
 
 
 @click.group(cls=Group)

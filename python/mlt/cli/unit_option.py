@@ -17,13 +17,13 @@ class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
     """A number in base units: ``type=`` of click's options, ``parser=`` of typer's. ``whole``: an integer."""
 
     def __init__(
-        self, quantity: Quantity, *, least: float = 0.0, most: float = math.inf, above: float = -math.inf,
+        self, quantity: Quantity, *, minimum: float = 0.0, maximum: float = math.inf, above: float = -math.inf,
         whole: bool = False,
     ) -> None:  # fmt: skip
         if quantity is TIME:
-            most = min(most, MAX_SECONDS)
+            maximum = min(maximum, MAX_SECONDS)
         self.quantity = quantity
-        self._least, self._most, self._above = least, most, above
+        self._minimum, self._maximum, self._above = minimum, maximum, above
         self._whole = whole
         self.name = self.__name__ = quantity.kind
 
@@ -45,7 +45,7 @@ class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
 
     def _read(self, value: object) -> float | int:
         try:
-            number = self.quantity.read(value, least=self._least, most=self._most, above=self._above)
+            number = self.quantity.read(value, minimum=self._minimum, maximum=self._maximum, above=self._above)
         except ValueError as error:
             raise ValueError(f"{value!r}: {error}") from None
         return round(number) if self._whole else number

@@ -139,8 +139,8 @@ class AccuracySummary(_Model):
     name: RunName
     title: str
     mean: float
-    least: float
-    greatest: float
+    minimum: float
+    maximum: float
     deviation: float | None
 
 
@@ -295,8 +295,8 @@ def _accuracy(runs: Sequence[RunReport]) -> AccuracySummary:
         name=runs[0].name,
         title=runs[0].title,
         mean=float(values.mean()),
-        least=float(values.min()),
-        greatest=float(values.max()),
+        minimum=float(values.min()),
+        maximum=float(values.max()),
         deviation=float(values.std(ddof=1)) if len(values) > 1 else None,
     )
 

@@ -60,14 +60,14 @@ class DemoSettings:
     stall_seconds: float = STALL_SECONDS
 
     def __post_init__(self) -> None:
-        for option, value, least in (
+        for option, value, minimum in (
             ("--steps", self.steps, 2),
             ("--seeds", self.seeds, 1),
             ("--workers", self.workers, 1),
             ("--seed", self.seed, 0),
         ):
-            if value < least:
-                raise BadSettingError(f"{option} is {value}; it must be at least {least}")
+            if value < minimum:
+                raise BadSettingError(f"{option} is {value}; it must be at least {minimum}")
         for option, fraction in (("--loss", self.loss), ("--bound", self.bound)):
             if not 0.0 <= fraction < 1.0:
                 raise BadSettingError(

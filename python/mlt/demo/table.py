@@ -80,11 +80,11 @@ def _network(report: DemoReport) -> str:
 
 
 def _busy(report: DemoReport) -> str:
-    most = max((run.busy_elsewhere or 0.0 for run in report.runs), default=0.0)
-    if most < BUSY_SHARE:
+    busy = max((run.busy_elsewhere or 0.0 for run in report.runs), default=0.0)
+    if busy < BUSY_SHARE:
         return ""
     return (
-        f"\nother programs had up to {100 * most:.0f} % of the cores during a run: times may differ for that reason; "
+        f"\nother programs had up to {100 * busy:.0f} % of the cores during a run: times may differ for that reason; "
         "repeat it on a quiet machine"
     )
 

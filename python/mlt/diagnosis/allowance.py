@@ -24,15 +24,15 @@ Clock = Callable[[], float]
 
 @dataclass
 class _Bucket:
-    """Token bucket of at most ``most`` bytes, refilled over time."""
+    """Token bucket of at most ``maximum`` bytes, refilled over time."""
 
-    most: int
+    maximum: int
     per_second: int
     filled: float
     left: float
 
     def level(self, now: float) -> float:
-        self.left = min(self.left + (now - self.filled) * self.per_second, self.most)
+        self.left = min(self.left + (now - self.filled) * self.per_second, self.maximum)
         self.filled = now
         return self.left
 

@@ -224,11 +224,11 @@ class Port:
         """Count the datagrams of ``test`` from now on."""
         return self.tallies.setdefault(test, Tally())
 
-    def wait(self, test: int, least: int, seconds: float) -> Tally:
-        """The tally of ``test`` once ``least`` datagrams have arrived or the time is up."""
+    def wait(self, test: int, minimum: int, seconds: float) -> Tally:
+        """The tally of ``test`` once ``minimum`` datagrams have arrived or the time is up."""
         tally = self.expect(test)
         deadline = time.monotonic() + seconds
-        while tally.received < least and (left := deadline - time.monotonic()) > 0:
+        while tally.received < minimum and (left := deadline - time.monotonic()) > 0:
             select.select([self.socket], [], [], left)
             if not self.receive_all():
                 self.errors()  # a pending error polls readable too

@@ -124,7 +124,7 @@ class Examination:
     def _blocked(self, way: _Way) -> Finding | None:
         """None if datagrams arrive."""
         for _ in range(2):
-            sent, tally = way.exchange(COPIES, SMALL, 0, least=1, wait=0.5)
+            sent, tally = way.exchange(COPIES, SMALL, 0, minimum=1, wait=0.5)
             if tally.received:
                 return None
         if sent.count == 0:
@@ -197,7 +197,7 @@ class Examination:
         def attempt(packet: int) -> Attempt:
             said, by = 0, ""
             for _ in range(2):  # a lossy path may lose four in a row
-                sent, tally = way.exchange(4, max(packet - overhead, HEADER.size), 0, least=1, wait=self._wait)
+                sent, tally = way.exchange(4, max(packet - overhead, HEADER.size), 0, minimum=1, wait=self._wait)
                 said, by = sent.mtu or said, sent.by or by
                 if tally.received:
                     return Attempt(True)
@@ -205,9 +205,9 @@ class Examination:
                     break
             return Attempt(False, said, by)
 
-        least = MIN_PACKET[self._session.port.family]
+        minimum = MIN_PACKET[self._session.port.family]
         other = min(self._here.mtu, self._there.mtu)
-        return path_mtu.find(attempt, least, min(way.sender_mtu, MAX_DATAGRAM + overhead), other)
+        return path_mtu.find(attempt, minimum, min(way.sender_mtu, MAX_DATAGRAM + overhead), other)
 
     # ---- DSCP and ECN ----
 
@@ -215,7 +215,7 @@ class Examination:
         bleached, changed, cleared, lost = [], [], [], []
         for name, dscp, ecn in _marks(self._here.dscp):
             wanted = dscp << 2 | ecn
-            _, tally = way.exchange(COPIES, SMALL, wanted, least=COPIES, wait=self._wait)
+            _, tally = way.exchange(COPIES, SMALL, wanted, minimum=COPIES, wait=self._wait)
             if not tally.received:
                 lost.append(f"{name} ({dscp})")
                 continue

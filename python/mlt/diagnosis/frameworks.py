@@ -53,11 +53,11 @@ def examine_framework(name: str, environ: Mapping[str, str]) -> Iterator[Finding
     if version is None:
         yield Finding("problem", f"{framework.package} is not installed", install)
         return
-    least = _least(framework)
-    if least and _numbers(version) < _numbers(least):
-        yield Finding("problem", f"{framework.package} {version}: {framework.module} needs {least} or newer", install)
+    minimum = _minimum(framework)
+    if minimum and _numbers(version) < _numbers(minimum):
+        yield Finding("problem", f"{framework.package} {version}: {framework.module} needs {minimum} or newer", install)
         return
-    yield Finding("ok", f"{framework.package} {version}" + (f" ({least} or newer is needed)" if least else ""))
+    yield Finding("ok", f"{framework.package} {version}" + (f" ({minimum} or newer is needed)" if minimum else ""))
     yield from _imports(framework)
     if framework.more is not None:
         yield from framework.more(environ)
@@ -155,7 +155,7 @@ def _version_of(package: str) -> str | None:
     return None
 
 
-def _least(framework: Framework) -> str:
+def _minimum(framework: Framework) -> str:
     """The version that mlt's own metadata requires; empty if mlt is imported from a folder."""
     try:
         wanted = requirements().get(framework.extra, ())

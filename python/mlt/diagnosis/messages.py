@@ -117,10 +117,10 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
     return hello
 
 
-def _number(value: Any, least: int, greatest: int) -> int:
+def _number(value: Any, minimum: int, maximum: int) -> int:
     number = int(value)
-    if not least <= number <= greatest:
-        raise ValueError(f"{number} is not in {least} to {greatest}")
+    if not minimum <= number <= maximum:
+        raise ValueError(f"{number} is not in {minimum} to {maximum}")
     return number
 
 

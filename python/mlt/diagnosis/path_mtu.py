@@ -25,15 +25,15 @@ class PathMtu:
     by: str = ""
 
 
-def find(attempt: Callable[[int], Attempt], least: int, greatest: int, hint: int = 0) -> PathMtu:
-    """Search between ``least``, which every network carries, and ``greatest``. ``hint``: a size to try early."""
-    first = attempt(greatest)
+def find(attempt: Callable[[int], Attempt], minimum: int, maximum: int, hint: int = 0) -> PathMtu:
+    """Search between ``minimum``, which every network carries, and ``maximum``. ``hint``: a size to try early."""
+    first = attempt(maximum)
     if first.arrived:
-        return PathMtu(greatest, True)
-    if not attempt(least).arrived:
+        return PathMtu(maximum, True)
+    if not attempt(minimum).arrived:
         return PathMtu(0, False)
     by = {first.said: first.by}
-    low, high = least, greatest
+    low, high = minimum, maximum
     guess = first.said or hint
     while high - low > 1:
         size = guess if low < guess < high else (low + high) // 2

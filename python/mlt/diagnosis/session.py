@@ -90,26 +90,26 @@ class Session:
         return self._tests
 
     def there_and_counted(
-        self, count: int, size: int, traffic_class: int, *, least: int, wait: float, interval: float = 0.0005
+        self, count: int, size: int, traffic_class: int, *, minimum: int, wait: float, interval: float = 0.0005
     ) -> tuple[Sent, Tally]:
         """Send datagrams to the other side; returns the results of both sides."""
         test = self._test()
         self._ask(do="expect", test=test)
         sent = self.port.send_many(test, count, size, traffic_class, interval)
-        tally = self._tally(test, min(least, sent.count), wait)
+        tally = self._tally(test, min(minimum, sent.count), wait)
         # A router's reply may take as long as the datagram.
         self.port.heed(sent)
         return sent, tally
 
-    def _tally(self, test: int, least: int, wait: float) -> Tally:
-        answer = self._ask(do="tally", test=test, least=least, seconds=wait)
+    def _tally(self, test: int, minimum: int, wait: float) -> Tally:
+        answer = self._ask(do="tally", test=test, least=minimum, seconds=wait)
         classes = answer.get("classes")
         if not isinstance(classes, dict):
             raise LinkError("it sent no tally")
         return Tally(int(str(answer.get("received", 0))), {int(one): int(n) for one, n in classes.items()})
 
     def back_and_counted(
-        self, count: int, size: int, traffic_class: int, *, least: int, wait: float, interval: float = 0.0005
+        self, count: int, size: int, traffic_class: int, *, minimum: int, wait: float, interval: float = 0.0005
     ) -> tuple[Sent, Tally]:
         """Have the other side send datagrams; returns the results of both sides."""
         test = self._test()
@@ -119,7 +119,7 @@ class Session:
         sent = Sent(
             int(str(answer["count"])), int(str(answer["errno"])), int(str(answer["mtu"])), str(answer["by"])[:64]
         )
-        tally = self.port.wait(test, min(least, sent.count), wait)
+        tally = self.port.wait(test, min(minimum, sent.count), wait)
         if sent.count and not tally.received and not sent.mtu:
             # The router's report arrived after the other side's reply: its socket has it now.
             late = self._ask(do="send", **{**question, "count": 0})

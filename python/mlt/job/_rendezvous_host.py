@@ -140,8 +140,8 @@ class Host:
                 self._fail_missing(timeout)
             patience.ask(lambda: self._waiting_text(timeout))
             self._end_on_mismatch()
-            most = min(left, patience.left, self._handshakes.seconds_left(), self._mismatch_seconds())
-            for key, _ in self._selector.select(most):
+            maximum = min(left, patience.left, self._handshakes.seconds_left(), self._mismatch_seconds())
+            for key, _ in self._selector.select(maximum):
                 if key.data is not None:
                     self._read(key.data)
             for caller in self._handshakes.turn():

@@ -49,14 +49,14 @@ class Announcement:
         )
 
 
-def _number(value: object, least: int, most: int) -> int:
+def _number(value: object, minimum: int, maximum: int) -> int:
     # An exact type: True, 1.0 and 1e999 are numbers in JSON too.
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"a number is not in {least} to {most}")
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise ValueError(f"a number is not in {minimum} to {maximum}")
     return value
 
 
-def _text(value: object, most: int) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= most:
-        raise ValueError(f"a text has not 1 to {most} characters")
+def _text(value: object, maximum: int) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= maximum:
+        raise ValueError(f"a text has not 1 to {maximum} characters")
     return value

@@ -30,13 +30,13 @@ def environments(environ: Mapping[str, str], workers: int | None = None) -> list
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, the last two unless they are set.
     Raises ConfigError for variables that are missing or wrong.
     """
-    hosts = variables.integer(environ, "DMLC_NUM_WORKER", least=1, most=MAX_RANKS)
+    hosts = variables.integer(environ, "DMLC_NUM_WORKER", minimum=1, maximum=MAX_RANKS)
     needed = ["DMLC_NUM_WORKER", "DMLC_WORKER_ID"]
     if hosts is not None and hosts > 1:
         needed += ["DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"]
     if missing := [name for name in needed if variables.text(environ, name) is None]:
         raise ConfigError(f"a worker of BytePS needs {', '.join(missing)}, which {_is(missing)} not set")
-    host = variables.integer(environ, "DMLC_WORKER_ID", most=MAX_RANKS)
+    host = variables.integer(environ, "DMLC_WORKER_ID", maximum=MAX_RANKS)
     if host is not None and hosts is not None and host >= hosts:
         raise ConfigError(f"DMLC_WORKER_ID is {host}: with DMLC_NUM_WORKER={hosts} it is at most {hosts - 1}")
     size = workers if workers is not None else _devices(environ)

@@ -128,10 +128,10 @@ class JobConfig:
         ]
         if missing:
             raise ConfigError(_missing_text(missing, env))
-        rank = _required(env, "RANK", rank, least=0)
-        world_size = _required(env, "WORLD_SIZE", world_size, least=1)
+        rank = _required(env, "RANK", rank, minimum=0)
+        world_size = _required(env, "WORLD_SIZE", world_size, minimum=1)
         if services is None:
-            services = variables.integer(env, "MLT_SERVICES", most=MAX_RANKS) or 0
+            services = variables.integer(env, "MLT_SERVICES", maximum=MAX_RANKS) or 0
         alone = world_size + services == 1
         if rendezvous_port is None:
             rendezvous_port = variables.port(env, "MLT_RENDEZVOUS_PORT")
@@ -178,8 +178,8 @@ def _missing_text(missing: list[str], env: Mapping[str, str]) -> str:
     )
 
 
-def _required(env: Mapping[str, str], name: str, given: int | None, *, least: int) -> int:
+def _required(env: Mapping[str, str], name: str, given: int | None, *, minimum: int) -> int:
     """One of the variables whose absence ``_missing_text`` has told."""
-    value = given if given is not None else variables.integer(env, name, least=least, most=MAX_RANKS)
+    value = given if given is not None else variables.integer(env, name, minimum=minimum, maximum=MAX_RANKS)
     assert value is not None
     return value

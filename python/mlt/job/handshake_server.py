@@ -198,8 +198,8 @@ class HandshakeServer:
         one address closes its own clients."""
         # The client being accepted counts for its source, but is not in _callers: it cannot be closed in its own
         # favour.
-        most = max(self._sources[one.source] for one in self._callers.values())
-        held = [one for one in self._callers.values() if self._sources[one.source] == most]
+        maximum = max(self._sources[one.source] for one in self._callers.values())
+        held = [one for one in self._callers.values() if self._sources[one.source] == maximum]
         return next((one for one in held if not one.opened), held[0])
 
     def _forget(self, caller: Caller) -> None:

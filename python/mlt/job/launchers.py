@@ -54,8 +54,8 @@ def position(environ: Mapping[str, str]) -> JobPosition:
         found = JobPosition(
             rank=_rank(environ, rank),
             world_size=_size(environ, size),
-            local_rank=variables.integer(environ, local_rank, most=MAX_RANKS),
-            local_size=variables.integer(environ, local_size, least=1, most=MAX_RANKS),
+            local_rank=variables.integer(environ, local_rank, maximum=MAX_RANKS),
+            local_size=variables.integer(environ, local_size, minimum=1, maximum=MAX_RANKS),
         )
         host, job = _meeting_point(environ, rank, found)
         if {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys():
@@ -71,18 +71,18 @@ def position(environ: Mapping[str, str]) -> JobPosition:
 
 
 def _rank(environ: Mapping[str, str], name: str) -> int:
-    return variables.integer(environ, name, most=MAX_RANKS) or 0
+    return variables.integer(environ, name, maximum=MAX_RANKS) or 0
 
 
 def _size(environ: Mapping[str, str], name: str) -> int:
-    return variables.integer(environ, name, least=1, most=MAX_RANKS) or 1
+    return variables.integer(environ, name, minimum=1, maximum=MAX_RANKS) or 1
 
 
 def _of_byteps(environ: Mapping[str, str]) -> JobPosition:
     """A worker of BytePS is a host. Rank 0 is taken to be on the host of the scheduler, which a job of mlt does not
     have."""
-    local_size = variables.integer(environ, "BYTEPS_LOCAL_SIZE", least=1, most=MAX_RANKS) or 1
-    local_rank = variables.integer(environ, "BYTEPS_LOCAL_RANK", most=MAX_RANKS) or 0
+    local_size = variables.integer(environ, "BYTEPS_LOCAL_SIZE", minimum=1, maximum=MAX_RANKS) or 1
+    local_rank = variables.integer(environ, "BYTEPS_LOCAL_RANK", maximum=MAX_RANKS) or 0
     root_port = variables.port(environ, "DMLC_PS_ROOT_PORT")
     if {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys():
         root_port = None

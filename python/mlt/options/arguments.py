@@ -92,11 +92,11 @@ def resolve(given: TransportArguments, environ: Mapping[str, str]) -> dict[str, 
     return chosen
 
 
-def _at_least(value: int | None, least: int, name: str) -> int:
+def _at_least(value: int | None, minimum: int, name: str) -> int:
     if value is None:
         return 0
-    if value < least:
-        raise ConfigError(f"{name} is {value}; give {least} or more, or None")
+    if value < minimum:
+        raise ConfigError(f"{name} is {value}; give {minimum} or more, or None")
     return value
 
 
@@ -105,5 +105,5 @@ def _spin_us(value: int | None, environ: Mapping[str, str]) -> int | None:
         if isinstance(value, bool) or not 0 <= value <= MAX_SPIN_US:
             raise ConfigError(f"spin_us is {value!r}; give 0 to {MAX_SPIN_US:,} microseconds, or None")
         return value
-    read = variables.time(environ, "MLT_SPIN_US", unit="us", most=MAX_SPIN_US / 1e6, is_zero_valid=True)
+    read = variables.time(environ, "MLT_SPIN_US", unit="us", maximum=MAX_SPIN_US / 1e6, is_zero_valid=True)
     return None if read is None else round(read)

@@ -33,13 +33,13 @@ def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str
     Raises ConfigError that names the argument or the variable, and the range.
     """
     chosen: dict[str, int] = {}
-    for name, (variable, most) in VARIABLES.items():
+    for name, (variable, maximum) in VARIABLES.items():
         value = given.get(name)
         if value is None:
-            value = variables.integer(environ, variable, least=1, most=most)
+            value = variables.integer(environ, variable, minimum=1, maximum=maximum)
             if value is None:
                 continue
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise ConfigError(f"{name} is {value!r}; it is an integer from 1 to {most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
+            raise ConfigError(f"{name} is {value!r}; it is an integer from 1 to {maximum}")
         chosen[name] = value
     return chosen

@@ -242,9 +242,9 @@ def _count(number: int) -> None:
         raise ConfigError(f"{number} paths; give 1 to {MAX_PATHS}")
 
 
-def _integer(value: object, name: str, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ConfigError(f"{name} is {value!r}; it is an integer from 0 to {most}")
+def _integer(value: object, name: str, maximum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= maximum:
+        raise ConfigError(f"{name} is {value!r}; it is an integer from 0 to {maximum}")
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

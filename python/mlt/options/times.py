@@ -24,7 +24,7 @@ VARIABLES = {
 }
 CONNECT_SECONDS = 60.0
 # Below it, what follows from them (heartbeats, pauses between attempts) would be 0.
-_LEAST_SECONDS = {"peer_timeout": 1e-3, "suspended_timeout": 1e-3}
+_MIN_SECONDS = {"peer_timeout": 1e-3, "suspended_timeout": 1e-3}
 
 
 def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, float]:
@@ -39,7 +39,7 @@ def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str
         if value is None:
             value, source = variables.time(environ, variable), variable
         if value is not None:
-            chosen[name] = _seconds(value, source, least=_LEAST_SECONDS.get(name, 0.0))
+            chosen[name] = _seconds(value, source, minimum=_MIN_SECONDS.get(name, 0.0))
     return chosen
 
 
@@ -53,13 +53,13 @@ def limit_ns(seconds: float | None, name: str = "timeout") -> int:
     return 0 if seconds is None else nanoseconds(seconds, name)
 
 
-def _seconds(value: object, name: str, *, least: float = 0.0) -> float:
+def _seconds(value: object, name: str, *, minimum: float = 0.0) -> float:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not max(0.0, least) <= value <= MAX_SECONDS
+        or not max(0.0, minimum) <= value <= MAX_SECONDS
         or not value
     ):
-        low = f"{least:g} or more" if least else "above 0"
+        low = f"{minimum:g} or more" if minimum else "above 0"
         raise ConfigError(f"{name} is {value!r}; it is a time in seconds, {low} and {MAX_SECONDS:g} at most")
     return float(value)

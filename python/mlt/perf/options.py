@@ -104,10 +104,10 @@ class Options:
             )
 
     def _check_numbers(self) -> None:
-        least = 2
-        if not least <= self.ranks <= MAX_RANKS:
-            raise BadOptionError(f"--ranks {self.ranks}: expected {least} to {MAX_RANKS}")
-        if self.pattern == "p2p" and self.ranks != least:
+        minimum = 2
+        if not minimum <= self.ranks <= MAX_RANKS:
+            raise BadOptionError(f"--ranks {self.ranks}: expected {minimum} to {MAX_RANKS}")
+        if self.pattern == "p2p" and self.ranks != minimum:
             raise BadOptionError(
                 f"--ranks {self.ranks}: pattern p2p has 2 ranks; incast has one receiver and many senders"
             )

@@ -172,13 +172,13 @@ def check_hosts(hosts: Sequence[Host], options: Options) -> None:
                 f"{first} and {host} have no IP version in common; choose addresses of one with --interface, for "
                 "example --interface 10.0.0.0/8"
             )
-    least = min(hosts, key=lambda host: host.mtu)
-    most = max(hosts, key=lambda host: host.mtu)
-    fitting = fitting_payload(least.address, least.mtu)
-    if least.mtu != most.mtu and (options.segment_bytes is None or options.segment_bytes > fitting):
+    smallest = min(hosts, key=lambda host: host.mtu)
+    largest = max(hosts, key=lambda host: host.mtu)
+    fitting = fitting_payload(smallest.address, smallest.mtu)
+    if smallest.mtu != largest.mtu and (options.segment_bytes is None or options.segment_bytes > fitting):
         raise PerfError(
-            f"MTU mismatch: {most} and {least}: packets as large as the one sends do not fit the other's link; give "
-            f"both the same (ip link set dev {most.interface} mtu {least.mtu}), or --segment-bytes {fitting}"
+            f"MTU mismatch: {largest} and {smallest}: packets as large as the one sends do not fit the other's link; "
+            f"give both the same (ip link set dev {largest.interface} mtu {smallest.mtu}), or --segment-bytes {fitting}"
         )
 
 

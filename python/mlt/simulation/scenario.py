@@ -107,9 +107,9 @@ class Scenario:
         count = len(self.hosts) + len(aggregators)
         if count > MAX_HOSTS:
             raise ValueError(f"{count} hosts and places that sum take part; the simulator takes {MAX_HOSTS}")
-        most = max((len(pair.ways) for pair in ways), default=1)
-        if most > MAX_PATHS:
-            raise ValueError(f"{most} ways between two hosts; the simulator takes {MAX_PATHS}")
+        maximum = max((len(pair.ways) for pair in ways), default=1)
+        if maximum > MAX_PATHS:
+            raise ValueError(f"{maximum} ways between two hosts; the simulator takes {MAX_PATHS}")
         known = {*self._number, *(place.name for place in aggregators)}
         unknown = {place.switch for place in aggregators} - set(self.switches)
         unknown |= {node for pair in ways for way in pair.ways for node in way if node not in known}
@@ -132,7 +132,7 @@ class Scenario:
             self,
             hosts=hosts,
             cables=tuple(cables),
-            paths=max(self.paths, most),
+            paths=max(self.paths, maximum),
             ways=tuple(ways),
             line_rates=tuple(line_rates),
         )

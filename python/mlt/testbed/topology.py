@@ -27,11 +27,11 @@ MAX_PORTS = 256
 
 
 # htb and tbf are inaccurate below the first rate; a software switch cannot carry more than the second.
-Rate = Annotated[int, Unit(RATE, least=8_000, most=100e9, whole=True)]
+Rate = Annotated[int, Unit(RATE, minimum=8_000, maximum=100e9, whole=True)]
 # The minimum is one packet.
-Size = Annotated[int, Unit(SIZE, least=2_000, most=2**30, whole=True)]
-Loss = Annotated[float, Unit(LOSS, most=1)]
-Delay = Annotated[float, Unit(TIME, most=10)]
+Size = Annotated[int, Unit(SIZE, minimum=2_000, maximum=2**30, whole=True)]
+Loss = Annotated[float, Unit(LOSS, maximum=1)]
+Delay = Annotated[float, Unit(TIME, maximum=10)]
 # IPv6 does not run below 1280.
 Mtu = Annotated[int, Field(ge=1280, le=9000, strict=True)]
 _LOSSES = ("loss", "loss_up", "loss_down")

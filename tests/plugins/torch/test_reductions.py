@@ -112,11 +112,11 @@ def test_landing__copies_back_what_is_strided_or_conjugated() -> None:
 
 
 def test_in_lists__has_small_tensors_of_a_type_together_and_others_alone() -> None:
-    large, most = torch.zeros(LISTED_BYTES // 4 + 1), torch.zeros(LISTED_BYTES // 4)
+    large, maximum = torch.zeros(LISTED_BYTES // 4 + 1), torch.zeros(LISTED_BYTES // 4)
     small, empty, double = torch.zeros(3), torch.zeros(0), torch.zeros(2, dtype=torch.float64)
-    lists = in_lists([small, large, double, empty, most])
+    lists = in_lists([small, large, double, empty, maximum])
     assert [[id(one) for one in tensors] for tensors in lists] == [
-        [id(small), id(most)],
+        [id(small), id(maximum)],
         [id(large)],
         [id(double)],
     ]

@@ -276,8 +276,8 @@ def values_that_are_wrong(param: Any) -> list[str]:
         return ["@"]
     if value_name(param) not in ("N", "X", "MILLIONS"):
         return []
-    least = re.search(r"(?:\[|; )(?:min: )?(\d[\d.]*)(?: to [\d.]+)?\]", form(param)[1])
-    return ["@"] if least is None else ["@", str(float(least[1]) - 1).removesuffix(".0")]
+    minimum = re.search(r"(?:\[|; )(?:min: )?(\d[\d.]*)(?: to [\d.]+)?\]", form(param)[1])
+    return ["@"] if minimum is None else ["@", str(float(minimum[1]) - 1).removesuffix(".0")]
 
 
 def test_usage_errors__have_no_words_of_a_library(capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ def test_report__spread_over_seeds(tmp_path: Path) -> None:
     accuracy = report_of(tmp_path, seeds=3).accuracy
     assert [summary.name for summary in accuracy] == ["no-loss", "reliable", "bounded"]
     for summary in accuracy:
-        assert (summary.least, summary.greatest) == pytest.approx((0.81, 0.83))
+        assert (summary.minimum, summary.maximum) == pytest.approx((0.81, 0.83))
         assert summary.mean == pytest.approx(0.82)
         assert summary.deviation == pytest.approx(0.01)
 

@@ -482,18 +482,18 @@ def test_responder__survives_malformed_requests(line: bytes) -> None:
 
 def test_responder__sends_one_caller_so_much_and_no_more() -> None:
     size, count = MAX_DATAGRAM, 900
-    most = allowance.CALLER_BYTES // (count * size)
+    maximum = allowance.CALLER_BYTES // (count * size)
     with serving() as (port, _), session.Session(session.connect("127.0.0.1", port, None), DEFAULT) as caller:
         answered: list[int] = []
 
         def ask_on() -> None:  # its share grows while it sends, which is much faster
-            for test in range(4 * most):
+            for test in range(4 * maximum):
                 asked = {"do": "send", "count": count, "size": size, "class": 0, "interval": 0.0}
                 answered.append(int(str(caller._ask(**asked, test=test)["count"])))
 
         with pytest.raises(LinkError, match=names("64 MiB", "256 MiB")):
             ask_on()
-        assert most <= len(answered) < 4 * most
+        assert maximum <= len(answered) < 4 * maximum
         with pytest.raises(LinkError, match="try again"):  # an echo without an answer is no loss
             caller._tally(1, 0, 0)
         caller.bye(0)

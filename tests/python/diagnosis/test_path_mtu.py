@@ -49,10 +49,10 @@ def test_find__a_router_that_lies_is_not_believed() -> None:
 def test_find__a_black_hole_by_halves() -> None:
     draw = random.Random(7)
     for _ in range(200):
-        least, greatest = 576, draw.randrange(600, 65_536)
-        mtu = draw.randrange(least, greatest)
+        minimum, maximum = 576, draw.randrange(600, 65_536)
+        mtu = draw.randrange(minimum, maximum)
         path = Path(mtu, tells=False)
-        assert find(path, least, greatest) == PathMtu(mtu, False, "")
+        assert find(path, minimum, maximum) == PathMtu(mtu, False, "")
         assert len(path.asked) <= 18
 
 

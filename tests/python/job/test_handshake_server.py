@@ -54,8 +54,8 @@ class Waiting:
         except BaseException as error:
             self.outcome = error
 
-    def until(self, counter: str, least: int = 1) -> None:
-        until(lambda: self.counts[counter] >= least, 10)
+    def until(self, counter: str, minimum: int = 1) -> None:
+        until(lambda: self.counts[counter] >= minimum, 10)
 
     def join_all(self) -> None:
         """Let the other ranks come, and rank 0 end well."""

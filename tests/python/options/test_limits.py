@@ -18,10 +18,10 @@ def test_limits__arguments_count_before_variables_and_these_before_defaults() ->
 @pytest.mark.parametrize("name", VARIABLES)
 @pytest.mark.parametrize("value", [0, -1, 2**30, True])
 def test_limits__out_of_range_is_an_error_that_names_argument_or_variable(name: str, value: int) -> None:
-    variable, most = VARIABLES[name]
-    with pytest.raises(ConfigError, match=f"^{name} is {value!r}; it is an integer from 1 to {most}$"):
+    variable, maximum = VARIABLES[name]
+    with pytest.raises(ConfigError, match=f"^{name} is {value!r}; it is an integer from 1 to {maximum}$"):
         resolve({name: value}, environ={})
     with pytest.raises(
-        ConfigError, match=rf"^{variable} is .*; it is an integer from 1 to {most}, in the digits 0 to 9$"
+        ConfigError, match=rf"^{variable} is .*; it is an integer from 1 to {maximum}, in the digits 0 to 9$"
     ):
         resolve({}, environ={variable: str(value)})

@@ -18,12 +18,12 @@ def test_summarise__agrees_with_numpy(count: int) -> None:
         assert summary.quantiles[quantile] == pytest.approx(np.percentile(samples, 100 * quantile))
 
 
-@pytest.mark.parametrize(("quantile", "least"), [(0.5, 1), (0.9, 10), (0.99, 100), (0.999, 1_000)])
-def test_summarise__needs_a_sample_beyond_the_quantile(quantile: float, least: int) -> None:
-    assert needed(quantile) == least
-    assert summarise([1.0] * least).quantiles[quantile] == 1.0
-    if least > 1:
-        summary = summarise([1.0] * (least - 1))
+@pytest.mark.parametrize(("quantile", "minimum"), [(0.5, 1), (0.9, 10), (0.99, 100), (0.999, 1_000)])
+def test_summarise__needs_a_sample_beyond_the_quantile(quantile: float, minimum: int) -> None:
+    assert needed(quantile) == minimum
+    assert summarise([1.0] * minimum).quantiles[quantile] == 1.0
+    if minimum > 1:
+        summary = summarise([1.0] * (minimum - 1))
         assert summary.quantiles[quantile] is None
         assert summary.text(quantile) == "-"
 

@@ -14,9 +14,9 @@ from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, free_port, free_po
 @pytest.mark.parametrize("offsets", [(), (1,), (1000, 2000)])
 def test_free_port__and_those_above_it_can_be_taken(offsets: tuple[int, ...]) -> None:
     first = free_port("127.0.0.1", offsets=offsets)
-    least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+    minimum, maximum = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
     for port in (first, *(first + offset for offset in offsets)):
-        assert not least <= port <= greatest
+        assert not minimum <= port <= maximum
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             with socket.socket(socket.AF_INET, kind) as taken:
                 taken.bind(("127.0.0.1", port))
@@ -37,9 +37,9 @@ def test_port_beside__stays_a_port_and_meets_no_other_of_the_job(master: int) ->
 
 def test_free_port_pair__both_can_be_taken() -> None:
     port = free_port_pair()
-    least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert not least <= port <= greatest
-    assert not least <= port + 1000 <= greatest
+    minimum, maximum = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not minimum <= port <= maximum
+    assert not minimum <= port + 1000 <= maximum
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", port))
         second.bind(("127.0.0.1", port + 1000))

@@ -203,16 +203,16 @@ def test_options__none_is_left_out() -> None:
 def test_read__rejects(quantity: Quantity) -> None:
     for wrong in WRONG[quantity.kind]:
         with pytest.raises(ValueError, match=f"expected a {quantity.kind}"):
-            quantity.read(wrong, most=1.0 if quantity is LOSS else math.inf)
+            quantity.read(wrong, maximum=1.0 if quantity is LOSS else math.inf)
 
 
 def test_read__a_bare_number_counts_in_the_base_that_is_asked_for() -> None:
-    assert TIME.read("50", base="us", most=1) == 50
-    assert TIME.read("50us", base="us", most=1) == 50
+    assert TIME.read("50", base="us", maximum=1) == 50
+    assert TIME.read("50us", base="us", maximum=1) == 50
     assert TIME.read(5.5, base="us") == 5.5
     assert TIME.read("2ms", base="us") == 2_000
     with pytest.raises(ValueError, match="between"):
-        TIME.read("2s", base="us", most=1)
+        TIME.read("2s", base="us", maximum=1)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_read__a_bare_number_counts_in_the_base_that_is_asked_for() -> None:
 )
 def test_read__a_number_alone_that_is_out_of_range_says_what_it_counts(quantity: Any, text: str, hint: str) -> None:
     with pytest.raises(ValueError, match=hint):
-        quantity.read(text, least=8_000, most=9_000, base="us" if quantity is TIME else "")
+        quantity.read(text, minimum=8_000, maximum=9_000, base="us" if quantity is TIME else "")
 
 
 @given(st.floats(1, 1e15))

@@ -90,56 +90,58 @@ def caller(environ: Environ) -> object:
 @dataclass(frozen=True)
 class Number:
     read: Read
-    least: int = 0
-    most: int | None = None
+    minimum: int = 0
+    maximum: int | None = None
 
 
 @dataclass(frozen=True)
 class Time:
     read: Read
-    most: float = variables.MAX_SECONDS
+    maximum: float = variables.MAX_SECONDS
     is_zero_valid: bool = False
 
 
-PORT = {"least": 1, "most": 65_535}
-SIZE = {"least": 1, "most": MAX_RANKS}
+PORT = {"minimum": 1, "maximum": 65_535}
+SIZE = {"minimum": 1, "maximum": MAX_RANKS}
 FORMS: dict[str, Number | Time] = {
-    "RANK": Number(job, most=MAX_RANKS),
+    "RANK": Number(job, maximum=MAX_RANKS),
     "WORLD_SIZE": Number(job, **SIZE),
-    "LOCAL_RANK": Number(position(JOB), most=MAX_RANKS),
+    "LOCAL_RANK": Number(position(JOB), maximum=MAX_RANKS),
     "LOCAL_WORLD_SIZE": Number(position(JOB), **SIZE),
     "MASTER_PORT": Number(job, **PORT),
     "MLT_RENDEZVOUS_PORT": Number(job, **PORT),
-    "MLT_SERVICES": Number(job, most=MAX_RANKS),
-    "MLT_INSECURE": Number(job, most=1),
+    "MLT_SERVICES": Number(job, maximum=MAX_RANKS),
+    "MLT_INSECURE": Number(job, maximum=1),
     "MLT_PERF_PORT": Number(perf_port, **PORT),
-    "MLT_SPIN_US": Time(context_options, most=1.0, is_zero_valid=True),
-    **{variable: Number(context_options, least=1, most=most) for variable, most in limits.VARIABLES.values()},
+    "MLT_SPIN_US": Time(context_options, maximum=1.0, is_zero_valid=True),
+    **{
+        variable: Number(context_options, minimum=1, maximum=maximum) for variable, maximum in limits.VARIABLES.values()
+    },
     **{variable: Time(context_options) for variable in times.VARIABLES.values()},
     "MLT_CONNECT_TIMEOUT": Time(connect_seconds),
-    "HOROVOD_RANK": Number(position(HOROVOD), most=MAX_RANKS),
+    "HOROVOD_RANK": Number(position(HOROVOD), maximum=MAX_RANKS),
     "HOROVOD_SIZE": Number(position(HOROVOD), **SIZE),
-    "HOROVOD_LOCAL_RANK": Number(position(HOROVOD), most=MAX_RANKS),
+    "HOROVOD_LOCAL_RANK": Number(position(HOROVOD), maximum=MAX_RANKS),
     "HOROVOD_LOCAL_SIZE": Number(position(HOROVOD), **SIZE),
-    "OMPI_COMM_WORLD_RANK": Number(position(OPEN_MPI), most=MAX_RANKS),
+    "OMPI_COMM_WORLD_RANK": Number(position(OPEN_MPI), maximum=MAX_RANKS),
     "OMPI_COMM_WORLD_SIZE": Number(position(OPEN_MPI), **SIZE),
-    "OMPI_COMM_WORLD_LOCAL_RANK": Number(position(OPEN_MPI), most=MAX_RANKS),
+    "OMPI_COMM_WORLD_LOCAL_RANK": Number(position(OPEN_MPI), maximum=MAX_RANKS),
     "OMPI_COMM_WORLD_LOCAL_SIZE": Number(position(OPEN_MPI), **SIZE),
-    "SLURM_PROCID": Number(position(SLURM), most=MAX_RANKS),
+    "SLURM_PROCID": Number(position(SLURM), maximum=MAX_RANKS),
     "SLURM_STEP_NUM_TASKS": Number(position(SLURM), **SIZE),
-    "SLURM_LOCALID": Number(position(SLURM), most=MAX_RANKS),
-    "DMLC_WORKER_ID": Number(position(BYTEPS), most=MAX_RANKS),
+    "SLURM_LOCALID": Number(position(SLURM), maximum=MAX_RANKS),
+    "DMLC_WORKER_ID": Number(position(BYTEPS), maximum=MAX_RANKS),
     "DMLC_NUM_WORKER": Number(position(BYTEPS), **SIZE),
     "DMLC_PS_ROOT_PORT": Number(position(BYTEPS), **PORT),
-    "BYTEPS_LOCAL_RANK": Number(position(BYTEPS), most=MAX_RANKS),
+    "BYTEPS_LOCAL_RANK": Number(position(BYTEPS), maximum=MAX_RANKS),
     "BYTEPS_LOCAL_SIZE": Number(position(BYTEPS), **SIZE),
-    "BYTEPS_ENABLE_ASYNC": Number(byteps_job, most=1),
+    "BYTEPS_ENABLE_ASYNC": Number(byteps_job, maximum=1),
     "HOROVOD_FUSION_THRESHOLD": Number(stall_settings),
     "HOROVOD_CACHE_CAPACITY": Number(stall_settings),
     "HOROVOD_STALL_CHECK_TIME_SECONDS": Time(stall_settings, is_zero_valid=True),
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": Time(stall_settings, is_zero_valid=True),
-    "HOROVOD_STALL_CHECK_DISABLE": Number(stall_settings, most=1),
-    "HOROVOD_TIMELINE_MARK_CYCLES": Number(mark_cycles, most=1),
+    "HOROVOD_STALL_CHECK_DISABLE": Number(stall_settings, maximum=1),
+    "HOROVOD_TIMELINE_MARK_CYCLES": Number(mark_cycles, maximum=1),
     "SUDO_UID": Number(caller),
 }
 # Variables that are texts, lists and files, or removed, or set for other programs only.
@@ -172,10 +174,10 @@ def named_in_the_code() -> set[str]:
 def wrong_values() -> Iterator[tuple[str, str]]:
     for name, form in FORMS.items():
         if isinstance(form, Number):
-            beyond = () if form.most is None else (str(form.most + 1),)
-            values = (*NO_NUMBERS, *beyond, *(("0",) if form.least else ()))
+            beyond = () if form.maximum is None else (str(form.maximum + 1),)
+            values = (*NO_NUMBERS, *beyond, *(("0",) if form.minimum else ()))
         else:
-            values = (*NO_TIMES, f"{form.most * 1.01:g}s", *(() if form.is_zero_valid else ("0", "0ms")))
+            values = (*NO_TIMES, f"{form.maximum * 1.01:g}s", *(() if form.is_zero_valid else ("0", "0ms")))
         yield from ((name, value) for value in values)
 
 
@@ -208,11 +210,11 @@ def test_empty__counts_as_unset(name: str, empty: str) -> None:
 
 def test_right_values__are_read() -> None:
     environ = {"N": " 007 ", "PORT": "65535", "T": "1500 ms", "BARE": "90", "MOST": "9e9", "US": "20", "ON": "1"}
-    assert variables.integer(environ, "N", most=7) == 7
+    assert variables.integer(environ, "N", maximum=7) == 7
     assert variables.port(environ, "PORT") == 65_535
     assert variables.time(environ, "T") == 1.5
     assert (variables.time(environ, "BARE"), variables.time(environ, "MOST")) == (90.0, 9e9)
-    assert variables.time(environ, "US", unit="us", most=1.0) == 20.0
+    assert variables.time(environ, "US", unit="us", maximum=1.0) == 20.0
     assert (variables.flag(environ, "ON"), variables.flag(environ, "OFF")) == (True, False)
 
 

@@ -133,9 +133,9 @@ class Search:
                 continue
             for i in self.random.sample(members.tolist(), len(members)):
                 room -= float(highest[i])
-                least, most = max(left - room, 0.0), min(float(highest[i]), left)
-                steps = [*self._whole_parts(least, most), most] if most > least else [most]
-                rates[i] = self.random.choice(steps[-4:]) if room > 0 else most
+                minimum, maximum = max(left - room, 0.0), min(float(highest[i]), left)
+                steps = [*self._whole_parts(minimum, maximum), maximum] if maximum > minimum else [maximum]
+                rates[i] = self.random.choice(steps[-4:]) if room > 0 else maximum
                 left -= float(rates[i])
         split: FloatArray = np.maximum(rates, 1e-3)
         return split
@@ -187,9 +187,9 @@ class Search:
         """``box`` without corners that miss the goal whatever the other tasks do; None if it is empty."""
         low = box.low.copy()
         weighted = sum(weight * float(box.high[members].sum()) for weight, members in self.members)
-        least = self.goal - self.objective.mu * weighted
+        minimum = self.goal - self.objective.mu * weighted
         for weight, members in self.members:
-            spare = float(box.high[members].sum()) - least / weight
+            spare = float(box.high[members].sum()) - minimum / weight
             if spare < 0:
                 return None
             low[members] = np.maximum(low[members], box.high[members] - spare)
@@ -212,12 +212,12 @@ class Search:
 
     def _cut(self, low: FloatArray, high: FloatArray, i: int) -> float:
         """The highest rate of task i that the others' lowest rates may leave."""
-        least, most = float(low[i]), float(high[i])
+        minimum, maximum = float(low[i]), float(high[i])
         trial = low.copy()
-        trial[i] = most
-        if most <= least * _ABOVE or self.may_route(trial):
-            return most
-        steps = self._whole_parts(least, most)
+        trial[i] = maximum
+        if maximum <= minimum * _ABOVE or self.may_route(trial):
+            return maximum
+        steps = self._whole_parts(minimum, maximum)
         first, last = 0, len(steps)  # steps before `first` may be routable, steps from `last` on are not
         while first < last:
             middle = (first + last) // 2
@@ -226,7 +226,7 @@ class Search:
                 first = middle + 1
             else:
                 last = middle
-        return min(most, steps[last] * _ABOVE) if last < len(steps) else most
+        return min(maximum, steps[last] * _ABOVE) if last < len(steps) else maximum
 
     def _whole_parts(self, low: float, high: float) -> list[float]:
         """Rates in the open interval of which a link's capacity is a multiple: where routes change."""

@@ -109,8 +109,8 @@ class _Router:
     def _spread(self, graph: TaskGraph, fits: IntArray, *, exact: bool) -> IntArray | None:
         """Routes with the fewest flows on any shared link."""
         shared = ~graph.virtual & self.shared[graph.link]
-        most = int(fits[shared].max()) if shared.any() else 0
-        for cap in range(1, most):
+        maximum = int(fits[shared].max()) if shared.any() else 0
+        for cap in range(1, maximum):
             _, y = routes_at(graph, np.where(shared, np.minimum(fits, cap), fits), seconds=0.0, exact=False)
             if y is not None:
                 return y

@@ -43,9 +43,9 @@ class NoRoutesError(ValueError):
 def candidate_rates(graph: TaskGraph) -> FloatArray:
     """All rates at which some link's ``floor(b / r)`` changes, descending, none above the workers' own links."""
     capacities = np.unique(graph.capacity[~graph.virtual])
-    most = int(graph.sources.sum())
+    maximum = int(graph.sources.sum())
     capacities = capacities[capacities > 1e-9]
-    rates = np.unique((capacities[:, None] / np.arange(1, most + 1)).ravel())[::-1]
+    rates = np.unique((capacities[:, None] / np.arange(1, maximum + 1)).ravel())[::-1]
     rates = rates[rates < graph.access_gbps]
     return np.concatenate([[graph.access_gbps], rates])
 

@@ -9,12 +9,12 @@ class TopologyError(ValueError):
     """An impossible network, or a request it cannot serve. The message names the object, the cause and the fix."""
 
 
-def require_count(name: str, value: int, *, at_least: int = 1, at_most: int | None = None) -> int:
+def require_count(name: str, value: int, *, minimum: int = 1, maximum: int | None = None) -> int:
     """Check a count of network elements; returns it."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise TopologyError(f"{name} must be an integer of at least {at_least}, got {value!r}")
-    if at_most is not None and value > at_most:
-        raise TopologyError(f"{name} must be an integer from {at_least} to {at_most}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise TopologyError(f"{name} must be an integer of at least {minimum}, got {value!r}")
+    if maximum is not None and value > maximum:
+        raise TopologyError(f"{name} must be an integer from {minimum} to {maximum}, got {value!r}")
     return value
 
 

@@ -40,7 +40,7 @@ def fat_tree(
     fabric_bits_per_second: every link between switches; the host links' bandwidth by default. The paper's
         oversubscription r is ``fabric = host / r`` with k/2 hosts per edge switch (PSNet, equation 7).
     """
-    require_count("k (ports per switch)", k, at_least=2)
+    require_count("k (ports per switch)", k, minimum=2)
     if k % 2:
         raise TopologyError(f"a fat-tree needs an even number of ports per switch, got k = {k}")
     half = k // 2

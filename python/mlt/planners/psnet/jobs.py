@@ -89,10 +89,12 @@ def check_jobs(network: PSNet, jobs: Iterable[PlacedJob]) -> None:
         for role, members_of in (("worker", job.workers), ("server", job.servers)):
             for mid, members in members_of.items():
                 module = network.module(mid)
-                most = module.worker_count if role == "worker" else module.server_count
+                maximum = module.worker_count if role == "worker" else module.server_count
                 for member in members:
-                    if not 0 <= member < most:
-                        raise TopologyError(f"job {job.name!r}: module {mid} has {most} {role}s, there is no {member}")
+                    if not 0 <= member < maximum:
+                        raise TopologyError(
+                            f"job {job.name!r}: module {mid} has {maximum} {role}s, there is no {member}"
+                        )
                     taken = owner.setdefault((role, mid, member), job.name)
                     if taken != job.name or members.count(member) > 1:
                         raise TopologyError(f"{role} {member} of module {mid} is given to {taken!r} and {job.name!r}")

@@ -75,18 +75,18 @@ class Module:
             )
 
     def _workers(self) -> int:
-        most = self.tors * self.tor_downlinks
-        count = most if self.workers is None else require_count("workers", self.workers, at_least=0)
-        if count > most:
+        slots = self.tors * self.tor_downlinks
+        count = slots if self.workers is None else require_count("workers", self.workers, minimum=0)
+        if count > slots:
             raise TopologyError(
-                f"{count} workers do not fit {self.tors} ToRs with {self.tor_downlinks} downlinks each: at most {most}"
+                f"{count} workers do not fit {self.tors} ToRs with {self.tor_downlinks} downlinks each: at most {slots}"
             )
         return count
 
     def _servers(self) -> int:
-        most = min(self.tor_uplinks - 1, MAX_HOSTS_PER_SUBNET)
-        count = most if self.servers is None else require_count("servers", self.servers, at_least=0)
-        if count > most:
+        maximum = min(self.tor_uplinks - 1, MAX_HOSTS_PER_SUBNET)
+        count = maximum if self.servers is None else require_count("servers", self.servers, minimum=0)
+        if count > maximum:
             raise TopologyError(
                 f"{count} parameter servers need {count + 1} uplinks on every ToR (one goes to the SuperNode switch), "
                 f"but tor_uplinks = {self.tor_uplinks}"
@@ -236,7 +236,7 @@ def build_psnet(
         TopologyError: the numbers do not make a PSNet; the message names the wrong one and a valid value.
     """
     return PSNet(
-        modules=(module,) * require_count("modules", modules, at_most=MAX_MODULES),
+        modules=(module,) * require_count("modules", modules, maximum=MAX_MODULES),
         wiring=regular_wiring(modules, module.tors, seed=seed),
         inter_bits_per_second=inter_bits_per_second,
         latency_seconds=latency_seconds,

@@ -97,7 +97,7 @@ def route_jobs(
         TopologyError: two jobs share a host, modules are disconnected, or no routing was found within the node limit.
     """
     check_jobs(network, jobs)
-    require_count("extra_paths", extra_paths, at_least=0)
+    require_count("extra_paths", extra_paths, minimum=0)
     if not jobs:
         raise TopologyError("no job to route")
     trunks = remaining_trunks(network.wiring, dict(lost_links or {}))

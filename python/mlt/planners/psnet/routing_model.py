@@ -141,9 +141,9 @@ def lower_bounds(network: PSNet, jobs: Sequence[PlacedJob], model: Model, unit_b
         for mid in job.workers:
             link = network.module(mid).worker_bits_per_second / 8 / unit_rate
             nic = network.module(mid).server_bits_per_second / 8 / unit_rate
-            most = ceil(job.workers_in(mid) / network.tors) * job.share_bytes / unit_bytes
+            maximum = ceil(job.workers_in(mid) / network.tors) * job.share_bytes / unit_bytes
             local, remote = bool(job.servers_in(mid)), job.server_count - job.servers_in(mid)
-            low[0] = max(low[0], job.size_bytes / unit_bytes / link, most * local / nic, most * remote / nic)
+            low[0] = max(low[0], job.size_bytes / unit_bytes / link, maximum * local / nic, maximum * remote / nic)
     return low
 
 

@@ -181,8 +181,8 @@ def _cheapest_cuts(
     for column, (a, b) in enumerate(links):
         incidence[a - 1, column] = incidence[b - 1, column] = 1
     used = np.array([plugged.count(mid) for mid in range(1, wiring.modules + 1)])
-    for most in range(1, wiring.ports + 1):
-        room = np.maximum(most - used, 0)
+    for maximum in range(1, wiring.ports + 1):
+        room = np.maximum(maximum - used, 0)
         result = milp(
             weight,
             integrality=np.ones(len(links), dtype=np.int64),

@@ -47,7 +47,7 @@ def test_place_jobs__keeps_as_many_bytes_inside_modules_as_brute_force(requests:
     network = build_psnet(MODULE, modules=2)
     requests = requests[:5]
     result = place_jobs(network, requests)
-    most = 0.0
+    maximum = 0.0
     for homes in product((0, 1, 2), repeat=len(requests)):
         fits = all(
             sum(r.workers for r, h in zip(requests, homes, strict=True) if h == mid) <= 12
@@ -55,9 +55,9 @@ def test_place_jobs__keeps_as_many_bytes_inside_modules_as_brute_force(requests:
             for mid in (1, 2)
         )
         if fits:
-            most = max(most, sum(r.workers * r.size_bytes for r, h in zip(requests, homes, strict=True) if h))
+            maximum = max(maximum, sum(r.workers * r.size_bytes for r, h in zip(requests, homes, strict=True) if h))
     assert result.proven
-    assert result.kept_bytes == pytest.approx(most)
+    assert result.kept_bytes == pytest.approx(maximum)
 
 
 @settings(deadline=None, max_examples=60)

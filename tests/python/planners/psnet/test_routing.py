@@ -35,10 +35,10 @@ def placed_jobs(draw: st.DrawFn, modules: int) -> list[PlacedJob]:
     for n in range(draw(st.integers(1, 3))):
         at = draw(st.lists(st.integers(1, modules), min_size=1, max_size=3, unique=True))
         mine: list[dict[int, tuple[int, ...]]] = []
-        for free, most in ((workers, 5), (servers, 2)):
+        for free, maximum in ((workers, 5), (servers, 2)):
             taken = {}
             for mid in at:
-                count = min(draw(st.integers(0, most)), len(free[mid]))
+                count = min(draw(st.integers(0, maximum)), len(free[mid]))
                 taken[mid] = tuple(free[mid].pop(0) for _ in range(count))
             mine.append(taken)
         if any(mine[0].values()) and any(mine[1].values()):
