@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mlt.torch.byteps import asynchronous
 from mlt.torch.horovod import functions, optimizer
 from mlt.torch.horovod.compression import Compression, Compressor
 
 import torch
 from mlt._named import objects
+from mlt._named.byteps import is_asynchronous
 
 
 def DistributedOptimizer(
@@ -21,7 +24,11 @@ def DistributedOptimizer(
     """The optimizer with gradients averaged over all workers; an instance of its class too.
 
     As that of ``mlt.torch.horovod``. Tensors have the names "Gradient." and the parameter's.
+
+    With BYTEPS_ENABLE_ASYNC=1 the gradients are not averaged (``mlt.torch.byteps.asynchronous``).
     """
+    if is_asynchronous(os.environ):
+        return asynchronous.optimizer_of(optimizer_, named_parameters, compression, backward_passes_per_step)
     named = None if named_parameters is None else [(f"Gradient.{name}", one) for name, one in named_parameters]
     return optimizer.DistributedOptimizer(
         optimizer_,

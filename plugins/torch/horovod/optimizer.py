@@ -25,7 +25,7 @@ Unit = tuple[Parameter, ...]
 """Parameters whose gradients are reduced together."""
 
 
-class _Named:
+class Named:
     """The parameters of an optimizer and their names. Raises ValueError unless each has one of its own."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Distributed(torch.optim.Optimizer):
     """The part of a distributed optimizer that stands before the class of the user's optimizer."""
 
     _compression: type[Compressor]
-    _named: _Named
+    _named: Named
     _op: ReduceOp
     _scales: tuple[float, float]
     _sparse_as_dense: bool
@@ -206,7 +206,7 @@ class DistributedAdasum(torch.optim.Optimizer):
     """Applies the optimizer on each rank's own gradients, and adds the changes by Adasum."""
 
     _compression: type[Compressor]
-    _named: _Named
+    _named: Named
     backward_passes_per_step: int
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -273,7 +273,7 @@ def DistributedOptimizer(
     made: Any = object.__new__(type(base.__name__, (part, base), {}))
     # Its state, groups and hooks are shared. A scheduler may have wrapped its step.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name not in ("step", "zero_grad")})
-    made._named = _Named(optimizer, named_parameters)
+    made._named = Named(optimizer, named_parameters)
     made._compression = compression
     made.backward_passes_per_step = backward_passes_per_step
     if is_adasum:
@@ -303,7 +303,7 @@ def DistributedOptimizer(
 
 
 def _units(
-    named: _Named,
+    named: Named,
     trained: list[Parameter],
     groups: int | Sequence[Sequence[Parameter]] | None,
     process_set: ProcessSet,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mlt._named import basics, job
@@ -27,6 +27,7 @@ __all__ = [
     "declared",
     "get_pushpull_speed",
     "init",
+    "is_asynchronous",
     "local_rank",
     "local_size",
     "rank",
@@ -47,22 +48,31 @@ def init(lazy: bool = True) -> None:
     """Connect all workers of the job, at once: ``lazy`` makes no difference. No-op in a job.
 
     Rank and size come from the launcher (``mlt.job.launchers``): torchrun, mpirun, srun, or BytePS's variables. Raises
-    ConfigError in a scheduler or server of BytePS, which mlt does not need, and for asynchronous training.
+    ConfigError in a scheduler or server of BytePS, which mlt does not need, and for asynchronous training, which
+    ``mlt.torch.byteps`` alone does.
     """
     check_environment(os.environ)
     basics.init()
 
 
-def check_environment(environ: Mapping[str, str]) -> None:
-    """Raise ConfigError if BytePS's variables ask for what mlt does not do."""
+def is_asynchronous(environ: Mapping[str, str]) -> bool:
+    """Whether BytePS's variable asks for asynchronous training. Raises ConfigError."""
+    return variables.flag(environ, "BYTEPS_ENABLE_ASYNC")
+
+
+def check_environment(environ: Mapping[str, str], *, trains_asynchronously: bool = False) -> None:
+    """Raise ConfigError if BytePS's variables ask for what mlt, or this framework's module, does not do."""
     role = variables.text(environ, "DMLC_ROLE")
     if role is not None and role not in ("worker", "joint"):
         raise ConfigError(
             f"DMLC_ROLE is {role!r}: mlt has no schedulers and servers, the workers sum among themselves; start the "
             "workers only, with DMLC_ROLE=worker"
         )
-    if variables.flag(environ, "BYTEPS_ENABLE_ASYNC"):
-        raise ConfigError("BYTEPS_ENABLE_ASYNC is 1: mlt does not train asynchronously; unset the variable")
+    if is_asynchronous(environ) and not trains_asynchronously:
+        raise ConfigError(
+            "BYTEPS_ENABLE_ASYNC is 1: mlt does not train asynchronously with this framework, only with PyTorch "
+            "(mlt.torch.byteps); unset the variable"
+        )
 
 
 def suspend() -> None:
@@ -70,8 +80,16 @@ def suspend() -> None:
     basics.shutdown()
 
 
-def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
+def resume(
+    num_workers: int,
+    num_servers: int,
+    global_rank: int,
+    context: Any = None,
+    *,
+    start: Callable[[], None] = init,
+) -> None:
     """Join a job of this size under this rank, after ``suspend``. ``num_servers`` and ``context`` are not used.
+    ``start``: the framework's ``init``.
 
     Tensors keep their names and keys. Writes RANK and WORLD_SIZE, and where rank 0 is as MASTER_ADDR and
     MLT_RENDEZVOUS_PORT if the launcher gave it in variables of its own.
@@ -84,7 +102,7 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(global_rank), str(num_workers)
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # of the old job; known again when the workers have connected
         os.environ.pop(name, None)
-    init()
+    start()
 
 
 class _Speed:

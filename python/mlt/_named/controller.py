@@ -147,6 +147,11 @@ class Controller:
         return self._sets.get(set_id)
 
     @property
+    def context(self) -> Context | None:
+        """The context of all ranks, whose operations without a tag and tags from ``channel.TAG`` on are mlt's own."""
+        return self._context
+
+    @property
     def sets(self) -> dict[int, tuple[int, ...]]:
         """Ranks by process set."""
         return dict(self._sets)

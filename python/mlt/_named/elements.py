@@ -58,6 +58,15 @@ def scale(data: Bytes, dtype: str, factor: float) -> None:
             typed[...] = np.trunc(typed.astype(np.float64) * factor).astype(typed.dtype)
 
 
+def add(data: Bytes, addend: Bytes, dtype: str) -> None:
+    """Add in place; half precision is computed in float32 and rounded."""
+    if dtype in _FLOATS and item_bytes(dtype) == 2:
+        _store(data, dtype, _load(data, dtype, np.float32) + _load(addend, dtype, np.float32))
+    else:
+        typed: npt.NDArray[Any] = data.view(_NUMPY[dtype])
+        typed += addend.view(_NUMPY[dtype])
+
+
 def divide(data: Bytes, dtype: str, divisor: int) -> None:
     """Divide integers in place, exactly, truncating toward zero."""
     typed: npt.NDArray[Any] = data.view(_NUMPY[dtype])

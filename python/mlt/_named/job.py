@@ -91,8 +91,7 @@ def stop(reason: str = "") -> None:
     """
     global _job
     if _job is not None and not reason:
-        for call in _before_stop:
-            call()
+        _call_before_stop()
     with _lock:
         job, _job = _job, None
     if job is not None and _pid == os.getpid():
@@ -103,7 +102,8 @@ def stop(reason: str = "") -> None:
 
 
 def before_stop(call: Callable[[], object]) -> None:
-    """Call a function, which must not raise, whenever the program ends the job: operations still complete then."""
+    """Call a function, which must not raise, whenever the program ends the job, or ends without an error: operations
+    still complete then."""
     _before_stop.append(call)
 
 
@@ -188,6 +188,14 @@ def ranks_of(set_id: int | None) -> Sequence[int]:
     return ranks
 
 
+def _call_before_stop() -> None:
+    for call in _before_stop:
+        call()
+
+
 def _stop_at_exit() -> None:
     """A process that ends must not leave the others waiting."""
-    stop(f"{ending.unhandled() or 'ended'} without hvd.shutdown()")
+    failure = ending.unhandled()
+    if _job is not None and _pid == os.getpid() and not failure:
+        _call_before_stop()
+    stop(f"{failure or 'ended'} without hvd.shutdown()")
