@@ -95,20 +95,9 @@ def _of_perf(name: str) -> Callable[[], Iterable[str]]:
         from mlt.perf import options
 
         return {
-            "--datapath": options.DATAPATHS,
             "--algorithm": (options.AUTOMATIC, *ALGORITHMS),
             "--compare": (*options.TRANSPORTS, options.ALL),
         }[name]
-
-    return words
-
-
-def _of_plan(name: str) -> Callable[[], Iterable[str]]:
-    def words() -> Iterable[str]:
-        from mlt.cli.plan import REACHES
-        from mlt.planners.aleph.aggregation import METHODS
-
-        return {"--method": METHODS, "--reach": REACHES}[name]
 
     return words
 
@@ -123,9 +112,7 @@ def _switch_systems() -> Iterable[str]:
 # entry.
 _WORDS: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
     "doctor": {"--target": _switch_systems},
-    "perf": {name: _of_perf(name) for name in ("--datapath", "--algorithm", "--compare")},
-    "plan aggregate": {name: _of_plan(name) for name in ("--method", "--reach")},
-    "plan schema": {"kind": lambda: ("cluster", "plan")},
+    "perf": {name: _of_perf(name) for name in ("--algorithm", "--compare")},
     "switch": {"--target": _switch_systems},
     "switch facts": {"target": _switch_systems},
 }
@@ -204,12 +191,17 @@ def _values(path: str, param: Any, begun: str) -> list[str]:
     """The words that a parameter takes; of a list, with the entries before the last of ``begun``."""
     if choices := choices_of(param):
         return choices
+    head = begun.rpartition(",")[0] if set(_LISTS) & set(param.opts) else ""
+    return [f"{head},{word}" if head else word for word in words_of(path, param)]
+
+
+def words_of(path: str, param: Any) -> list[str]:
+    """The words that a parameter of the command ``path`` (``mlt perf``) knows, where the command reads it as text."""
     words = path.partition(" ")[2]
     for name in (*param.opts, param.name):
         found = _WORDS.get(words, {}).get(name) or _WORDS.get(words.partition(" ")[0], {}).get(name)
         if found is not None:
-            head = begun.rpartition(",")[0] if name in _LISTS else ""
-            return [f"{head},{word}" if head else word for word in found()]
+            return list(found())
     return []
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from mlt._shared.extras import how_to_install
 from mlt._shared.processes import interruptible
@@ -56,7 +55,7 @@ def demo(
         float,
         typer.Option(parser=UnitOption(LOSS), help="Packet loss of the lossy runs: a fraction, or percent (1%)."),
     ] = 0.01,
-    bound: Annotated[
+    loss_bound: Annotated[
         float,
         typer.Option(
             parser=UnitOption(LOSS), help="Loss bound: max fraction of a gradient tensor that may be missing."
@@ -100,7 +99,7 @@ def demo(
                 network=place,
                 steps=STEPS[place] if steps is None else steps,
                 loss=loss,
-                bound=bound,
+                bound=loss_bound,
                 seed=seed,
                 seeds=seeds,
                 workers=WORKERS[place] if workers is None else workers,
@@ -129,7 +128,7 @@ def demo(
         show_error(error)
         raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt as error:
-        Console(stderr=True).print("interrupted: all processes of the demo were ended", markup=False)
+        typer.echo("mlt demo: interrupted: every process was ended", err=True)
         raise SystemExit(interrupted(error)) from None
 
 

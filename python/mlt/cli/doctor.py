@@ -35,20 +35,35 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
     "--job", is_flag=True, help="Run as one rank of a job: rank 0 serves, the others examine the network to rank 0."
 )
 @click.option("--framework", type=click.Choice(frameworks.NAMES), metavar="NAME",
-              help=f"Check whether mlt works here with {', '.join(frameworks.FRAMEWORKS)} or nccl.")  # fmt: skip
+              help=f"Check whether mlt works here with a framework: {', '.join(frameworks.NAMES)}.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65_535), default=DEFAULT_PORT, show_default=True,
               help="TCP port of --serve, here or on HOST.")  # fmt: skip
 @click.option(
-    "--interface", help="Interface to examine from or to serve on.", show_default="MLT_INTERFACE, else by the routes"
+    "--interface",
+    metavar="INTERFACE",
+    help="Interface to examine from or to serve on.",
+    show_default="MLT_INTERFACE, else by the routes",
 )
 @click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch', instead of MLT_QOS_POLICY.")
-@click.option("--switch", help="Switch whose counters to read, as 'mlt switch verify --host' does; needs a policy.")
-@click.option("--target", "system", default="linux", show_default=True, help="Switch system, with --switch.")
+@click.option(
+    "--switch",
+    metavar="SWITCH",
+    help="Switch whose counters to read, as 'mlt switch verify --switch' does; needs a policy.",
+)
+@click.option(
+    "--target",
+    "-t",
+    "system",
+    metavar="SYSTEM",
+    default="linux",
+    show_default=True,
+    help="Switch system, with --switch.",
+)
 @click.option(
     "--inventory", type=click.Path(path_type=Path), help="Inventory file with the switch's login, with --switch."
 )
 @click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys, with --switch.")
-@click.option("--timeout", type=UnitOption(TIME, minimum=1), default=60.0, show_default=True,
+@click.option("--connect-timeout", type=UnitOption(TIME, minimum=1), default=60.0, show_default=True,
               help="Time limit for all ranks to connect, with a unit, e.g. 30s; with --job.")  # fmt: skip
 @click.option(
     "--fix",
@@ -70,7 +85,7 @@ def app(
     system: str,
     inventory: Path | None,
     known_hosts: Path | None,
-    timeout: float,
+    connect_timeout: float,
     fix: bool,
     json: Path | None,
 ) -> None:
@@ -102,7 +117,9 @@ def app(
         _finish(_shown(examine(), json, fix=fix))
     from mlt.diagnosis import command
 
-    settings = command.Settings(port=port, interface=interface, policy=policy, timeout=timeout, environ=os.environ)
+    settings = command.Settings(
+        port=port, interface=interface, policy=policy, timeout=connect_timeout, environ=os.environ
+    )
     try:
         if switch is not None:
             from mlt.switch_push.doctor import examine_switch

@@ -85,7 +85,7 @@ def _split_quantity(command: Any, args: Sequence[str]) -> str | None:
             continue
         quantity = _quantity_of(param)
         # Lists of quantities are text; there a single letter may be an argument.
-        known = (quantity,) if quantity else (RATE, SIZE, TIME, LOSS) if value_name(param) == "TEXT" else ()
+        known = (quantity,) if quantity else (RATE, SIZE, TIME, LOSS) if _is_text(param) else ()
         if any(unit.lower() in one.units for one in known) and (quantity or len(unit) > 1 or unit == "%"):
             return f"{option} {value} {unit}: write {value}{unit} or '{value} {unit}'"
     return None
@@ -189,6 +189,10 @@ def _kind_of(param: Any) -> str:
     else:
         text = str(getattr(kind, "name", ""))
     return _KINDS.get(text.lower(), "TEXT")
+
+
+def _is_text(param: Any) -> bool:
+    return _kind_of(param) == "TEXT" and not choices_of(param)
 
 
 def _type_of(param: Any) -> Any:

@@ -21,7 +21,7 @@ NEEDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "--target": ("--switch",),
         "--inventory": ("--switch",),
         "--known-hosts": ("--switch",),
-        "--timeout": ("--job",),
+        "--connect-timeout": ("--job",),
     },
     "perf": {
         "--once": ("--serve",),
@@ -31,16 +31,16 @@ NEEDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "--stop": ("--loss-bound",),
     },
     "plan auto": {"--packet-hops": ("--simulate",)},
-    "plan show": {"--job": ("--draw",)},
+    "plan show": {"--job": ("--plot",)},
     "switch apply": {"--keep-if": ("--confirm",)},
     "switch verify": {
         "--before": ("--input",),
-        "--during": ("--host",),
-        "--for": ("--host",),
-        "--partial": ("--input", "--host"),
-        "--json": ("--input", "--host"),
-        "--inventory": ("--host",),
-        "--known-hosts": ("--host",),
+        "--during": ("--switch",),
+        "--for": ("--switch",),
+        "--partial": ("--input", "--switch"),
+        "--json": ("--input", "--switch"),
+        "--inventory": ("--switch",),
+        "--known-hosts": ("--switch",),
     },
 }
 # Of one run of mlt perf: the side that asks for it has them, not the server that waits.
@@ -70,7 +70,7 @@ EXCLUDES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "perf": (("HOST", "--local"), *(("--serve", option) for option in _MEASUREMENT)),
     "serve": (("--rank", "--index"),),
     "switch apply": (("--dry-run", "--undo"), ("--dry-run", "--confirm"), ("--undo", "--confirm")),
-    "switch verify": (("--input", "--host"), ("--during", "--for")),
+    "switch verify": (("--input", "--switch"), ("--during", "--for")),
     "testbed status": (("--json", "--watch"),),
 }
 

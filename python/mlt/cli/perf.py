@@ -20,7 +20,7 @@ from mlt._shared.extras import how_to_install
 from mlt._shared.json_lines import shown
 from mlt._shared.output_files import UnwritableError
 from mlt._shared.processes import interruptible
-from mlt.cli.ending import USAGE, interrupted
+from mlt.cli.ending import interrupted
 from mlt.cli.output import TABLE_WIDTH, Output
 from mlt.cli.output_option import PICTURE, TEXT_FILE
 from mlt.cli.style import App, is_stdout, show_error, status_of
@@ -51,6 +51,13 @@ class Stop(str, Enum):
     eager = "eager"
 
 
+class DatapathChoice(str, Enum):
+    auto = "auto"
+    udp = "udp"
+    vma = "vma"
+    xdp = "xdp"
+
+
 class Priority(str, Enum):
     magnitude = "magnitude"
     none = "none"
@@ -73,7 +80,8 @@ def perf(
     ] = session.DEFAULT_PORT,
     pattern: Annotated[Pattern, typer.Option(help="Traffic pattern.")] = Pattern.p2p,
     size: Annotated[
-        str | None, typer.Option(help="Tensor sizes, separated by commas.", show_default="64KiB,1MiB,25MiB")
+        str | None,
+        typer.Option(metavar="SIZE,...", help="Tensor sizes, separated by commas.", show_default="64KiB,1MiB,25MiB"),
     ] = None,
     ranks: Annotated[
         int | None, typer.Option(help="Number of ranks with --local.", show_default="2, or 4 for incast")
@@ -85,11 +93,12 @@ def perf(
     compare: Annotated[
         str,
         typer.Option(
-            help="Transports to compare with, by commas: tcp, gloo, mpi, mpi-shm, raw-udp, or all (that are installed)."
+            metavar="TRANSPORT,...",
+            help="Transports to compare with, by commas: tcp, gloo, mpi, mpi-shm, raw-udp, all (that are installed).",
         ),
     ] = "",
     loss_bound: Annotated[
-        str, typer.Option(help="Loss bounds of mlt below 100%, such as 1% or 0.01, by commas.")
+        str, typer.Option(metavar="LOSS,...", help="Loss bounds of mlt below 100%, such as 1% or 0.01, by commas.")
     ] = "0",
     stop: Annotated[
         Stop, typer.Option(help="Stop policy of mlt: when to complete without the missing segments.")
@@ -98,7 +107,11 @@ def perf(
         Priority, typer.Option(help="Segment priorities of mlt: by gradient magnitude, or none (no sampling).")
     ] = Priority.magnitude,
     algorithm: Annotated[
-        str, typer.Option(help="Algorithms of mlt's allreduce, by commas: automatic, direct, central, ring, halving.")
+        str,
+        typer.Option(
+            metavar="ALGORITHM,...",
+            help="Algorithms of mlt's allreduce, by commas: automatic, direct, central, ring, halving.",
+        ),
     ] = AUTOMATIC,
     segment_bytes: Annotated[
         int | None,
@@ -106,8 +119,8 @@ def perf(
     ] = None,
     paths: Annotated[int, typer.Option(help="Paths per peer.")] = 1,
     datapath: Annotated[
-        str, typer.Option(help="Datapath of mlt: auto, udp, vma or xdp; udp uses no shared memory.")
-    ] = "auto",
+        DatapathChoice, typer.Option(help="Datapath of mlt; udp uses no shared memory.")
+    ] = DatapathChoice.auto,
     rate: Annotated[
         int | None,
         typer.Option(
@@ -121,11 +134,16 @@ def perf(
         ),
     ] = None,
     faults: Annotated[
-        str, typer.Option(help="Faults to inject into mlt's packets, for example drop=0.01,seed=7.")
+        str, typer.Option(metavar="FAULTS", help="Faults to inject into mlt's packets, for example drop=0.01,seed=7.")
     ] = "",
     interface: Annotated[
         str | None,
-        typer.Option(envvar=VARIABLE, help="Interface to use.", show_default="the one towards the other ranks"),
+        typer.Option(
+            envvar=VARIABLE,
+            metavar="INTERFACE",
+            help="Interface to use.",
+            show_default="the one towards the other ranks",
+        ),
     ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Pin each rank to its own core, with --local.")] = False,
     timeout: Annotated[
@@ -172,7 +190,7 @@ def perf(
             compare=tuple(_list("--compare", compare)),
             segment_bytes=segment_bytes,
             paths=paths,
-            datapath=datapath,
+            datapath=datapath.value,
             rate=rate,
             line_rate=line_rate,
             faults=faults,
@@ -181,7 +199,7 @@ def perf(
         )
         if mode != "job" or variables.integer(os.environ, "RANK", minimum=0, maximum=MAX_RANKS) == 0:  # rank 0 writes
             _check_outputs(json, plot)
-        if mode == "--local" and datapath == "xdp" and interface in (None, "lo"):
+        if mode == "--local" and datapath is DatapathChoice.xdp and interface in (None, "lo"):
             raise BadOptionError(
                 "--datapath xdp: AF_XDP does not support loopback, which --local uses; run mlt perf between hosts"
             )
@@ -190,11 +208,10 @@ def perf(
         with interruptible():
             _run(mode, options, host or "", port, interface, once=once, json=json, plot=plot)
     except MltError as error:
-        # A failure of the run is beside the output of other ranks.
-        show_error(error, head="error: " if status_of(error) == USAGE else "mlt perf: ")
+        show_error(error)
         raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt as error:
-        Console(stderr=True).print("mlt perf: interrupted; every process was ended", markup=False)
+        typer.echo("mlt perf: interrupted: every process was ended", err=True)
         raise SystemExit(interrupted(error)) from None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from enum import Enum
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +26,7 @@ from mlt.cli.plan_simulate import simulate as simulate_auto
 from mlt.cli.plan_simulate import with_estimates
 from mlt.cli.style import App, AppGroup, write_output
 from mlt.planners._shared.documents import InputError, Problem, suggest
-from mlt.planners.aleph.aggregation import METHODS, plan_aggregation
+from mlt.planners.aleph.aggregation import plan_aggregation
 from mlt.planners.auto.ranking import AutoResult, plan_auto
 from mlt.planners.byteps.load_assignment import plan_assignment
 from mlt.planners.cluster import Cluster, Job, read_cluster
@@ -41,7 +42,26 @@ _ELSEWHERE = {
     "route": ("mlt.cli.plan_routing", "ARO: choose each worker's route and aggregators."),
     "topology": ("mlt.cli.plan_topology", "Network graphs: PSNet, fat-tree, leaf-spine, and plans on them."),
 }
-REACHES = ("rack", "module", "cluster")
+
+
+class Method(str, Enum):
+    best = "best"
+    m_wcha = "m-wcha"
+    fastest = "fastest"
+    greedy = "greedy"
+    direct = "direct"
+
+
+class Reach(str, Enum):
+    rack = "rack"
+    module = "module"
+    cluster = "cluster"
+
+
+class Kind(str, Enum):
+    cluster = "cluster"
+    plan = "plan"
+
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="The cluster file (YAML).")]
 JobOption = Annotated[
@@ -107,12 +127,6 @@ def _is_plan(file: Path) -> bool:
     return isinstance(found, dict) and "cluster_digest" in found
 
 
-def _one_of(value: str, known: Sequence[str], what: str) -> None:
-    if value not in known:
-        message = f"no {what} is named {value!r}; {suggest(value, known)}"
-        raise InputError([Problem(where=(f"--{what}",), message=message)])
-
-
 app = App(cls=_Group, no_args_is_help=True)
 
 
@@ -137,18 +151,16 @@ def assign(cluster_file: ClusterFile, job_name: JobOption = None, out: Out = Non
 def aggregate(
     cluster_file: ClusterFile,
     job_name: JobOption = None,
-    method: Annotated[str, typer.Option(help=f"Clustering method: {', '.join(METHODS)}.")] = "best",
-    reach: Annotated[str, typer.Option(help=f"Scope of aggregation: {', '.join(REACHES)}.")] = "cluster",
+    method: Annotated[Method, typer.Option(help="Clustering method.")] = Method.best,
+    reach: Annotated[Reach, typer.Option(help="Scope of aggregation.")] = Reach.cluster,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
     """ALEPH: choose the workers that aggregate for others."""
-    _one_of(method, METHODS, "method")
-    _one_of(reach, REACHES, "reach")
     cluster = read_cluster(cluster_file)
     plan = plan_to_extend(cluster, out, seed=seed)
     for job in _jobs(cluster, cluster_file, job_name):
-        result = plan_aggregation(cluster, job, method=method, reach=reach, seed=seed)  # type: ignore[arg-type]
+        result = plan_aggregation(cluster, job, method=method.value, reach=reach.value, seed=seed)
         changes = {"aggregation": result.section, "estimates": result.estimates}
         plan = plan.with_job(plan.job(job.name).model_copy(update=changes))
     _finish(cluster, plan, out)
@@ -159,7 +171,7 @@ def aggregate(
 def show(
     cluster_file: ClusterFile,
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file (JSON).")],
-    draw: Annotated[
+    plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", parser=PICTURE, help="Image file (png, svg or pdf); one image per job."),
     ] = None,
@@ -171,13 +183,13 @@ def show(
     if problems:
         raise InputError(problems, source=str(plan_file))
     print_lines(explain_plan(cluster, plan))
-    if draw is None:
+    if plot is None:
         return
     from mlt.planners.show.picture import draw_plan
 
     jobs = [job.name for job in _jobs(cluster, cluster_file, job_name)]
     for name in jobs:
-        path = draw if len(jobs) == 1 else draw.with_name(f"{draw.stem}-{name}{draw.suffix}")
+        path = plot if len(jobs) == 1 else plot.with_name(f"{plot.stem}-{name}{plot.suffix}")
         draw_plan(cluster, plan, job=name, path=path)
         typer.echo(f"drawn in {path}")
 
@@ -206,10 +218,9 @@ def check(
 
 @app.command()
 @_reporting
-def schema(kind: Annotated[str, typer.Argument(metavar="cluster|plan", help="File type.")]) -> None:
+def schema(kind: Annotated[Kind, typer.Argument(metavar="cluster|plan", help="File type.")]) -> None:
     """Print the JSON schema of the cluster or plan file."""
-    _one_of(kind, ("cluster", "plan"), "kind")
-    model = Cluster if kind == "cluster" else Plan
+    model = Cluster if kind is Kind.cluster else Plan
     typer.echo(json.dumps(model.model_json_schema(by_alias=True), indent=2))
 
 

@@ -39,7 +39,7 @@ def route(
             help="Plan file to extend; -: standard output.",
         ),
     ] = None,
-    seconds: Annotated[
+    time_limit: Annotated[
         float, typer.Option(parser=UnitOption(TIME, minimum=0.1), help="Time limit of the search.")
     ] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order in which routes are searched.")] = 0,
@@ -64,7 +64,7 @@ def route(
             )
             raise InputError([Problem(where=("--srv6",), message=message)])
         plan = plan_to_extend(cluster, out, seed=seed)
-        solution = plan_routes(instance, effort=Effort(seconds=seconds, seed=seed))
+        solution = plan_routes(instance, effort=Effort(seconds=time_limit, seed=seed))
         report = verify(instance, solution.plans)
         if not report.ok:
             raise ValueError("\n".join(["the routes failed their independent check", *report.faults[:10]]))

@@ -43,7 +43,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the sa
 Rate = Annotated[
     float,
     typer.Option(
-        parser=UnitOption(RATE, above=0), show_default="10gbit", help="Bandwidth of a host's link, such as 25gbit."
+        parser=UnitOption(RATE, above=0), show_default="10gbit", help="Rate of a host's link, such as 25gbit."
     ),
 ]
 _TEN_GIGABIT = 10e9
@@ -68,7 +68,7 @@ def build_fat_tree(
     hosts_per_edge: Annotated[
         int | None, typer.Option(min=1, help="Hosts per edge switch.", show_default="k/2")
     ] = None,
-    bandwidth: Rate = _TEN_GIGABIT,
+    rate: Rate = _TEN_GIGABIT,
     oversubscription: Over = 1.0,
     out: Out = None,
 ) -> None:
@@ -80,8 +80,8 @@ def build_fat_tree(
         graph = fat_tree(
             k,
             hosts_per_edge=hosts_per_edge,
-            host_bits_per_second=bandwidth,
-            fabric_bits_per_second=bandwidth / oversubscription,
+            host_bits_per_second=rate,
+            fabric_bits_per_second=rate / oversubscription,
         )
         _write(out, graph, clos_cluster(graph))
 
@@ -91,7 +91,7 @@ def build_leaf_spine(
     leaves: Annotated[int, typer.Argument()],
     spines: Annotated[int, typer.Argument()],
     hosts_per_leaf: Annotated[int, typer.Argument()],
-    bandwidth: Rate = _TEN_GIGABIT,
+    rate: Rate = _TEN_GIGABIT,
     oversubscription: Over = 1.0,
     out: Out = None,
 ) -> None:
@@ -104,8 +104,8 @@ def build_leaf_spine(
             leaves,
             spines,
             hosts_per_leaf=hosts_per_leaf,
-            host_bits_per_second=bandwidth,
-            fabric_bits_per_second=bandwidth / oversubscription,
+            host_bits_per_second=rate,
+            fabric_bits_per_second=rate / oversubscription,
         )
         _write(out, graph, clos_cluster(graph))
 
@@ -120,7 +120,7 @@ def build_psnet_command(
     ] = 4,
     workers: Annotated[int | None, typer.Option(help="Workers per module.", show_default="all that fit")] = None,
     servers: Annotated[int | None, typer.Option(help="Servers per module.", show_default="all that fit")] = None,
-    bandwidth: Rate = _TEN_GIGABIT,
+    rate: Rate = _TEN_GIGABIT,
     ratio: Annotated[
         float, typer.Option(min=1e-9, help="K = B_s / B_w, rate of a server's NIC over that of a worker link.")
     ] = 1.0,
@@ -139,7 +139,7 @@ def build_psnet_command(
             tor_uplinks=tor_uplinks,
             workers=workers,
             servers=servers,
-            worker_bits_per_second=bandwidth,
+            worker_bits_per_second=rate,
             server_ratio=ratio,
         )
         network = build_psnet(module, modules=modules, seed=seed)
@@ -182,7 +182,10 @@ def circuits(
 @app.command()
 def place(
     cluster_file: ClusterFile,
-    job: Annotated[list[str], typer.Option(help="NAME=WORKERS,SERVERS,SIZE, such as vgg=24,4,528MB; repeatable.")],
+    job: Annotated[
+        list[str],
+        typer.Option(metavar="NAME=WORKERS,SERVERS,SIZE", help="Job to place, such as vgg=24,4,528MB; repeatable."),
+    ],
     out: ClusterOut = None,
 ) -> None:
     """Place new jobs on hosts: inside one module where possible, else on adjacent ones."""

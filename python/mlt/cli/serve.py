@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 
 from mlt._shared.counts import count_of
-from mlt.cli.ending import USAGE
-from mlt.cli.style import App, show_error, status_of
+from mlt.cli.style import App, show_error, show_problem, status_of
 from mlt.cli.unit_option import TIME, UnitOption
 
 HINT_SECONDS = 5.0  # without a worker
@@ -33,7 +32,8 @@ def serve(
         int | None, typer.Option(envvar="RANK", help="Rank of this service, instead of --index.", show_default=False)
     ] = None,
     master_addr: Annotated[
-        str | None, typer.Option(envvar="MASTER_ADDR", help="Address of rank 0's host.", show_default=False)
+        str | None,
+        typer.Option(envvar="MASTER_ADDR", metavar="ADDRESS", help="Address of rank 0's host.", show_default=False),
     ] = None,
     rendezvous_port: Annotated[
         int | None,
@@ -43,19 +43,22 @@ def serve(
             show_default="MASTER_PORT + 1000",
         ),
     ] = None,
-    job: Annotated[str, typer.Option(envvar="MLT_JOB", help="Job name.")] = "default",
+    job: Annotated[str, typer.Option(envvar="MLT_JOB", metavar="NAME", help="Job name.")] = "default",
     host: Annotated[
         str | None,
-        typer.Option(help="Address to bind.", show_default="MLT_HOST, else the interface's"),
+        typer.Option(metavar="ADDRESS", help="Address to bind.", show_default="MLT_HOST, else the interface's"),
     ] = None,
     interface: Annotated[
         str | None,
         typer.Option(
+            metavar="INTERFACE",
             help="Interface to use: names, =names, networks, ^exclusions.",
             show_default="MLT_INTERFACE, else the one towards rank 0",
         ),
     ] = None,
-    faults: Annotated[str, typer.Option(help="Network faults to inject, for example drop=0.01,seed=7.")] = "",
+    faults: Annotated[
+        str, typer.Option(metavar="FAULTS", help="Network faults to inject, for example drop=0.01,seed=7.")
+    ] = "",
     connect_timeout: Annotated[
         float,
         typer.Option(
@@ -122,13 +125,12 @@ def serve(
             failures = [text for worker in range(context.world_size) if (text := context.peer_failure(worker))]
             output.print("mlt serve: every worker is gone")
     except MltError as error:
-        # In a log, a failure of the job is beside the output of other ranks.
-        show_error(error, head="error: " if status_of(error) == USAGE else "mlt serve: ")
+        show_error(error)
         raise typer.Exit(status_of(error)) from None
     finally:
         hint.cancel()
     for failure in failures:
-        Console(stderr=True, highlight=False).print(f"mlt serve: {failure}", markup=False, soft_wrap=True)
+        show_problem(failure, is_usage=False)
     if failures:
         raise typer.Exit(1)
 

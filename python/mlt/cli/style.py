@@ -155,6 +155,8 @@ def _show(error: Any) -> None:
         error.possibilities = (
             [short] if is_short else nearest(error.option_name, [name for name in names if name.startswith("--")])
         )
+        meant = f" Did you mean {' or '.join(error.possibilities)}?" if error.possibilities else ""
+        error.message, error.possibilities = f"No such option: {error.option_name}{meant}", None
     param = getattr(error, "param", None)
     # The choices of an argument are in its right form.
     message = _shaped(error, param).partition(" Choose from:")[0]
@@ -177,22 +179,19 @@ def _shaped(error: Any, param: Any) -> str:
     return f"{name} {text}" if has_value else f"{name}: {text}"
 
 
-def show_error(error: Exception, *, head: str = "error: ") -> None:
-    """An error that a command finds itself; one about the command line names the options and shows their right form.
-
-    ``head``: what the line begins with.
-    """
-    show_problem(printable(cause_of(error)), is_usage=status_of(error) == USAGE, head=head)
+def show_error(error: Exception) -> None:
+    """An error that a command finds itself; one about the command line names the options and shows their right form."""
+    show_problem(printable(cause_of(error)), is_usage=status_of(error) == USAGE)
 
 
-def show_problem(text: str, *, is_usage: bool, head: str = "error: ") -> None:
+def show_problem(text: str, *, is_usage: bool) -> None:
     """``show_error`` of a text."""
     ctx = running.get(None)
     if not is_usage or ctx is None:
-        print(f"{head}{text}", file=sys.stderr)
+        print(f"error: {text}", file=sys.stderr)
         return
     text = with_options(text, ctx)
-    print(f"{head}{text}", file=sys.stderr)
+    print(f"error: {text}", file=sys.stderr)
     _show_forms(text, ctx)
 
 

@@ -59,9 +59,14 @@ app.add_command(switch_apply.apply)
 app.add_command(switch_verify.verify)
 
 _POLICY = click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
-_TARGET = click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
+_TARGET = click.option(
+    "--target", "-t", metavar="SYSTEM", required=True, help="Switch system; 'mlt switch targets' lists them."
+)
 _PORTS = click.option(
-    "--ports", help="Ports: comma-separated numbers, ranges or the device's names.", show_default="the policy's"
+    "--ports",
+    metavar="PORTS",
+    help="Ports: comma-separated numbers, ranges or the device's names.",
+    show_default="the policy's",
 )
 _OUTPUT = click.option(
     "--output",
@@ -153,7 +158,12 @@ def rollback(policy: Path, target: str, ports: str | None, running: Path | None,
 @_common(
     _POLICY,
     click.option(
-        "--target", "-t", multiple=True, help="Target to check; repeatable.", show_default="the policy's, or all"
+        "--target",
+        "-t",
+        metavar="SYSTEM",
+        multiple=True,
+        help="Switch system to check ('mlt switch targets' lists them); repeatable.",
+        show_default="the policy's, or all",
     ),
     _PORTS,
     click.option("--validators", is_flag=True, help="Run every installed third-party validator too."),

@@ -19,10 +19,13 @@ from mlt.switch_configs.policy import load as load_policy
 
 @click.command(cls=Command)
 @click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
-@click.argument("host")
-@click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
+@click.argument("host", metavar="SWITCH")
+@click.option("--target", "-t", metavar="SYSTEM", required=True, help="Switch system; 'mlt switch targets' lists them.")
 @click.option(
-    "--ports", help="Ports: comma-separated numbers, ranges or the device's names.", show_default="the policy's"
+    "--ports",
+    metavar="PORTS",
+    help="Ports: comma-separated numbers, ranges or the device's names.",
+    show_default="the policy's",
 )
 @click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
 @click.option(
@@ -47,9 +50,9 @@ def apply(
     inventory: Path | None,
     known_hosts: Path | None,
 ) -> None:
-    """Apply a policy to HOST and, with --confirm, undo it unless it is confirmed.
+    """Apply a policy to SWITCH and, with --confirm, undo it unless it is confirmed.
 
-    HOST is testbed:NAME (a testbed's switches), local, netns:NAME, or [USER@]HOST[:PORT]. The login comes from
+    SWITCH is testbed:NAME (a testbed's switches), local, netns:NAME, or [USER@]HOST[:PORT]. The login comes from
     MLT_SWITCH_USER, MLT_SWITCH_PASSWORD or MLT_SWITCH_KEY, or from --inventory; nothing of it is written.
 
     With --confirm, "yes" on standard input confirms, or --keep-if. Exits with 1 if it was taken back. No vendor's
@@ -80,7 +83,7 @@ def apply(
         show_error(error)
         raise SystemExit(status_of(error)) from error
     except KeyboardInterrupt as error:
-        click.echo("interrupted: taken back", err=True)
+        click.echo("mlt switch: interrupted: taken back", err=True)
         raise SystemExit(interrupted(error)) from None
 
 

@@ -33,11 +33,12 @@ _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 
 
 @click.command(cls=Command)
-@click.option("--from-model", "layers", type=click.Path(path_type=Path), required=True, help="JSON list of layers.")
+@click.option("--layers", type=click.Path(path_type=Path), required=True, help="Layers of the model (JSON).")
 @click.option("--queues", type=click.IntRange(3, 8), default=8, show_default=True, help="Queues per port.")
-@click.option("--buffer-bytes", type=_SIZE, required=True, help="Shared buffer of the switch.")
+@click.option("--buffer", "buffer_bytes", type=_SIZE, required=True, help="Shared buffer of the switch.")
 @click.option(
-    "--link-rate",
+    "--rate",
+    "link_rate",
     type=UnitOption(RATE, minimum=1, whole=True),
     required=True,
     help="Rate of a port, for example 100gbit.",
@@ -49,7 +50,9 @@ _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
     show_default=True,
     help="Largest packet size.",
 )
-@click.option("--ports", required=True, help="Ports: comma-separated numbers, ranges or the device's names.")
+@click.option(
+    "--ports", metavar="PORTS", required=True, help="Ports: comma-separated numbers, ranges or the device's names."
+)
 @click.option(
     "--load", type=float, default=1.0, show_default=True, help="Arrival rate of the data over the port's rate."
 )
@@ -75,7 +78,12 @@ _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 )
 @click.option("--small-ratio", type=float, default=0.5, show_default=True, help="Share of small gradients (theta).")
 @click.option(
-    "--granularity-bytes", type=_SIZE, default=36864, show_default=True, help="Step size of both thresholds (S and L)."
+    "--granularity",
+    "granularity_bytes",
+    type=_SIZE,
+    default=36864,
+    show_default=True,
+    help="Step size of both thresholds (S and L).",
 )
 @click.option(
     "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Loss model."

@@ -31,24 +31,27 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 
 @click.command(cls=Command)
 @click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
-@click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
+@click.option("--target", "-t", metavar="SYSTEM", required=True, help="Switch system; 'mlt switch targets' lists them.")
 @click.option(
-    "--ports", help="Ports: comma-separated numbers, ranges or the device's names.", show_default="the policy's"
+    "--ports",
+    metavar="PORTS",
+    help="Ports: comma-separated numbers, ranges or the device's names.",
+    show_default="the policy's",
 )
 @click.option("--input", "-i", "given", type=_FILE, help="File to read: JSON, telemetry, or the commands' output.")
 @click.option("--before", type=_FILE, help="Earlier counters; the difference is checked.")
-@click.option("--host", help="Device to read, as for 'mlt switch apply'.")
+@click.option("--switch", "host", metavar="SWITCH", help="Switch to read, as for 'mlt switch apply'.")
 @click.option(
     "--during",
     metavar="COMMAND",
-    help="Shell command; the counters that change while it runs are checked, with --host.",
+    help="Shell command; the counters that change while it runs are checked, with --switch.",
 )
 @click.option(
     "--for",
     "seconds",
     metavar="TIME",
     type=UnitOption(TIME, above=0),
-    help="Measuring time (10s, 5m); the counters that change within it are checked, with --host.",
+    help="Measuring time (10s, 5m); the counters that change within it are checked, with --switch.",
 )
 @click.option(
     "--partial", is_flag=True, help="Check the counters that were read, even if queues, ports or counters are missing."
@@ -73,7 +76,7 @@ def verify(
 ) -> None:
     """Print the show commands; or report drops, marks and queues per class, and compare them with the policy.
 
-    Counters come from a file (--input) or from the device (--host). JSON is {port, queue, sent, marked, dropped_early,
+    Counters come from a file (--input) or a device (--switch). JSON is {port, queue, sent, marked, dropped_early,
     dropped_at_limit, queued_bytes} in a list, or OpenConfig's queue state: a gNMI Get, or Subscribe's lines.
 
     Exits with 1 if a class's counters contradict the policy, or if queues, ports or counters that this system has are

@@ -134,7 +134,7 @@ def _usable(shape: Topology) -> Topology:
     """``shape`` with a queue that this host can make, if it names none; says which."""
     shape, note = requirements.with_usable_queue(shape)
     if note is not None:
-        print_lines(f"testbed: {note}", err=True)
+        print_lines(f"mlt testbed: {note}", err=True)
     return shape
 
 
@@ -149,7 +149,7 @@ def _check_command(command: tuple[str, ...]) -> None:
 
 @app.command()
 @_shape
-@click.option("--name", help="Testbed name.", show_default="run-PID")
+@click.option("--name", metavar="NAME", help="Testbed name.", show_default="run-PID")
 @click.option("--grace", type=UnitOption(TIME), default=5.0, show_default=True,
               help="Time for the other commands to end after one host's command failed.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65_534), default=beds.DEFAULT_PORT, show_default=True,
@@ -171,7 +171,7 @@ def run(name: str | None, grace: float, port: int, counters: bool, command: tupl
         code = 0
 
         def failed(ending: runner.Ending) -> None:
-            click.echo(f"testbed: {ending.name} {ending}; the others have {format_time(grace)} to end", err=True)
+            _say(f"{ending.name} {ending}; the others have {format_time(grace)} to end")
 
         try:
             with runner.interruptible():
@@ -184,7 +184,7 @@ def run(name: str | None, grace: float, port: int, counters: bool, command: tupl
                     with runner.uninterrupted():
                         bed.down()
         except KeyboardInterrupt as error:
-            click.echo("interrupted: every command was ended and the testbed is removed", err=True)
+            _say("interrupted: every command was ended and the testbed is removed")
             code = interrupted(error)
     raise SystemExit(code)
 
@@ -192,14 +192,16 @@ def run(name: str | None, grace: float, port: int, counters: bool, command: tupl
 def _report(bed: Testbed, outcome: runner.Outcome, counters: bool) -> None:
     for rank, ending in enumerate(outcome.endings):
         if ending.ended_by_us:
-            click.echo(
-                f"testbed: {ending.name} (rank {rank}) was ended, because another host's command failed", err=True
-            )
+            _say(f"{ending.name} (rank {rank}) was ended, because another host's command failed")
         elif ending.code:
-            click.echo(f"testbed: {ending.name} (rank {rank}) {ending}", err=True)
-    click.echo(f"testbed: {outcome.seconds:.2f} s; {report.summary(bed)}", err=True)
+            _say(f"{ending.name} (rank {rank}) {ending}")
+    _say(f"{outcome.seconds:.2f} s; {report.summary(bed)}")
     if counters:
         _console(err=True).print_table(report.tables(bed))
+
+
+def _say(text: str) -> None:
+    click.echo(f"mlt testbed: {text}", err=True)
 
 
 def _enter_user_namespace() -> None:
@@ -218,7 +220,7 @@ def _enter_user_namespace() -> None:
 
 @app.command()
 @_shape
-@click.argument("name", default=DEFAULT_NAME)
+@click.option("--name", metavar="NAME", default=DEFAULT_NAME, show_default=True, help="Testbed name.")
 def up(name: str, **options: Any) -> None:
     """Create a testbed that stays until 'mlt testbed down'. Needs root."""
     with _errors(), _interrupted(), runner.interruptible():
@@ -226,8 +228,8 @@ def up(name: str, **options: Any) -> None:
         bed.up(stays=True)
         for host, address in bed.layout.hosts.items():
             click.echo(f"{host} {address} (at {bed.layout.leaf_of[host]})")
-        which = "" if name == DEFAULT_NAME else f"--name {name} "
-        click.echo(f"try: mlt testbed exec {which}host0 -- ip -br address    then: mlt testbed down {name}", err=True)
+        which = "" if name == DEFAULT_NAME else f" --name {name}"
+        click.echo(f"try: mlt testbed exec{which} host0 -- ip -br address    then: mlt testbed down{which}", err=True)
 
 
 @contextlib.contextmanager
@@ -245,7 +247,7 @@ def _attach(name: str | None) -> Testbed:
 def _chosen() -> str:
     """The testbed of a command line without a name, which this prints."""
     name = state.only_own().name
-    click.echo(f"using testbed {name!r}, the only one of yours", err=True)
+    _say(f"using testbed {name!r}, the only one of yours")
     return name
 
 
@@ -256,7 +258,10 @@ def _console(*, err: bool = False) -> Any:
 
 def _named(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--name", help="Testbed name.", show_default="the one that this runs in, else the only one of your 'up'"
+        "--name",
+        metavar="NAME",
+        help="Testbed name.",
+        show_default="the one that this runs in, else the only one of your 'up'",
     )(function)
 
 
@@ -361,16 +366,13 @@ def set_(
 
 
 @app.command()
-@click.argument("name", required=False)
+@click.option("--name", metavar="NAME", help="Testbed name.", show_default="the only one of your 'up'")
 @click.option("--all", "everything", is_flag=True, help="Remove every testbed of this host.")
 def down(name: str | None, everything: bool) -> None:
-    """End every process in a testbed and remove it, and also the leftovers of crashed runs.
-
-    Without NAME: the only testbed that your 'mlt testbed up' made.
-    """
+    """End every process in a testbed and remove it, and also the leftovers of crashed runs."""
     with _errors(), runner.uninterrupted():
         if everything and name is not None:
-            raise BadTopologyError(f"{name} and --all: give one of them")
+            raise BadTopologyError(f"--name {name} and --all: give one of them")
         if not requirements.is_privileged():
             raise MissingError(requirements.problems(topology.make({"hosts": 1})))
         with state.locked():

@@ -68,7 +68,7 @@ class DemoSettings:
         ):
             if value < minimum:
                 raise BadSettingError(f"{option} is {value}; it must be at least {minimum}")
-        for option, fraction in (("--loss", self.loss), ("--bound", self.bound)):
+        for option, fraction in (("--loss", self.loss), ("--loss-bound", self.bound)):
             if not 0.0 <= fraction < 1.0:
                 raise BadSettingError(
                     f"{option} is {format_loss(fraction)}; it is at least 0% and below 100%, such as 1% or 0.01"

@@ -74,9 +74,7 @@ class Responder:
             for address in addresses or ("0.0.0.0", "::"):
                 self._listen(address, port)
             if not self._listeners:
-                raise PortInUseError(
-                    f"mlt doctor: this host has no IP address to listen at (port {port}); bring an interface up"
-                )
+                raise PortInUseError(f"this host has no IP address to listen at (port {port}); bring an interface up")
         except BaseException:
             self.close()
             raise
@@ -102,9 +100,7 @@ class Responder:
             way_out = "choose another --port (the same on both sides), or end the program that uses it (ss -lntp)"
             if error.errno in (errno.EACCES, errno.EPERM):
                 way_out = "choose a --port above 1023"
-            raise PortInUseError(
-                f"mlt doctor: cannot listen at {address} port {port}: {error.strerror}; {way_out}"
-            ) from (error)
+            raise PortInUseError(f"cannot listen at {address} port {port}: {error.strerror}; {way_out}") from (error)
         self._handshakes.add(listener)
 
     @property

@@ -12,7 +12,7 @@ from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.generator import Generated
 from mlt.switch_configs.plan import Plan
 
-NO_ADDRESS = "; the name does not resolve on this host: give HOST as an address, or ansible_host in --inventory"
+NO_ADDRESS = "; the name does not resolve on this host: give SWITCH as an address, or ansible_host in --inventory"
 
 
 class PushError(MltError):
@@ -60,7 +60,7 @@ class Device(ABC):
     def counters(self, plan: Plan) -> list[QueueCounters]:
         """Current counters of the plan's queues on its ports; may contain other queues."""
         raise PushError(
-            f"{self.title}: mlt cannot read its counters; 'mlt switch verify' without --host prints the command "
+            f"{self.title}: mlt cannot read its counters; 'mlt switch verify' without --switch prints the command "
             "to run there, and --input FILE reads its output"
         )
 

@@ -65,7 +65,7 @@ def examine_switch(
 
 def _again(file: str, target: str, host: str, inventory: Path | None, known_hosts: Path | None) -> str:
     """Command that reads new counters; --for works with every device that can be read, by reading it twice."""
-    words = ["mlt", "switch", "verify", file, "--target", target, "--host", host, "--for", "10s"]
+    words = ["mlt", "switch", "verify", file, "--target", target, "--switch", host, "--for", "10s"]
     for option, path in (("--inventory", inventory), ("--known-hosts", known_hosts)):
         words += [] if path is None else [option, str(path)]
     return shlex.join(words)

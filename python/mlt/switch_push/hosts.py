@@ -1,4 +1,4 @@
-"""HOST of the command line -> Device: ``testbed:NAME``, ``local``, ``netns:NAME``, or a host on the network."""
+"""SWITCH of the command line -> Device: ``testbed:NAME``, ``local``, ``netns:NAME``, or a host on the network."""
 
 from __future__ import annotations
 

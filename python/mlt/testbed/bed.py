@@ -169,7 +169,9 @@ class Testbed:
         """Attach to a testbed that another process created; raises TestbedError if none has that name."""
         found = state.read(name)
         if found.is_abandoned():
-            raise TestbedError(f"testbed {name!r} lost its process; 'mlt testbed down {name}' removes what it left")
+            raise TestbedError(
+                f"testbed {name!r} lost its process; 'mlt testbed down --name {name}' removes what it left"
+            )
         if not found.ready:
             raise TestbedError(f"testbed {name!r} is still being made; try again in a moment")
         bed = cls(make(found.topology), name=name)

@@ -120,7 +120,7 @@ def create(state: State) -> None:
             json.dump(asdict(state), file, indent=1)
     except FileExistsError:
         raise TestbedError(
-            f"a testbed named {state.name!r} already exists: 'mlt testbed down {state.name}' removes it, "
+            f"a testbed named {state.name!r} already exists: 'mlt testbed down --name {state.name}' removes it, "
             "or choose another --name"
         ) from None
     except OSError as error:

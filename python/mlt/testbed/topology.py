@@ -183,7 +183,7 @@ def make(fields: dict[str, Any]) -> Topology:
     try:
         return Topology.model_validate(fields)
     except ValidationError as error:
-        raise BadTopologyError("testbed: " + "; ".join(_explain(problem) for problem in error.errors())) from None
+        raise BadTopologyError("topology: " + "; ".join(_explain(problem) for problem in error.errors())) from None
 
 
 def load(path: str | Path, **overrides: Any) -> Topology:

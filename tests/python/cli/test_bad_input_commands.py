@@ -216,9 +216,9 @@ READ_A_FILE = [
     ("switch", "rollback", POLICY, "-t", "eos", "--running", "FILE"),
     ("switch", "diff", POLICY, "FILE", "-t", "eos"),
     ("switch", "verify", POLICY, "-t", "eos", "--input", "FILE"),
-    ("switch", "policy", "--from-model", "FILE", "--buffer-bytes", "1MB", "--link-rate", "10gbit", "--ports", "1"),
+    ("switch", "policy", "--layers", "FILE", "--buffer", "1MB", "--rate", "10gbit", "--ports", "1"),
     ("switch", "apply", "FILE", "leaf.invalid", "-t", "eos"),
-    ("switch", "verify", "FILE", "-t", "eos", "--host", "leaf.invalid"),
+    ("switch", "verify", "FILE", "-t", "eos", "--switch", "leaf.invalid"),
     ("testbed", "run", "--topology", "FILE", "--", "true"),
     ("doctor", "--switch", "leaf.invalid", "--policy", "FILE"),
 ]

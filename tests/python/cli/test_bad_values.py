@@ -159,7 +159,7 @@ READ = [
     ("switch", "generate", POLICY, "-t", "sonic", "--running", "@"),
     ("switch", "diff", POLICY, "@", "-t", "sonic"),
     ("switch", "verify", POLICY, "-t", "sonic", "--input", "@"),
-    ("switch", "policy", "--from-model", "@", "--buffer-bytes", "1MB", "--link-rate", "10gbit", "--ports", "1"),
+    ("switch", "policy", "--layers", "@", "--buffer", "1MB", "--rate", "10gbit", "--ports", "1"),
     ("switch", "apply", POLICY, "leaf.invalid", "-t", "linux", "--inventory", "@"),
     ("switch", "apply", POLICY, "leaf.invalid", "-t", "linux", "--known-hosts", "@"),
     ("testbed", "run", "--topology", "@", "--", "true"),

@@ -69,7 +69,7 @@ def test_out__a_plan_of_another_cluster_is_not_overwritten(tmp_path: Path) -> No
 def test_show__words_and_picture(tmp_path: Path) -> None:
     out, picture = tmp_path / "plan.json", tmp_path / "plan.png"
     assert mlt_plan("aggregate", TESTBED, "-o", out).exit_code == 0
-    result = mlt_plan("show", TESTBED, out, "--draw", picture)
+    result = mlt_plan("show", TESTBED, out, "--plot", picture)
     assert result.exit_code == 0
     assert "times faster" in result.output
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -31,7 +31,7 @@ from mlt.cli.root import app
         ("perf --stop=eager --local", "--stop=p", ["--stop=patient"]),
         ("perf", "--local=", []),
         ("perf", "--nosuch=", []),
-        ("demo", "--l", ["--loss", "--live"]),
+        ("demo", "--l", ["--loss", "--loss-bound", "--live"]),
         ("demo", "--no", ["--no-live"]),
         ("perf --datapath", "", ["auto", "udp", "vma", "xdp"]),
         ("perf", "--datapath=u", ["--datapath=udp"]),
@@ -72,7 +72,7 @@ def test_candidates__have_their_help() -> None:
         ("perf --stop = eager --st", ["--stop"]),
         ("perf --stop=e", ["--stop=eager"]),
         ("perf --datapath = ", ["auto", "udp", "vma", "xdp"]),
-        ("switch policy --link-rate = 1gbit --model = s", ["shared", "split"]),
+        ("switch policy --rate = 1gbit --model = s", ["shared", "split"]),
     ],
 )
 def test_answer__has_the_words_that_the_shell_replaces(

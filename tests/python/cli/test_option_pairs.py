@@ -24,9 +24,10 @@ FIRST = {
 VALUES = {
     **dict.fromkeys(("--index", "--ranks", "--rounds", "--turns", "--paths"), "2"),
     **dict.fromkeys(("--rate", "--line-rate"), "1gbit"),
-    **dict.fromkeys(("--confirm", "--for", "--timeout"), "5s"),
+    **dict.fromkeys(("--confirm", "--for", "--timeout", "--connect-timeout"), "5s"),
     **dict.fromkeys(("--packet-hops", "--rank"), "1"),
     "--port": "1234",
+    "--datapath": "udp",
     "--pattern": "p2p",
     "--stop": "eager",
     "--priority": "none",
@@ -71,7 +72,7 @@ def test_option__without_what_it_needs_is_refused(path: str, option: str, capsys
 def test_options__that_exclude_one_another_are_refused(
     path: str, one: str, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--host", "leaf.invalid"] if "--during" in (one, other) else []
+    more = ["--switch", "leaf.invalid"] if "--during" in (one, other) else []
     error = error_of(path, [*word(one), *word(other), *more], capsys)
     assert f"error: {one} and {other}: give one of them" in error
 

@@ -24,7 +24,7 @@ MLT = [sys.executable, "-m", "mlt"]
 CLUSTER = str(ROOT / "examples" / "planners" / "testbed.yaml")
 POLICY = str(ROOT / "examples" / "switch" / "paper-testbed.yaml")
 LAYERS = str(ROOT / "examples" / "switch" / "vgg16.layers.json")
-DERIVE = ("--from-model", LAYERS, "--buffer-bytes", "16MB", "--link-rate", "10gbit", "--ports", "1")
+DERIVE = ("--layers", LAYERS, "--buffer", "16MB", "--rate", "10gbit", "--ports", "1")
 
 # Commands, with their output option last.
 FILES: list[tuple[str, ...]] = [
@@ -47,7 +47,7 @@ FILES: list[tuple[str, ...]] = [
 ]
 PICTURES: list[tuple[str, ...]] = [
     ("perf", "--local", "--plot"),
-    ("plan", "show", CLUSTER, "PLAN", "--draw"),
+    ("plan", "show", CLUSTER, "PLAN", "--plot"),
 ]
 FOLDERS: list[tuple[str, ...]] = [
     ("switch", "generate", POLICY, "--target", "eos", "--output"),
@@ -166,7 +166,7 @@ def test_output__an_empty_name_is_refused(
         (("plan", "check", ""), "FILE"),
         (("plan", "assign", CLUSTER, "--job="), "--job"),
         (("switch", "check", POLICY, "-t", ""), "--target"),
-        (("testbed", "down", ""), "NAME"),
+        (("testbed", "down", "--name="), "--name"),
         (("testbed", "exec", "", "--", "true"), "HOST"),
     ],
 )

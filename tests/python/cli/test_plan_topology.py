@@ -43,7 +43,7 @@ def test_build_place_circuits_grow__work_on_one_another_s_files(tmp_path: Path) 
 
 def test_build__writes_the_graph_as_json(tmp_path: Path) -> None:
     out = tmp_path / "graph.json"
-    run("build", "fat-tree", 4, "--bandwidth", "10 Gbit/s", "--oversubscription", 2, "-o", out)
+    run("build", "fat-tree", 4, "--rate", "10 Gbit/s", "--oversubscription", 2, "-o", out)
     expected = fat_tree(4, host_bits_per_second=10e9, fabric_bits_per_second=5e9)
     assert same_network(from_document(json.loads(out.read_text())), expected)
     run("build", "leaf-spine", 3, 2, 4, "-o", tmp_path / "ls.yaml")
@@ -54,7 +54,7 @@ def test_build__writes_the_graph_as_json(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("build", "fat-tree", 3), 2, "even number of ports"),
-        (("build", "psnet", 2, "--bandwidth", "10 furlongs"), 2, "'--bandwidth': '10 furlongs'"),
+        (("build", "psnet", 2, "--rate", "10 furlongs"), 2, "'--rate': '10 furlongs'"),
         (("place", "NET", "--job", "x=1"), 2, "expected NAME=WORKERS,SERVERS,SIZE"),
         (("place", "NET", "--job", "x=99,1,1MB"), 2, "99 workers, 24"),
         (("circuits", "NET"), 2, "net.yaml: jobs: no job to plan"),

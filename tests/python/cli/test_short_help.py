@@ -72,7 +72,7 @@ def test_help_text__shows_values_defaults_ranges_and_variables() -> None:
         "1 to 65535", "MLT_INTERFACE", "[HOST[:PORT]]",
     )  # fmt: skip
     assert_names(found["serve"], "variable: WORLD_SIZE")
-    assert_names(found["policy"], "--link-rate RATE", "required")
+    assert_names(found["policy"], "--rate RATE", "required")
     assert_names(found["auto"], "CLUSTER JOB")
 
 

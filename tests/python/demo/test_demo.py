@@ -177,7 +177,7 @@ def test_demo__processes_end_with_a_killed_parent(training: tuple[subprocess.Pop
         (["--steps", "1"], "--steps is 1"),
         (["--loss", "1.00"], "--loss '1.00'"),
         (["--loss", "100%"], "--loss is 1"),
-        (["--bound", "-0.5"], "--bound '-0.5'"),
+        (["--loss-bound", "-0.5"], "--loss-bound '-0.5'"),
         (["--workers", "0"], "--workers is 0"),
         (["--timeout", "0"], "--timeout is 0"),
         (["--output", "/dev/null"], "it is a file"),

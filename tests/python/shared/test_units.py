@@ -192,8 +192,8 @@ def test_options__none_is_left_out() -> None:
     assert len(OPTIONS) >= 21
     for where in (
         "perf --rate",
-        "plan_topology build psnet --bandwidth",
-        "switch policy --link-rate",
+        "plan_topology build psnet --rate",
+        "switch policy --rate",
         "launch --grace",
     ):
         assert where in OPTIONS

@@ -34,8 +34,8 @@ def problem(**changes: object) -> Problem:
 
 
 def mlt(*arguments: str | Path) -> Result:
-    sizes = ("--buffer-bytes", "4194304", "--link-rate", "100000000000", "--ports", "1,2")
-    return CliRunner().invoke(app, ["policy", "--from-model", str(LAYERS), *sizes, *map(str, arguments)])
+    sizes = ("--buffer", "4194304", "--rate", "100000000000", "--ports", "1,2")
+    return CliRunner().invoke(app, ["policy", "--layers", str(LAYERS), *sizes, *map(str, arguments)])
 
 
 def written_out(load: float, theta: float, s: int, limit: int, batch: int) -> tuple[float, float]:
@@ -200,7 +200,7 @@ def test_policy_command__prints_prediction_simulation_and_error(tmp_path: Path) 
     assert "128 packets at once" in done.stderr
     for word in ("simulated", "error", "too few", "without rate control"):
         assert word in done.stderr
-    refused = mlt("--load", "2.0", "--granularity-bytes", COARSE, "-o", tmp_path / "starved.yaml")
+    refused = mlt("--load", "2.0", "--granularity", COARSE, "-o", tmp_path / "starved.yaml")
     assert refused.exit_code == 2
     assert "strict priority starves" in refused.stderr
     assert not (tmp_path / "starved.yaml").exists()

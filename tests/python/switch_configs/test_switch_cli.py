@@ -27,16 +27,16 @@ def test_help__lists_the_way() -> None:
 
 def test_policy__derives_a_file_that_check_accepts(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
-    sizes = ("--buffer-bytes", "4194304", "--link-rate", "100000000000", "--ports", "1,2")
-    done = mlt("policy", "--from-model", LAYERS, *sizes, "-o", file)
+    sizes = ("--buffer", "4194304", "--rate", "100000000000", "--ports", "1,2")
+    done = mlt("policy", "--layers", LAYERS, *sizes, "-o", file)
     assert (done.exit_code, done.output) == (0, f"written to {file}\n")  # a file was asked for, and no more
     assert mlt("check", file, "-t", "sonic@mlnx-sn2100", "-t", "onyx").exit_code == 0
 
 
 def test_policy__prints_the_predicted_losses_where_it_prints_the_policy_or_if_asked(tmp_path: Path) -> None:
-    sizes = ("--buffer-bytes", "4194304", "--link-rate", "100000000000", "--ports", "1,2")
-    whole = mlt("policy", "--from-model", LAYERS, *sizes)
-    asked = mlt("policy", "--from-model", LAYERS, *sizes, "--losses", "-o", tmp_path / "p.yaml")
+    sizes = ("--buffer", "4194304", "--rate", "100000000000", "--ports", "1,2")
+    whole = mlt("policy", "--layers", LAYERS, *sizes)
+    asked = mlt("policy", "--layers", LAYERS, *sizes, "--losses", "-o", tmp_path / "p.yaml")
     assert whole.stderr == asked.stderr
     assert (tmp_path / "p.yaml").read_text(encoding="utf-8") == whole.stdout
     table = [line for line in asked.stderr.splitlines() if line.startswith(("┃", "│"))]
@@ -48,13 +48,13 @@ def test_policy__prints_the_predicted_losses_where_it_prints_the_policy_or_if_as
     assert_names(large[3], "L = ", "KiB")
     assert all(float(cell) >= 0 for row in (small, large) for cell in row[4:7])
     assert_names(asked.stderr, "1 worker in step", "1 path", "if 1 worker sent")
-    assert mlt("policy", "--from-model", LAYERS, *sizes, "--no-losses").stderr == ""
+    assert mlt("policy", "--layers", LAYERS, *sizes, "--no-losses").stderr == ""
 
 
 def test_check__a_fresh_policy_accepts_nothing_and_the_text_states_it(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
-    sizes = ("--buffer-bytes", "4194304", "--link-rate", "100000000000", "--ports", "1,2")
-    assert mlt("policy", "--from-model", LAYERS, *sizes, "-o", file).exit_code == 0
+    sizes = ("--buffer", "4194304", "--rate", "100000000000", "--ports", "1,2")
+    assert mlt("policy", "--layers", LAYERS, *sizes, "-o", file).exit_code == 0
     done = mlt("check", file, "-t", "cumulus", "-t", "onyx", "-t", "os10")
     assert done.exit_code == 1
     assert_names(done.output, "1 of 3 targets", "(os10)")

@@ -234,7 +234,7 @@ def test_diff__what_is_not_the_system_s_configuration_is_named(system: str, text
 
 
 def test_diff__another_policy_is_written_for_the_same_device(tmp_path: Path) -> None:
-    """A policy fresh from --from-model names no targets: it was written for no platform, and refused."""
+    """A policy fresh from --layers names no targets: it was written for no platform, and refused."""
     ours = EXAMPLE.read_text(encoding="utf-8")
     fresh = tmp_path / "fresh.yaml"
     fresh.write_text(re.sub(r"(?ms)^targets:.*?^switch:", "switch:", ours), encoding="utf-8")

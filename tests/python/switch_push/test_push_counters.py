@@ -1,4 +1,4 @@
-"""``verify --host`` and ``doctor --switch`` read EOS, NX-OS, Junos and Cumulus, from servers of our own.
+"""``verify --switch`` and ``doctor --switch`` read EOS, NX-OS, Junos and Cumulus, from servers of our own.
 
 No vendor's device took part; the forms are those of ``test_counters`` and, for JSON, of public readers.
 """
@@ -44,7 +44,7 @@ def test_eos__tables_and_marks(policy: Path, tmp_path: Path) -> None:
             policy,
             "-t",
             "eos@7060x",
-            "--host",
+            "--switch",
             "leaf1",
             "--inventory",
             inventory(tmp_path, port, transport="http"),
@@ -64,7 +64,7 @@ def test_eos__tables_and_marks(policy: Path, tmp_path: Path) -> None:
         assert "2500 of 7500 packets" in wrong.stderr
         found = run_mlt("doctor", "--switch", "leaf1", "--target", "eos@7060x", *("--policy", policy), *words[5:])
         assert found.returncode == 1
-        again = f"mlt switch verify {policy} --target eos@7060x --host leaf1 --for 10s --inventory {words[-1]}"
+        again = f"mlt switch verify {policy} --target eos@7060x --switch leaf1 --for 10s --inventory {words[-1]}"
         assert again in " ".join(found.stdout.split())
         idle = mlt("verify", *words, "--for", "1s")
         assert idle.returncode == 1
@@ -93,7 +93,7 @@ def test_nxos__queuing_of_a_port_by_its_own_letters(policy: Path, tmp_path: Path
     said = "".join(NXOS.format(queue=queue, early=early, marked=marked) for queue, early, marked in queues)
     device.shows["show queuing interface ethernet1/2"] = said
     with http(device) as port:
-        words = (policy, "-t", "nxos", "--host", "leaf1", "--inventory", inventory(tmp_path, port, transport="http"))
+        words = (policy, "-t", "nxos", "--switch", "leaf1", "--inventory", inventory(tmp_path, port, transport="http"))
         read = mlt("verify", *words)
         assert read.returncode == 0, read.stderr
         assert "345" in read.stdout
@@ -122,7 +122,7 @@ def test_junos__queues_over_netconf(tmp_path: Path) -> None:
     said = "Physical interface: et-0/0/1, Enabled, Physical link is Up\n"
     device.shows["show interfaces queue et-0/0/1"] = said + JUNOS.format(queue=6)
     with netconf(device, SECRET, tmp_path) as (port, known):
-        words = (QFX, "-t", "junos@qfx5120", "--ports", "2", "--host", "leaf1", "--known-hosts", known)
+        words = (QFX, "-t", "junos@qfx5120", "--ports", "2", "--switch", "leaf1", "--known-hosts", known)
         read = mlt("verify", *words, "--inventory", inventory(tmp_path, port), "--partial")
         assert read.returncode == 0, read.stderr
         assert "222" in read.stdout
@@ -137,7 +137,7 @@ def test_cumulus__queues_over_nvue(policy: Path, tmp_path: Path) -> None:
     device.stats["swp2"] = {str(number): dict(queue) for number in range(8)}
     device.stats["swp2"]["6"]["wred-discards"] = 41
     with http(device) as port:
-        words = (policy, "-t", "cumulus", "--host", "leaf1", "--inventory", inventory(tmp_path, port, transport="http"))
+        words = (policy, "-t", "cumulus", "--switch", "leaf1", "--inventory", inventory(tmp_path, port, transport="http"))
         read = mlt("verify", *words)
         assert read.returncode == 0, read.stderr
         assert "41" in read.stdout

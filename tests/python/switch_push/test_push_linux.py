@@ -205,7 +205,7 @@ def test_testbed__verify_while_a_job_runs(bed: Testbed, policy: Path) -> None:
         inside = " ".join(bed.command("host0", [sys.executable, "-c"]))
         return f'{inside} "{send}"'
 
-    good = mlt("verify", policy, "-t", "linux", "--host", host, "--during", job(46 << 2 | 2), "--json", "-")
+    good = mlt("verify", policy, "-t", "linux", "--switch", host, "--during", job(46 << 2 | 2), "--json", "-")
     assert good.returncode == 0, good.stderr
     front = [row for row in json.loads(good.stdout) if row["queue"] == 6 and row["port"].endswith("host1")]
     assert front[0]["sent"] == 200
@@ -213,6 +213,6 @@ def test_testbed__verify_while_a_job_runs(bed: Testbed, policy: Path) -> None:
     healthy = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=False)
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
     assert_names(healthy.stdout, "match the policy")
-    foreign = mlt("verify", policy, "-t", "linux", "--host", host, "--during", job(0))
+    foreign = mlt("verify", policy, "-t", "linux", "--switch", host, "--during", job(0))
     assert foreign.returncode == 1
     assert_names(foreign.stderr, "the hosts stamp other DSCPs")

@@ -73,7 +73,7 @@ def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) 
         assert len(after["WRED_PROFILE"]) == 2
         assert after["DSCP_TO_TC_MAP"]["AZURE"] == {"0": "1"}
         Path(f"{db}.show").write_text(COUNTERS, encoding="utf-8")
-        read = mlt("verify", policy, "--host", *words[1:], **LOGIN)
+        read = mlt("verify", policy, "--switch", *words[1:], **LOGIN)
         assert read.returncode == 0, read.stderr
         asked = ["doctor", "--switch", words[1], "--policy", str(policy), "--target", SONIC_TARGET]
         healthy = run_mlt(*asked, "--known-hosts", known, **LOGIN)
@@ -253,7 +253,7 @@ def test_gnmi__set_and_put_back(policy: Path, tmp_path: Path) -> None:
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
         assert kept.returncode == 0, kept.stderr
         assert {one["name"] for one in store["qos"]["classifiers"]["classifier"]} == {"mlt", "mlt-v6"}
-        read = mlt("verify", policy, "-t", "openconfig", "--host", "leaf1", *words[4:])
+        read = mlt("verify", policy, "-t", "openconfig", "--switch", "leaf1", *words[4:])
         assert "5000" in read.stdout, read.stderr
         after = json.loads(json.dumps(store["qos"]))
         store["qos"]["queues"]["queue"].append({"name": "new", "config": {"name": "new"}})

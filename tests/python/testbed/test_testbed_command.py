@@ -44,7 +44,7 @@ from mlt.testbed import state
         (["set", "--break"], "need a LINK"),
         (["set", "host0", "--break", "--heal"], "at once"),
         (["set", "--loss", "1%", "--direction", "up"], "goes with --loss, --delay or --jitter, and a LINK"),
-        (["down", "nobody"], "no testbed named 'nobody'"),
+        (["down", "--name", "nobody"], "no testbed named 'nobody'"),
     ],
 )
 def test_command__rejects_with_a_reason(words: list[str], text: str) -> None:
@@ -174,7 +174,7 @@ def test_run__passes_the_switches_policy_to_the_command(tmp_path: Path) -> None:
 def test_up__its_testbed_is_of_this_user_and_needs_no_name() -> None:
     name = f"own-{os.getpid()}"
     try:
-        assert command("up", name, "--hosts", "1", "--queue", "fifo").returncode == 0
+        assert command("up", "--name", name, "--hosts", "1", "--queue", "fifo").returncode == 0
         (own,) = (found for found in state.own() if found.name == name)
         assert own.user == state.user()
         if len(state.own()) > 1:
@@ -183,5 +183,5 @@ def test_up__its_testbed_is_of_this_user_and_needs_no_name() -> None:
         assert done.stdout == f"{name}\n"
         assert name in done.stderr
     finally:
-        command("down", name)
+        command("down", "--name", name)
     assert leftovers(name) == []

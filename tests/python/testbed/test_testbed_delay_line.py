@@ -188,7 +188,7 @@ def test_run__killed__takes_the_program_with_it_and_the_next_command_removes_the
         run.kill()
         run.wait()
     until(lambda: state.start_time(pid) is None)
-    command("down", name)  # or a command of another test was the next
+    command("down", "--name", name)  # or a command of another test was the next
     assert leftovers(name) == []
     assert not os.path.exists(f"/run/mlt-testbed/{name}.delay")
 
@@ -196,12 +196,12 @@ def test_run__killed__takes_the_program_with_it_and_the_next_command_removes_the
 def test_up__keeps_the_program_until_down_and_status_shows_it() -> None:
     name = "t-delay-up"
     try:
-        assert command("up", name, "--hosts", "2", "--delay", "3ms", "--jitter", "1ms").returncode == 0
+        assert command("up", "--name", name, "--hosts", "2", "--delay", "3ms", "--jitter", "1ms").returncode == 0
         pid = program_of(Testbed.attach(name))
         shown = command("status", "--name", name).stdout
         assert_names(shown, "delay lines", "3 ms", "1 ms")
     finally:
-        command("down", name)
+        command("down", "--name", name)
     assert state.start_time(pid) is None
 
 

@@ -25,7 +25,7 @@ SLEEPER = "import os, sys, time; print('pid', os.getpid(), flush=True); time.sle
 def name() -> Iterator[str]:
     chosen = f"t{os.getpid()}-{time.monotonic_ns() % 1_000_000}"
     yield chosen
-    command("down", chosen)
+    command("down", "--name", chosen)
     assert leftovers(chosen) == []
 
 
@@ -162,15 +162,15 @@ def test_down__removes_the_rest_of_a_killed_run(name: str) -> None:
     process, _ = start(name)
     process.kill()
     process.communicate(timeout=30)
-    done = command("down", name)
+    done = command("down", "--name", name)
     # A command of another test may have been the next.
     assert f"removed {name}" in done.stdout or "no testbed named" in done.stderr
     assert leftovers(name) == []
 
 
 def test_up__stays_until_down_and_its_name_is_taken_meanwhile(name: str) -> None:
-    assert command("up", name, "--hosts", "2").returncode == 0
-    again = command("up", name, "--hosts", "2")
+    assert command("up", "--name", name, "--hosts", "2").returncode == 0
+    again = command("up", "--name", name, "--hosts", "2")
     assert again.returncode == 1
     assert_names(again.stderr, f"'{name}'", "already")
     assert leftovers(name)
@@ -180,9 +180,9 @@ def test_up__stays_until_down_and_its_name_is_taken_meanwhile(name: str) -> None
     wrong = command("exec", "--name", name, "host5", "--", "true")
     assert wrong.returncode == 2
     assert_names(wrong.stderr, "'host5'", "host0, host1")
-    assert command("down", name).returncode == 0
+    assert command("down", "--name", name).returncode == 0
     assert leftovers(name) == []
-    gone = command("down", name)
+    gone = command("down", "--name", name)
     assert gone.returncode == 1
     assert "no testbed named" in gone.stderr
 
@@ -224,7 +224,7 @@ def test_testbeds__of_two_names_are_apart(name: str) -> None:
 
 
 def test_commands__of_a_testbed_whose_namespace_is_gone_say_so(name: str) -> None:
-    assert command("up", name, "--hosts", "2").returncode == 0
+    assert command("up", "--name", name, "--hosts", "2").returncode == 0
     namespaces.remove(namespaces.path_of(name, "host0"))
     # Its links went with it: the switch has no port to set.
     for words, facts in (

@@ -102,7 +102,7 @@ def test_down__without_a_name_removes_the_own(monkeypatch: pytest.MonkeyPatch) -
 
 def test_down__a_name_beside_all_is_refused() -> None:
     made("mine")
-    done = CliRunner().invoke(app, ["down", "mine", "--all"])
+    done = CliRunner().invoke(app, ["down", "--name", "mine", "--all"])
     assert done.exit_code == 2
     assert_names(done.output, "mine", "--all")
     assert state.all_states()
