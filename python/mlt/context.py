@@ -16,9 +16,9 @@ from mlt import _core, _waits, priority
 from mlt._shared.argument_types import check_types, explained
 from mlt._waits import WaitWatch as WaitWatch  # for the type
 from mlt.collectives import GroupCollectives
-from mlt.errors import ConfigError, InvalidBufferError, RendezvousError, WaitTimeoutError
+from mlt.errors import ConfigError, InvalidBufferError, MltError, PortInUseError, RendezvousError, WaitTimeoutError
 from mlt.job import address as own_address
-from mlt.job import ending, rendezvous
+from mlt.job import ending, failure_report, rendezvous
 from mlt.job import secret as secret_module
 from mlt.job.configuration import JobArguments, JobConfig
 from mlt.operation import Completion, Operation, completion_of
@@ -109,9 +109,15 @@ class Context(GroupCollectives):
     ) -> None:
         if unknown := options.keys() - ContextArguments.__annotations__:
             raise TypeError(f"Context() got an unexpected keyword argument {min(unknown)!r}")
+        self._meets = False  # from when on rank 0 knows how this rank fares
         try:
             self._start(rank, world_size, services, options)
-        except (ConfigError, RendezvousError) as error:
+        except MltError as error:
+            if not self._meets or isinstance(error, PortInUseError):
+                place: Any = {name: value for name, value in options.items() if name in JobArguments.__annotations__}
+                failure_report.report(error, place, rank=rank)
+            if not isinstance(error, ConfigError | RendezvousError):
+                raise
             # Of the job's place or options: the text says it all, and this package's frames would hide it.
             raise error.with_traceback(None) from None
 
@@ -144,6 +150,7 @@ class Context(GroupCollectives):
         _warn_of_small_buffer(self._engine.receive_buffer_bytes, self._engine.wanted_receive_buffer_bytes)
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
+            self._meets = True
             table = rendezvous.meet(
                 config, own, connect_timeout, dscp=self.dscp, paths=max(len(ways), 1), counts=self._rendezvous_counts
             )

@@ -27,6 +27,10 @@ class Patience:
         """Seconds until the next report may be due."""
         return max(self._due - time.monotonic(), 0.0)
 
+    def hasten(self) -> None:
+        """There is something to tell now: the next report is due."""
+        self._due = time.monotonic()
+
     def ask(self, text: Callable[[], str]) -> None:
         now = time.monotonic()
         if now < self._due:

@@ -21,7 +21,7 @@ from mlt._shared.patience import Patience
 from mlt.errors import PeerMismatchError, PortInUseError, RendezvousError
 from mlt.job import handshake_client, interfaces, rendezvous
 from mlt.job import secret as secret_module
-from mlt.job._rendezvous_lines import Announcement
+from mlt.job._rendezvous_lines import Announcement, Failure
 from mlt.job.address import is_loopback_on_purpose, resolve_master
 from mlt.job.configuration import JobConfig
 from mlt.job.handshake_server import Caller, HandshakeServer, max_callers
@@ -39,6 +39,15 @@ class _Rank:
     endpoint: Endpoint
 
 
+@dataclass(frozen=True)
+class _End:
+    """Of the start, at ``at``, with an error of the type ``kind``."""
+
+    at: float
+    why: str
+    kind: type[PeerMismatchError | RendezvousError]
+
+
 class Host:
     """A context manager around the listeners. ``counts``: gets the counters of ``handshake_server``."""
 
@@ -48,7 +57,7 @@ class Host:
         self._config = config
         self._dscp = dscp
         self._paths = paths
-        self._mismatches: dict[int, tuple[float, str]] = {}  # by rank: when the start ends for it, and why
+        self._ends: dict[int, _End] = {}  # by rank: why the start ends for it, unless it connects as it should
         self._ranks: dict[int, Endpoint] = {own.rank: own}
         self._callers: dict[int, _Rank] = {}
         self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
@@ -134,13 +143,17 @@ class Host:
 
     def run(self, deadline: float, timeout: float) -> list[Endpoint]:
         patience = Patience(changes=True)
+        knows_unproved = False
         while len(self._ranks) < self._config.size:
             left = deadline - time.monotonic()
             if left <= 0:
                 self._fail_missing(timeout)
+            if self._handshakes.counts["rendezvous_unproved"] and not knows_unproved:
+                knows_unproved = True
+                patience.hasten()  # it may be a rank, which has ended
             patience.ask(lambda: self._waiting_text(timeout))
-            self._end_on_mismatch()
-            maximum = min(left, patience.left, self._handshakes.seconds_left(), self._mismatch_seconds())
+            self._end_when_due()
+            maximum = min(left, patience.left, self._handshakes.seconds_left(), self._seconds_to_end())
             for key, _ in self._selector.select(maximum):
                 if key.data is not None:
                     self._read(key.data)
@@ -191,6 +204,10 @@ class Host:
 
     def _admit(self, caller: Caller) -> None:
         try:
+            failure = Failure.parse(caller.content)
+            if failure is not None:
+                self._on_failure(caller, failure)
+                return
             said = Announcement.parse(caller.content)
         except ValueError:
             self._reject(caller, "sent no valid announcement; check that it is a rank of mlt, of the same release")
@@ -206,13 +223,15 @@ class Host:
             return
         why = self._mismatch(caller, said, endpoint)
         if why is not None:
+            # Two processes with one RANK: a rank that is missing is the other's.
+            self._end_soon(said.rank, why, rendezvous.MISMATCH_SECONDS, PeerMismatchError)
             self._reject(caller, why)
             return
         rank = _Rank(caller, endpoint)
         self._callers[caller.connection.fileno()] = rank
         self._selector.register(caller.connection, selectors.EVENT_READ, rank)
         self._ranks[said.rank] = endpoint
-        self._mismatches.pop(said.rank, None)
+        self._ends.pop(said.rank, None)
         if not interfaces.is_own_address(caller.address):
             self._remote[said.rank] = caller.address
 
@@ -241,23 +260,36 @@ class Host:
 
     def _report_mismatch(self, said: Announcement, why: str) -> None:
         """Report it at once, and end startup soon: the rejected process ends, and no other takes its rank."""
-        if said.rank in self._ranks or said.rank in self._mismatches:
+        if said.rank in self._ranks:
             return
-        rendezvous.logger.warning("rank 0: refused: %s", why)
         is_sure = said.job == self._config.job or self._config.secret is not None
         seconds = rendezvous.MISMATCH_SECONDS if is_sure else rendezvous.OTHER_JOB_SECONDS
-        self._mismatches[said.rank] = (time.monotonic() + seconds, why)
+        self._end_soon(said.rank, why, seconds, PeerMismatchError)
 
-    def _mismatch_seconds(self) -> float:
-        """Seconds until the start ends for a mismatch."""
-        return max(min((at for at, _ in self._mismatches.values()), default=math.inf) - time.monotonic(), 0.0)
+    def _on_failure(self, caller: Caller, failure: Failure) -> None:
+        """A process says that it cannot join: nothing else will come from it."""
+        who = f"rank {failure.rank}" if failure.rank >= 0 else "a process whose RANK is not known"
+        why = f"{who} failed before it joined the job: {quoted(failure.text, len(failure.text))}"
+        self._reject(caller, why)
+        # Of another job, or in place of a rank that is here: not what this job waits for.
+        if failure.job == self._config.job and failure.rank not in self._ranks.keys() - {0}:
+            self._end_soon(failure.rank, why, rendezvous.MISMATCH_SECONDS, RendezvousError)
 
-    def _end_on_mismatch(self) -> None:
-        for rank, (at, why) in self._mismatches.items():
-            if time.monotonic() >= at:
-                text = f"job {self._config.job!r} cannot start: {why}"
-                self._answer_all({"error": "peer_mismatch", "text": text}, time.monotonic())
-                raise PeerMismatchError(f"rank 0: {text}", peer=rank)
+    def _end_soon(self, rank: int, why: str, seconds: float, kind: type[PeerMismatchError | RendezvousError]) -> None:
+        if rank not in self._ends:
+            rendezvous.logger.warning("rank 0: refused: %s", why)
+            self._ends[rank] = _End(time.monotonic() + seconds, why, kind)
+
+    def _seconds_to_end(self) -> float:
+        """Seconds until the start ends for a rank that cannot join."""
+        return max(min((one.at for one in self._ends.values()), default=math.inf) - time.monotonic(), 0.0)
+
+    def _end_when_due(self) -> None:
+        for rank, end in self._ends.items():
+            if time.monotonic() >= end.at:
+                text = f"job {self._config.job!r} cannot start: {end.why}"
+                self._answer_all({"error": end.kind.default_code.value, "text": text}, time.monotonic())
+                raise end.kind(f"rank 0: {text}", peer=rank if rank >= 0 else None)
 
     def _mismatch(self, caller: Caller, said: Announcement, endpoint: Endpoint) -> str | None:
         """Why a rank with the right settings cannot join; None if it can."""

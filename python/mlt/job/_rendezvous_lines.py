@@ -11,6 +11,7 @@ from mlt._shared.json_lines import object_of
 
 MAX_HOST_LENGTH = 255
 MAX_CLASSES = 8
+MAX_FAILURE_LENGTH = 500  # of failure_report.MAX_TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,27 @@ class Announcement:
             port=_number(said.get("port"), 1, 2**16 - 1),
             dscp=tuple(_number(one, 0, 63) for one in dscp),
             paths=_number(said.get("paths", 0), 0, 2**16 - 1),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A process of the job cannot join it. ``rank``: -1 if it does not know its own; ``text``: its error."""
+
+    job: str
+    rank: int
+    text: str
+
+    @classmethod
+    def parse(cls, content: str) -> Failure | None:
+        """None if ``content`` is no report of a failure. Raises ValueError for an invalid one."""
+        said = object_of(content)
+        if "failed" not in said:
+            return None
+        return cls(
+            job=_text(said.get("job"), 1 << 20),
+            rank=_number(said.get("rank"), -1, 2**16 - 1),
+            text=_text(said.get("failed"), MAX_FAILURE_LENGTH),
         )
 
 
