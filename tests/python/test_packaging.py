@@ -6,6 +6,7 @@ import re
 import sys
 import tarfile
 import zipfile
+from datetime import date
 from pathlib import Path
 from types import ModuleType
 
@@ -47,6 +48,18 @@ def test_version__is_the_same_everywhere() -> None:
     assert found("CMakeLists.txt", r"^project\(mlt VERSION ([\d.]+)") == ours
     assert found("CHANGELOG.md", r"^## ([\d.]+)") == ours
     assert mlt.__version__ == ours
+
+
+def test_changelog__has_a_number_and_a_date_for_each_release_newest_first() -> None:
+    headings = re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    releases = headings[headings[0] == "Unreleased" :]
+    found = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) - (\d{4}-\d{2}-\d{2})", one) for one in releases]
+    assert found
+    assert all(found), releases
+    numbers = [tuple(map(int, one.groups()[:3])) for one in found if one]
+    dates = [date.fromisoformat(one[4]) for one in found if one]
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert dates == sorted(dates, reverse=True)
 
 
 def test_wheels__finds_this_python_and_tests_that_exist(wheels: ModuleType) -> None:
