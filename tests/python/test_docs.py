@@ -26,6 +26,12 @@ READS = re.compile(r"(environ|env|variables\.\w+|getenv)$")
 NAMES_OF_PROGRAMS = {"MLT_BPF_OBJECTS"}
 
 
+# A time, size, rate or share with its unit, as a measurement has.
+QUANTITY = re.compile(r"\d[\d.,]* ?(?:minutes?|seconds?|hours?|[KMG]bit/s|steps/s|[KMG]i?B|us|ns|ms|s|%)(?![\w.])")
+# Quantities in the README that nothing measured: values of options, defaults, limits, constants of TCP.
+SET = {"200 ms", "3 s", "30 s", "5 s", "1 %", "5 %", "10 %", "200 Mbit/s", "1%", "80 %", "1 MiB"}
+
+
 def variables_of_the_code() -> dict[str, str]:
     """Variable -> a module or a plugin's C++ file that has it as a string of its own, or in a generated shell text as
     ``${NAME``."""
@@ -151,6 +157,26 @@ def test_paths__exist(path: Path) -> None:
     if path.name == "CHANGELOG.md":
         return  # it names files of earlier days
     assert [name for name in paths(path.read_text(encoding="utf-8")) if not any(ROOT.glob(name))] == []
+
+
+def test_readme__a_measured_number_has_its_date_machine_and_command() -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    parts = [part for part in text.split("\n\n") if not part.startswith("|")]
+    found = 0
+    for part in parts:
+        if measured := set(QUANTITY.findall(part)) - SET:
+            words = " ".join(part.split())
+            found += 1
+            assert re.search(r"20\d\d-\d\d-\d\d", words), (measured, words)
+            assert re.search(r"\d (shared )?cores|Debian", words), (measured, words)
+            assert re.search(r"`(make|mlt|du) ", words), (measured, words)
+    assert found >= 3
+    # Tables stand below a paragraph that has all three.
+    for before, table in zip(text.split("\n\n"), text.split("\n\n")[1:], strict=False):
+        if table.startswith("|") and QUANTITY.search(table):
+            assert re.search(r"20\d\d-\d\d-\d\d", before), before
+            assert "cores" in before
+            assert "`make " in before
 
 
 def test_paths__of_a_text() -> None:
