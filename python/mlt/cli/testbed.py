@@ -46,7 +46,7 @@ def app() -> None:
     mlt testbed up --hosts 2;  mlt testbed exec host0 -- ping 10.77.0.2
     mlt testbed status --watch;  mlt testbed set host1 --loss 5%;  mlt testbed down
 
-    Tutorial (five minutes): docs/testbed.md.
+    Tutorial: docs/testbed.md.
     """
 
 

@@ -407,7 +407,8 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
       //     connection; closing is the reply.
       return go_down(*connection.rank, PeerDownCause::kGoodbye,
                      peer_text(*connection.rank, connection.remote) +
-                         " left the job: its process closed its context. If that was too early, look at its output.",
+                         " left the job: its process closed its context, or ended (sys.exit() too). If that was too "
+                         "early, look at its output and exit status.",
                      sink);
   }
   // PROTOCOL 3.1.5: A receiver MUST treat a frame as malformed if the connection's state does not allow its type, or if

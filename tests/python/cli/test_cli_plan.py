@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from checks import assert_names
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from mlt._shared.extras import how_to_install
+from mlt.cli import root, style
 from mlt.cli.plan import app
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import Plan, read_plan
@@ -207,7 +209,10 @@ def test_check__of_a_plan_file_asks_for_its_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("aggregate", TESTBED, "--method", "bset"), ("schema", "plann")])
-def test_choices__an_unknown_one_gets_a_suggestion(arguments: tuple[object, ...]) -> None:
-    result = mlt_plan(*arguments)
-    assert result.exit_code == 2
-    assert "did you mean" in result.output
+def test_choices__an_unknown_one_gets_a_suggestion(
+    arguments: tuple[object, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        style.run(get_command(root.app), ["plan", *map(str, arguments)], "mlt")
+    assert ended.value.code == 2
+    assert "Did you mean" in capsys.readouterr().err

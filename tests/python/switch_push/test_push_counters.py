@@ -137,7 +137,8 @@ def test_cumulus__queues_over_nvue(policy: Path, tmp_path: Path) -> None:
     device.stats["swp2"] = {str(number): dict(queue) for number in range(8)}
     device.stats["swp2"]["6"]["wred-discards"] = 41
     with http(device) as port:
-        words = (policy, "-t", "cumulus", "--switch", "leaf1", "--inventory", inventory(tmp_path, port, transport="http"))
+        at = inventory(tmp_path, port, transport="http")
+        words = (policy, "-t", "cumulus", "--switch", "leaf1", "--inventory", at)
         read = mlt("verify", *words)
         assert read.returncode == 0, read.stderr
         assert "41" in read.stdout

@@ -158,8 +158,9 @@ def test_exit__without_close_still_says_goodbye() -> None:
         for one in ranks:
             one.say("go")
         with takes(at_most=5.0):
-            assert "rank 1" in (text := ranks[0].hear())
-        assert "left the job" in text
+            text = ranks[0].hear()
+        # Nothing that runs before the interpreter's end knows with which status it ends.
+        assert_names(text, "rank 1", "left the job", "closed its context", "sys.exit()", "exit status")
         for one in ranks:
             one.process.join(10)
             assert one.process.exitcode == 0
