@@ -77,5 +77,5 @@ def test_testbed__a_network_that_disappears_ends_both_sides() -> None:
         assert [process.returncode for process in processes] == [1, 1], errors
         assert "rank 1" in errors[0]
         for error in errors:
-            assert "mlt perf: " in error
+            assert "\nerror: " in f"\n{error}"
             assert "Traceback" not in error

@@ -77,7 +77,7 @@ with mlt.Context(connect_timeout=30) as context:
         outputs = [process.communicate(timeout=60) for process in (there, here)]
         assert time.monotonic() - began < PEER_TIMEOUT + 2 * SLACK
         assert there.returncode == 1
-        assert "mlt serve: rank 0" in outputs[0][1]
+        assert "error: rank 0" in outputs[0][1]
         assert "Traceback" not in outputs[0][1]
         assert here.returncode == 1
         last = outputs[1][1].strip().splitlines()[-1]
