@@ -41,7 +41,7 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _End:
-    """Of the start, at ``at``, with an error of the type ``kind``."""
+    """When the start ends (``at``), why, and the type of the error."""
 
     at: float
     why: str

@@ -27,7 +27,7 @@ UNKNOWN_RANK = -1
 
 
 def report(error: Exception, place: dict[str, Any], *, rank: int | None = None) -> None:
-    """Report to rank 0 that ``error`` keeps this process from joining; returns within about two seconds, and raises nothing.
+    """Report to rank 0 that ``error`` keeps this process from joining; returns within two seconds, raises nothing.
 
     ``place``: the arguments of ``JobConfig.resolve`` that say where rank 0 is. ``rank``: of this process; None: by
     RANK. Rank 0 reports nothing, unless its port is another process's, which may be the rank 0 that the others know.
