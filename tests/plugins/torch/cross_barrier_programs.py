@@ -1,4 +1,4 @@
-"""What one rank of the tests of CrossBarrier does; started by job.py with the program's name and its options."""
+"""Programs of one rank, for the tests of CrossBarrier; started by job.py with the program's name and its options."""
 
 from __future__ import annotations
 
