@@ -1,4 +1,4 @@
-"""What one rank of the tests of asynchronous training does; started by job.py with the program's name and options."""
+"""Programs of one rank, for the tests of asynchronous training; started by job.py with its name and options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def step_by(optimizer: Any, model: nn.Module, gradient: float) -> None:
 
 
 def whole(model: nn.Module) -> nn.Module:
-    """With parameters that are multiples of 1/8: their sums are exact."""
+    """Makes the parameters of ``model`` multiples of 1/8, whose sums are exact."""
     with torch.no_grad():
         for one in model.parameters():
             one.copy_((one * 8).round() / 8)
