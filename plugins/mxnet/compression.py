@@ -1,4 +1,4 @@
-"""Compression of arrays on their way: smaller element types."""
+"""Compression of arrays for the transfer: smaller element types."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ import numpy as np
 
 import mxnet as mx
 from mlt._named import compression
-from mlt._named.compression import NoneCompressor
+from mlt._named.compression import NoneCompressor, SmallerFloats
 
 Compressor = compression.Compressor[mx.nd.NDArray]
 
 
-class FP16Compressor:
-    """float32 and float64 travel, and are summed, as float16."""
+class _Floats(SmallerFloats[mx.nd.NDArray]):
+    @staticmethod
+    def is_floating(tensor: mx.nd.NDArray) -> bool:
+        return np.dtype(tensor.dtype) in (np.float32, np.float64)
 
     @staticmethod
-    def compress(tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, Any]:
-        dtype = np.dtype(tensor.dtype)
-        return (tensor.astype("float16") if dtype in (np.float32, np.float64) else tensor), tensor.dtype
+    def cast(tensor: mx.nd.NDArray, dtype: Any) -> mx.nd.NDArray:
+        return tensor.astype(dtype, copy=False)
 
-    @staticmethod
-    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
-        return tensor.astype(ctx, copy=False)
+
+class FP16Compressor(_Floats):
+    """float32 and float64 are sent, and summed, as float16."""
+
+    dtype = "float16"
 
 
 class Compression:

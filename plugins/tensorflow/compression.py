@@ -1,38 +1,34 @@
-"""Compression of tensors on their way: smaller element types."""
+"""Compression of tensors for the transfer: smaller element types."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 from mlt._named import compression
-from mlt._named.compression import NoneCompressor
+from mlt._named.compression import NoneCompressor, SmallerFloats
 
 Compressor = compression.Compressor[tf.Tensor]
 
 
-class _SmallerFloats:
-    """Floating point travels, and is summed, as ``dtype``."""
+class _Floats(SmallerFloats[tf.Tensor]):
+    @staticmethod
+    def is_floating(tensor: tf.Tensor) -> bool:
+        return bool(tensor.dtype.is_floating)
 
-    dtype: ClassVar[tf.DType]
-
-    @classmethod
-    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return (tf.cast(tensor, cls.dtype) if tensor.dtype.is_floating else tensor), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        return tf.cast(tensor, ctx)
+    @staticmethod
+    def cast(tensor: tf.Tensor, dtype: Any) -> tf.Tensor:
+        return tf.cast(tensor, dtype)
 
 
-class FP16Compressor(_SmallerFloats):
-    """Floating point travels, and is summed, as float16."""
+class FP16Compressor(_Floats):
+    """Floating point is sent, and summed, as float16."""
 
     dtype = tf.float16
 
 
-class BF16Compressor(_SmallerFloats):
-    """Floating point travels, and is summed, as bfloat16: the range of float32. Horovod has no such class."""
+class BF16Compressor(_Floats):
+    """Floating point is sent, and summed, as bfloat16: the range of float32. Horovod has no such class."""
 
     dtype = tf.bfloat16
 

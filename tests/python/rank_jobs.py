@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import warm_python
 
 from mlt._shared.ports import free_port_pair
@@ -104,3 +109,33 @@ def answers(outcomes: list[Outcome], *, workers: int = 2) -> list[Any]:
     for rank, outcome in enumerate(outcomes):
         assert outcome.status == 0, f"rank {rank} ended with {outcome.status}:\n{outcome.output}"
     return [outcome.answer for outcome in outcomes[:workers]]
+
+
+def table_test(names: Iterable[str], run: Callable[..., list[Outcome]]) -> Any:
+    """The test of a table of ``semantics.Checks``, a row at a time. ``run`` runs the program file's "semantics", which
+    checks all rows in one job of two processes."""
+
+    @cache
+    def results() -> list[dict[str, str]]:
+        return answers(run("semantics", checks=list(names)))
+
+    @pytest.mark.parametrize("name", names)
+    def test_semantics(name: str) -> None:
+        failures = [result[name] for result in results() if result[name]]
+        assert failures == [], "\n".join(failures)
+
+    return test_semantics
+
+
+def losses_of(example: Path, arguments: Sequence[str], *, limit_seconds: float) -> tuple[list[float], str]:
+    """Run an example on two ranks of ``mlt launch``: the mean loss of each epoch, and all that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mlt", "launch", "-n", "2", sys.executable, str(example), *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=limit_seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [float(one) for one in re.findall(r"epoch \d: loss ([\d.]+)", done.stdout)], done.stdout

@@ -6,6 +6,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from checks import assert_names
 
@@ -41,4 +42,11 @@ class Checks(dict[str, Callable[[], None]]):
             except Exception:
                 found[name] = f"rank {os.environ['RANK']}:\n{traceback.format_exc()}"
             after_each()
+        return found
+
+    def in_job(self, api: Any, names: Sequence[str], after_each: Callable[[], None] = lambda: None) -> dict[str, str]:
+        """``failures`` between ``init`` and ``shutdown`` of a module with Horovod's or BytePS's API."""
+        api.init()
+        found = self.failures(names, after_each)
+        api.shutdown()
         return found

@@ -1,38 +1,34 @@
-"""Compression of tensors on their way: smaller element types."""
+"""Compression of tensors for the transfer: smaller element types."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from mlt._named import compression
-from mlt._named.compression import NoneCompressor
+from mlt._named.compression import NoneCompressor, SmallerFloats
 
 Compressor = compression.Compressor[torch.Tensor]
 
 
-class _SmallerFloats:
-    """Floating point travels, and is summed, as ``dtype``."""
+class _Floats(SmallerFloats[torch.Tensor]):
+    @staticmethod
+    def is_floating(tensor: torch.Tensor) -> bool:
+        return tensor.is_floating_point()
 
-    dtype: ClassVar[torch.dtype]
-
-    @classmethod
-    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return (tensor.to(cls.dtype) if tensor.is_floating_point() else tensor), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor.to(ctx)
+    @staticmethod
+    def cast(tensor: torch.Tensor, dtype: Any) -> torch.Tensor:
+        return tensor.to(dtype)
 
 
-class FP16Compressor(_SmallerFloats):
-    """Floating point travels, and is summed, as float16."""
+class FP16Compressor(_Floats):
+    """Floating point is sent, and summed, as float16."""
 
     dtype = torch.float16
 
 
-class BF16Compressor(_SmallerFloats):
-    """Floating point travels, and is summed, as bfloat16: the range of float32. Horovod has no such class."""
+class BF16Compressor(_Floats):
+    """Floating point is sent, and summed, as bfloat16: the range of float32. Horovod has no such class."""
 
     dtype = torch.bfloat16
 

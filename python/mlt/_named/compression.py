@@ -1,8 +1,8 @@
-"""``Compressor``: compression of tensors on their way. What of it needs no framework."""
+"""``Compressor``: compression of tensors for the transfer; the part that needs no framework."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 Tensor = TypeVar("Tensor")
 
@@ -27,3 +27,25 @@ class NoneCompressor:
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
         return tensor
+
+
+class SmallerFloats(Generic[Tensor]):
+    """Floating point is sent, and summed, as ``dtype``. A plugin's class adds how its tensors are cast."""
+
+    dtype: ClassVar[Any]
+
+    @staticmethod
+    def is_floating(tensor: Tensor) -> bool:
+        raise NotImplementedError
+
+    @staticmethod
+    def cast(tensor: Tensor, dtype: Any) -> Tensor:
+        raise NotImplementedError
+
+    @classmethod
+    def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:
+        return cls.cast(tensor, cls.dtype) if cls.is_floating(tensor) else tensor, tensor.dtype  # type: ignore[attr-defined]
+
+    @classmethod
+    def decompress(cls, tensor: Tensor, ctx: Any) -> Tensor:
+        return cls.cast(tensor, ctx)

@@ -17,6 +17,7 @@ import mlt.mxnet as hvd
 import mlt.mxnet.byteps as bps
 import mxnet as mx
 import numpy as np
+from byteps_semantics import check_ranks_and_sizes, check_rejected_variables
 from mx_programs import images, module_of, network, same, same_everywhere, step, total, train_module
 from mxnet import autograd, gluon
 from semantics import Checks, fails
@@ -27,10 +28,7 @@ check = CHECKS.add
 
 @check
 def ranks_and_sizes() -> None:
-    assert (bps.rank(), bps.size()) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    assert (bps.local_rank(), bps.local_size()) == (bps.rank(), bps.size())
-    bps.init(lazy=False)  # in a job already
-    assert not {"torch", "mlt.torch", "tensorflow"} & sys.modules.keys()
+    check_ranks_and_sizes(bps, others={"torch", "mlt.torch", "tensorflow"})
 
 
 @check
@@ -96,16 +94,7 @@ def options_without_a_meaning_here_are_refused() -> None:
         bps.DistributedOptimizer("sgd")
     with fails(ValueError, "takes a dict"):
         bps.broadcast_parameters([mx.nd.ones((1,))])
-    for variable, value, facts in (
-        ("BYTEPS_ENABLE_ASYNC", "1", ("does not train asynchronously", "unset")),
-        ("DMLC_ROLE", "server", ("'server'", "DMLC_ROLE=worker")),
-    ):
-        os.environ[variable] = value
-        try:
-            with fails(ValueError, variable, *facts):
-                bps.init()
-        finally:
-            del os.environ[variable]
+    check_rejected_variables(bps)
 
 
 @check
@@ -263,10 +252,7 @@ def suspends_and_resumes_under_other_ranks() -> None:
 
 def semantics(checks: list[str]) -> dict[str, str]:
     """The failures of these checks, by name; empty: none."""
-    bps.init()
-    found = CHECKS.failures(checks, after_each=hvd.barrier)
-    bps.shutdown()
-    return found
+    return CHECKS.in_job(bps, checks, after_each=hvd.barrier)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import byteps_jobs
 import mx_byteps_programs
 import pytest
 import rank_jobs
-from rank_jobs import answers
+from rank_jobs import table_test
 
 PROGRAMS = Path(mx_byteps_programs.__file__)
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "mxnet" / "byteps_mnist.py"
@@ -18,17 +18,8 @@ LIMIT_SECONDS = 200.0
 pytestmark = pytest.mark.timeout(220)
 
 
-@cache
-def semantics() -> list[dict[str, str]]:
-    """All checks in one job of two processes."""
-    checks = list(mx_byteps_programs.CHECKS)
-    return answers(rank_jobs.run_job("semantics", programs=PROGRAMS, limit_seconds=LIMIT_SECONDS, checks=checks))
-
-
-@pytest.mark.parametrize("name", mx_byteps_programs.CHECKS)
-def test_semantics(name: str) -> None:
-    failures = [result[name] for result in semantics() if result[name]]
-    assert failures == [], "\n".join(failures)
+run_job = partial(rank_jobs.run_job, programs=PROGRAMS, limit_seconds=LIMIT_SECONDS)
+test_semantics = table_test(mx_byteps_programs.CHECKS, run_job)
 
 
 @pytest.mark.parametrize("options", [[], ["--fp16-pushpull"]], ids=["float32", "float16"])

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
-import sys
-from functools import cache
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import rank_jobs
 import tf_programs
 from checks import assert_names
-from rank_jobs import Outcome, answers
+from rank_jobs import answers, table_test
 
 PROGRAMS = Path(tf_programs.__file__)
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "tensorflow" / "keras_digits.py"
@@ -23,21 +18,13 @@ LIMIT_SECONDS = 280.0  # importing TensorFlow and tracing take half a minute of 
 pytestmark = pytest.mark.timeout(300)
 
 
-def run_job(program: str, **options: Any) -> list[Outcome]:
-    modules = ("tensorflow", "keras")  # neither starts a thread when it is imported
-    return rank_jobs.run_job(program, programs=PROGRAMS, modules=modules, limit_seconds=LIMIT_SECONDS, **options)
-
-
-@cache
-def semantics() -> list[dict[str, str]]:
-    """All checks in one job of two processes: importing TensorFlow takes seconds."""
-    return answers(run_job("semantics", checks=list(tf_programs.CHECKS)))
-
-
-@pytest.mark.parametrize("name", tf_programs.CHECKS)
-def test_semantics(name: str) -> None:
-    failures = [result[name] for result in semantics() if result[name]]
-    assert failures == [], "\n".join(failures)
+run_job = partial(
+    rank_jobs.run_job,
+    programs=PROGRAMS,
+    modules=("tensorflow", "keras"),  # neither starts a thread when it is imported
+    limit_seconds=LIMIT_SECONDS,
+)
+test_semantics = table_test(tf_programs.CHECKS, run_job)
 
 
 def test_uneven_batches__are_an_error_everywhere_that_names_both_operations() -> None:
@@ -77,16 +64,7 @@ def test_elastic__a_killed_rank_comes_back_and_fit_goes_on_from_the_last_commit(
 def test_example__trains_and_all_ranks_agree(tmp_path: Path) -> None:
     model = tmp_path / "model.keras"
     arguments = ["--epochs", "2", "--samples", "512", "--save", str(model)]
-    done = subprocess.run(
-        [sys.executable, "-m", "mlt", "launch", "-n", "2", sys.executable, str(EXAMPLE), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    losses = [float(one) for one in re.findall(r"epoch \d: loss ([\d.]+)", done.stdout)]
+    losses, _ = rank_jobs.losses_of(EXAMPLE, arguments, limit_seconds=LIMIT_SECONDS)
     assert len(losses) == 2
     assert losses[1] < losses[0] / 2
     assert model.exists()

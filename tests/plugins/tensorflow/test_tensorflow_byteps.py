@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import byteps_jobs
 import pytest
 import rank_jobs
 import tf_byteps_programs
-from rank_jobs import answers
+from rank_jobs import table_test
 
 PROGRAMS = Path(tf_byteps_programs.__file__)
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "tensorflow" / "byteps_mnist.py"
@@ -18,24 +18,8 @@ LIMIT_SECONDS = 280.0  # importing TensorFlow and tracing take half a minute of 
 pytestmark = pytest.mark.timeout(300)
 
 
-@cache
-def semantics() -> list[dict[str, str]]:
-    """All checks in one job of two processes: importing TensorFlow takes seconds."""
-    return answers(
-        rank_jobs.run_job(
-            "semantics",
-            programs=PROGRAMS,
-            modules=("tensorflow", "keras"),  # neither starts a thread when it is imported
-            limit_seconds=LIMIT_SECONDS,
-            checks=list(tf_byteps_programs.CHECKS),
-        )
-    )
-
-
-@pytest.mark.parametrize("name", tf_byteps_programs.CHECKS)
-def test_semantics(name: str) -> None:
-    failures = [result[name] for result in semantics() if result[name]]
-    assert failures == [], "\n".join(failures)
+run_job = partial(rank_jobs.run_job, programs=PROGRAMS, modules=("tensorflow", "keras"), limit_seconds=LIMIT_SECONDS)
+test_semantics = table_test(tf_byteps_programs.CHECKS, run_job)
 
 
 def test_example__trains_as_a_job_of_byteps_and_all_workers_agree() -> None:

@@ -19,8 +19,9 @@ import mlt.tensorflow as hvd
 import mlt.tensorflow.byteps as bps
 import numpy as np
 import tensorflow as tf
+from byteps_semantics import check_ranks_and_sizes, check_rejected_variables
 from semantics import Checks, fails
-from tf_programs import both, compile_of, data_of, digest, model_of, same, same_everywhere, total
+from tf_programs import both, compile_of, data_of, digest, model_of, recorder_of, same, same_everywhere, total
 
 CHECKS = Checks()
 check = CHECKS.add
@@ -28,10 +29,7 @@ check = CHECKS.add
 
 @check
 def ranks_and_sizes() -> None:
-    assert (bps.rank(), bps.size()) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    assert (bps.local_rank(), bps.local_size()) == (bps.rank(), bps.size())
-    bps.init(lazy=False)  # in a job already
-    assert not {"torch", "mlt.torch", "mxnet"} & sys.modules.keys()
+    check_ranks_and_sizes(bps, others={"torch", "mlt.torch", "mxnet"})
 
 
 @check
@@ -104,16 +102,7 @@ def options_without_a_meaning_here_are_refused() -> None:
         bps.broadcast_global_variables(0)
     with fails(TypeError, "complex64"):
         bps.push_pull(tf.zeros([1], tf.complex64))
-    for variable, value, facts in (
-        ("BYTEPS_ENABLE_ASYNC", "1", ("does not train asynchronously", "unset")),
-        ("DMLC_ROLE", "server", ("'server'", "DMLC_ROLE=worker")),
-    ):
-        os.environ[variable] = value
-        try:
-            with fails(ValueError, variable, *facts):
-                bps.init()
-        finally:
-            del os.environ[variable]
+    check_rejected_variables(bps)
 
 
 @check
@@ -200,12 +189,7 @@ def optimizer_of_keras_trains_and_all_workers_agree() -> None:
     import mlt.tensorflow.byteps.keras as bps_keras
     from mlt.tensorflow.byteps.keras import callbacks
 
-    rates = []
-
-    class Rates(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            rates.append(float(self.model.optimizer.learning_rate.numpy()))
-
+    rates: list[float] = []
     model = model_of(keras, seed=10 + bps.rank())
     compile_of(keras, model, bps_keras.DistributedOptimizer(keras.optimizers.SGD(0.4, momentum=0.5)))
     inputs, labels = data_of(bps.rank(), 32)
@@ -220,7 +204,7 @@ def optimizer_of_keras_trains_and_all_workers_agree() -> None:
             callbacks.MetricAverageCallback(),
             callbacks.LearningRateWarmupCallback(warmup_epochs=2),
             callbacks.LearningRateScheduleCallback(0.5, start_epoch=2, initial_lr=0.4),
-            Rates(),
+            recorder_of(keras, rates),
         ],
     ).history
     np.testing.assert_allclose(rates, [0.25, 0.3, 0.35, 0.4, 0.2, 0.2], rtol=1e-5)
@@ -302,10 +286,7 @@ def suspends_and_resumes_under_other_ranks() -> None:
 
 def semantics(checks: list[str]) -> dict[str, str]:
     """The failures of these checks, by name; empty: none."""
-    bps.init()
-    found = CHECKS.failures(checks, after_each=hvd.barrier)
-    bps.shutdown()
-    return found
+    return CHECKS.in_job(bps, checks, after_each=hvd.barrier)
 
 
 if __name__ == "__main__":

@@ -444,6 +444,16 @@ def data_of(rank: int, rows: int = 48) -> tuple[Any, Any]:
     return inputs, (inputs.sum(1) % 3).astype(np.int32)
 
 
+def recorder_of(keras: Any, rates: list[float]) -> Any:
+    """A callback that appends the learning rate of every batch to ``rates``."""
+
+    class Recorder(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            rates.append(float(self.model.optimizer.learning_rate.numpy()))
+
+    return Recorder()
+
+
 def compile_of(keras: Any, model: Any, optimizer: Any, **options: Any) -> Any:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"], **options)
@@ -535,17 +545,12 @@ def warmup_raises_the_rate_from_that_of_one_process() -> None:
     import keras
     from mlt.tensorflow.keras import callbacks
 
-    rates = []
-
-    class Rates(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            rates.append(float(self.model.optimizer.learning_rate.numpy()))
-
+    rates: list[float] = []
     model = compile_of(keras, model_of(keras, seed=1), hvd.DistributedOptimizer(keras.optimizers.SGD(0.8)))
     inputs, labels = data_of(hvd.rank(), 16)
     warmup = callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2)
     decay = callbacks.LearningRateScheduleCallback(0.8, lambda epoch: 0.5, start_epoch=2)
-    model.fit(inputs, labels, batch_size=8, epochs=3, verbose=0, callbacks=[warmup, decay, Rates()])
+    model.fit(inputs, labels, batch_size=8, epochs=3, verbose=0, callbacks=[warmup, decay, recorder_of(keras, rates)])
     np.testing.assert_allclose(rates, [0.5, 0.6, 0.7, 0.8, 0.4, 0.4], rtol=1e-5)
 
 
@@ -866,10 +871,7 @@ def elastic(steps: int, killed: int) -> list[Any]:
 
 def semantics(checks: list[str]) -> dict[str, str]:
     """The failures of these checks, by name; empty: none."""
-    hvd.init()
-    found = CHECKS.failures(checks, after_each=hvd.barrier)
-    hvd.shutdown()
-    return found
+    return CHECKS.in_job(hvd, checks, after_each=hvd.barrier)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def mixed(lab: Lab) -> None:
                 lab.fill_late(on_device, rank + turn)
         work = dist.all_reduce(on_device, async_op=True)
         if not rank:
-            time.sleep(0.05)
+            time.sleep(0.05)  # that it calls late is the subject
         in_host_memory = torch.full((5,), float(rank))
         dist.all_reduce(in_host_memory)
         assert in_host_memory.tolist() == [sum(range(size))] * 5, in_host_memory

@@ -143,12 +143,13 @@ def names_match_in_different_orders() -> None:
 
 @check
 def two_of_one_name_are_an_error_and_the_first_completes() -> None:
-    first = hvd.allreduce_async(torch.ones(1), name="double", op=hvd.Sum) if hvd.rank() == 0 else None
-    if first is not None:
+    if hvd.rank() == 0:
+        first = hvd.allreduce_async(torch.ones(1), name="double", op=hvd.Sum)
         with fails(ValueError, "double", "rank 0"):
             hvd.allreduce_async(torch.ones(1), name="double", op=hvd.Sum)
+        hvd.broadcast(torch.ones(1), 0, name="rejected")
     else:
-        time.sleep(0.05)
+        hvd.broadcast(torch.ones(1), 0, name="rejected")  # the first of rank 0 has not completed before
         first = hvd.allreduce_async(torch.ones(1), name="double", op=hvd.Sum)
     same(hvd.synchronize(first), [hvd.size()])
 
@@ -309,11 +310,12 @@ def objects_of_any_size() -> None:
 
 @check
 def barrier_waits_for_the_last() -> None:
-    start = time.monotonic()
+    came = Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0)) / "came"
     if hvd.rank() == 0:
-        time.sleep(0.2)
+        time.sleep(0.2)  # the others are in the barrier by then
+        came.touch()
     hvd.barrier()
-    assert hvd.rank() == 0 or time.monotonic() - start > 0.15
+    assert came.exists()
 
 
 @check
@@ -329,7 +331,7 @@ def a_joined_rank_contributes_zeros() -> None:
         with fails(hvd.HorovodInternalError, "join", "rank 0"):
             hvd.allgather(torch.ones(1))
         if hvd.rank() == last:
-            time.sleep(0.1)
+            time.sleep(0.1)  # the others have joined by then, which nothing shows
         assert hvd.join() == last
     assert hvd.allgather_object(hvd.rank()) == list(range(hvd.size()))
 
@@ -756,10 +758,7 @@ def init_and_shutdown_a_hundred_times() -> None:
 
 def semantics(checks: list[str]) -> dict[str, str]:
     """The failures of these checks, by name; empty: none."""
-    hvd.init()
-    found = CHECKS.failures(checks)
-    hvd.shutdown()
-    return found
+    return CHECKS.in_job(hvd, checks)
 
 
 def ended_rank() -> str:

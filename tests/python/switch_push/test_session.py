@@ -184,6 +184,14 @@ class FileSwitch(ShellDevice):
         return ""
 
 
+def has_ended(pid: int) -> bool:
+    """Whether no such process runs; one that nobody has waited for yet counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 @pytest.fixture
 def switch(tmp_path: Path) -> FileSwitch:
     return FileSwitch(tmp_path / "state", f"test-{tmp_path.name}-{time.time_ns()}")
@@ -219,9 +227,10 @@ def test_shell_device__the_watchdog_restores_when_we_are_gone(switch: FileSwitch
 
 
 def test_shell_device__the_watchdog_is_gone_once_confirmed(switch: FileSwitch) -> None:
-    switch.apply(generate(small(), "linux"), 1.0)
+    switch.apply(generate(small(), "linux"), 600.0)
+    watchdog = int((Path(switch._folder) / "watchdog").read_text())
     switch.confirm()
-    time.sleep(2.0)  # a watchdog that lived on would have restored after 1 s
+    until(lambda: has_ended(watchdog))
     assert switch.state.exists()
     switch.undo(generate(small(), "linux"))
 

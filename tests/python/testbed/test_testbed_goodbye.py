@@ -82,6 +82,6 @@ def test_silence__of_a_connection_whose_heartbeats_are_lost_for_2_s_is_no_death(
             tampering(bed, "host1", tmp_path, drop=socket.IPPROTO_TCP),
         ):
             time.sleep(2.35)  # that is the subject
-        time.sleep(3.5)
+        time.sleep(3.5)  # a silence of 3.7 s would have been seen by then
         say(leaver)
         assert_names(other.stdout.readline(), "rank 0", "left the job")
