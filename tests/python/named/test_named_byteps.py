@@ -39,6 +39,12 @@ def test_environment__of_a_synchronous_worker_is_accepted(role: str) -> None:
     byteps.check_environment({"DMLC_ROLE": role, "BYTEPS_ENABLE_ASYNC": "0"})
 
 
+def test_environment__of_asynchronous_training_is_accepted_by_the_framework_that_has_it() -> None:
+    byteps.check_environment({"BYTEPS_ENABLE_ASYNC": "1"}, trains_asynchronously=True)
+    assert byteps.is_asynchronous({"BYTEPS_ENABLE_ASYNC": "1"})
+    assert not byteps.is_asynchronous({})
+
+
 def test_init__refuses_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DMLC_ROLE", "server")
     with pytest.raises(ConfigError, match="DMLC_ROLE"):
