@@ -14,6 +14,11 @@ def listed(names: Sequence[str], maximum: int = 4) -> str:
     return ", ".join(names[:maximum]) + (f" and {more} more" if more > 0 else "")
 
 
+def invalid_thresholds(low: int, high: int, percent: int) -> str:
+    """``"invalid thresholds 9..5 at 0%: need 0 <= min <= max and 0 < probability <= 100"``."""
+    return f"invalid thresholds {low}..{high} at {percent}%: need 0 <= min <= max and 0 < probability <= 100"
+
+
 def not_json(text: str, error: SyntaxProblem) -> str:
     """``"not JSON at line 1: expected a value: 'hostname leaf1'"``."""
     lines = text.splitlines()

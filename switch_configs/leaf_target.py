@@ -74,7 +74,7 @@ class LeafTarget(Target):
                     error = self.fail(f"{name}:{number}", f"not a leaf this target writes: {line!r}")
                     (reading.unknown if self.qos_sections.match(line) else reading.foreign)(error)
         if not memory:
-            raise self.fail("files", "nothing says what the thresholds are percent of")
+            raise self.fail("files", "no buffer size is given for percentage thresholds")
         result = {}
         for row in found["classifier"]:
             if reading.wants(row["port"]):
@@ -102,7 +102,7 @@ class LeafTarget(Target):
                 for kind in ("minimum", "maximum", "probability")
             ]
             if not 0 < levels[0] <= levels[1] <= 100 or not 0 < levels[2] <= 100:
-                raise self.fail(where, f"profile {row['profile']} is missing or makes no sense: {levels}")
+                raise self.fail(where, f"profile {row['profile']} is missing or invalid: {levels}")
             built.random_detect[int(row["queue"])] = RandomDetect(
                 min_bytes=round(levels[0] * memory / 100),
                 max_bytes=round(levels[1] * memory / 100),

@@ -22,7 +22,7 @@ def targets() -> dict[str, Target]:
         target = getattr(import_module(f"{vendors.__name__}.{module.name}"), "TARGET", None)
         if isinstance(target, Target):
             if target.name in found:
-                raise SwitchConfigError(f"two vendor modules call themselves {target.name!r}")
+                raise SwitchConfigError(f"two vendor modules define target {target.name!r}")
             found[target.name] = target
     return dict(sorted(found.items()))
 
@@ -33,6 +33,6 @@ def target(text: str) -> Target:
     known = targets()
     if spec.system not in known:
         meant = did_you_mean(spec.system, list(known))
-        raise TargetError(f"no target {spec.system!r}; there are: {', '.join(known)}{meant}")
+        raise TargetError(f"unknown target {spec.system!r}; available: {', '.join(known)}{meant}")
     found = known[spec.system]
     return found if spec == Spec(spec.system) else type(found)(spec)

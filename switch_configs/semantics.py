@@ -125,7 +125,7 @@ def _accepted_targets(policy: Policy) -> list[Finding]:
                 known = False
             if not known:
                 meant = did_you_mean(name, list(targets()))
-                message = f"{where} names target {name!r}; there are: {', '.join(targets())}{meant}"
+                message = f"{where} names unknown target {name!r}; available: {', '.join(targets())}{meant}"
                 found.append(Finding("error", "known-target", f"{where}.{name}", message))
     return found
 

@@ -269,7 +269,9 @@ class Cumulus(Target):
             if set(entry) - known:
                 raise self.fail(where, f"unknown keys {sorted(set(entry) - known)}")
             if entry["min-threshold"] > entry["max-threshold"] or not 0 < entry["probability"] <= 100:
-                raise self.fail(where, f"thresholds or probability make no sense: {entry}")
+                raise self.fail(
+                    where, f"invalid thresholds or probability: {entry}; need min <= max and 0 < probability <= 100"
+                )
             if {entry["ecn"], entry["red"]} - {"enable", "disable"}:
                 raise self.fail(where, "ecn and red are enable or disable")
             found[int(number)] = RandomDetect(

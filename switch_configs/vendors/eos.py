@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import COUNTS, QueueCounters, integer, merge
-from mlt.switch_configs.errors import MissingToolError
+from mlt.switch_configs.errors import MissingToolError, invalid_thresholds
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 
@@ -248,7 +248,7 @@ class _Reader:
                 raise self.target.fail(where, f"unit {match[2]!r} or {match[4]!r} is not one of {', '.join(_UNITS)}")
             low, high = int(match[1]) * _UNITS[match[2]], int(match[3]) * _UNITS[match[4]]
             if low > high or not 0 < int(match[5]) <= 100:
-                raise self.target.fail(where, f"thresholds {low}..{high} at {match[5]}% make no sense")
+                raise self.target.fail(where, invalid_thresholds(low, high, int(match[5])))
             built.random_detect[queue] = RandomDetect(
                 min_bytes=low, max_bytes=high, probability_percent=int(match[5]), mark_ect=True, drop_not_ect=True
             )

@@ -245,7 +245,8 @@ class _Reader:
             what = f"fill levels {fill} at {chance}% are not two points from 0%"
             self.reading.unknown(self.target.fail(where, what))
         elif not 0 < fill[0] <= fill[1] <= 100 or not 0 < chance[1] <= 100:
-            self.reading.unknown(self.target.fail(where, f"fill levels {fill} at {chance}% make no sense"))
+            what = f"invalid fill levels {fill} at {chance}%: need 0 < first <= second and 0 < probability, up to 100"
+            self.reading.unknown(self.target.fail(where, what))
         else:
             self.profiles[name] = RandomDetect(
                 min_bytes=round(fill[0] * self.memory / 100),

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mlt.switch_configs.behaviour import RandomDetect
+from mlt.switch_configs.errors import invalid_thresholds
 from mlt.switch_configs.target import PortBuilder
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Reader:
         if m := _PRIO.fullmatch(line):
             total, bands = int(m[2]), [int(band) for band in m[3].split()]
             if len(bands) != PRIORITIES or max(bands) >= total:
-                raise self.target.fail(where, f"priomap {bands} names a band that is not there")
+                raise self.target.fail(where, f"priomap {bands} names an unknown band")
             self.ports[m[1]] = PortBuilder()
             self.bands[m[1]] = total
             self.queue_of[m[1]] = {priority: total - 1 - band for priority, band in enumerate(bands)}
@@ -76,7 +77,7 @@ class Reader:
             built, low, high = self.ports[m[1]], int(m[3]), int(m[4])
             queue, chance = self.bands[m[1]] - int(m[2]), round(float(m[5]) * 100)
             if not 0 < low <= high or not 0 < chance <= 100 or not 0 <= queue < self.bands[m[1]]:
-                raise self.target.fail(where, f"red makes no sense: {low}..{high} at {chance}% in band {m[2]}")
+                raise self.target.fail(where, f"band {m[2]}: {invalid_thresholds(low, high, chance)}")
             built.random_detect[queue] = RandomDetect(
                 min_bytes=low,
                 max_bytes=high,

@@ -280,7 +280,7 @@ class _Reader:
             return
         band = int(m[5].removeprefix("10:"), 16)
         if not 1 <= band <= self.bands.get(m[1], 0):
-            raise self.target.fail(where, f"flowid {m[5]}: no such band")
+            raise self.target.fail(where, f"flowid {m[5]} names an unknown band")
         flows[dscp] = self.bands[m[1]] - band
 
     def behaviour(self) -> Behaviour:

@@ -13,6 +13,7 @@ from typing import ClassVar
 from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.errors import invalid_thresholds
 from mlt.switch_configs.plan import Plan, PlannedQueue
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 
@@ -226,7 +227,7 @@ class _Reader:
         elif match := _DETECT.fullmatch(words):
             low, high, chance = int(match[2]) * KB, int(match[3]) * KB, int(match[4])
             if low > high or not 0 < chance <= 100:
-                raise self.target.fail(where, f"thresholds {low}..{high} at {chance}% make no sense")
+                raise self.target.fail(where, invalid_thresholds(low, high, chance))
             known = built.random_detect.get(queue)
             if known is not None and (known.min_bytes, known.max_bytes) != (low, high):
                 raise self.target.fail(where, "ecn and non-ecn thresholds differ: not one S for both kinds")

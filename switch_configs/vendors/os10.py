@@ -13,6 +13,7 @@ from typing import ClassVar
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import COUNTS, QueueCounters, integer, merge
+from mlt.switch_configs.errors import invalid_thresholds
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 
@@ -217,7 +218,7 @@ class _Reader:
             raise self.target.fail(where, f"not a wred line this target writes: {words!r}")
         low, high, chance = int(m[2]) * KB, int(m[3]) * KB, int(m[4])
         if low > high or not 0 < chance <= 100:
-            raise self.target.fail(where, f"thresholds {low}..{high} at {chance}% make no sense")
+            raise self.target.fail(where, invalid_thresholds(low, high, chance))
         self.wred.setdefault(name, {})[m[1]] = (low, high, chance)
 
     def _policy(self, where: str, name: str, words: str) -> None:

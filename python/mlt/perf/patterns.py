@@ -133,7 +133,7 @@ class Buffers:
         if case.loss_bound == 0 or not bool(np.all(allowed)):
             raise PerfError(
                 f"rank {self.rank}: {found.size:,} elements of {case.pattern} of {case.bytes} bytes are not what was "
-                f"sent (the first is {found[0]:g}, not {expected[0]:g}); the figures of this transport mean nothing"
+                f"sent (the first is {found[0]:g}, not {expected[0]:g}); ignore this transport's results"
             )
 
 

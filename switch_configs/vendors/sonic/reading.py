@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, RandomDetect
+from mlt.switch_configs.errors import invalid_thresholds
 from mlt.switch_configs.target import PortBuilder, Reading
 from mlt.switch_configs.vendors.sonic.change import CLEAR_PFC
 from mlt.switch_configs.vendors.sonic.model import model, problems, split_queue_key
@@ -114,7 +115,7 @@ class Reader:
             return
         low, high, chance = found
         if low > high or low == 0 or chance > 100:
-            self._unknown(where, f"thresholds {low}..{high} at {chance}% make no sense (0 means the whole buffer)")
+            self._unknown(where, f"{invalid_thresholds(low, high, chance)} (0 means the whole buffer)")
             return
         built.random_detect[queue] = RandomDetect(
             min_bytes=low,

@@ -186,7 +186,7 @@ def test_no_privilege__is_named_with_its_fix(nobody: tuple[str, ...], words: tup
         (("plan", "route", CLUSTER, "-o", "/proc/no/plan.json"), "/proc/no/plan.json: cannot be written"),
         (("plan", "check", "/etc/hostname"), "/etc/hostname"),
         (("switch", "generate", "/no/file", "-t", "sonic"), "/no/file: cannot be read"),
-        (("switch", "generate", POLICY, "-t", "acme"), "no target 'acme'"),
+        (("switch", "generate", POLICY, "-t", "acme"), "unknown target 'acme'"),
         (("switch", "generate", POLICY, "-t", "sonic", "-o", "/proc/no"), "/proc"),
         (("testbed", "run", "--hosts", "0", "--", "true"), "expected an integer from 1 to 64"),
         (("testbed", "run", "--hosts", "2"), "after --"),

@@ -254,7 +254,7 @@ def test_accept__is_never_ignored() -> None:
 def test_accept__an_unknown_target_is_an_error() -> None:
     from mlt.switch_configs.semantics import require_sound
 
-    with pytest.raises(PolicyError, match="accept names target 'sonc'"):
+    with pytest.raises(PolicyError, match="accept names unknown target 'sonc'"):
         require_sound(small(extra="accept: {sonc: {queue-limit: x}}"), source="p.yaml")
 
 

@@ -75,7 +75,7 @@ def test_generate__writes_files_and_reports_errors(tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert "os10: cannot express step-threshold" in refused.output
     assert mlt("generate", bare, "-t", "vax").exit_code == 2
-    assert "no target 'vax'" in mlt("generate", bare, "-t", "vax").output
+    assert "unknown target 'vax'" in mlt("generate", bare, "-t", "vax").output
     assert "runs backwards" in mlt("generate", bare, "-t", "onyx", "--ports", "4-3").output
 
 
