@@ -10,10 +10,6 @@ namespace mlt::collective {
 namespace {
 
 // Retry only if the post failed for lack of space.
-bool may_retry(core::PostStatus status) {
-  return status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps;
-}
-
 }  // namespace
 
 std::uint64_t Collectives::group_id(const std::vector<std::uint16_t>& ranks, std::uint32_t stream) {
@@ -173,7 +169,7 @@ void Collectives::advance(TimeNs now, Active& active, std::size_t index) {
     if (!is_ready) return;
     const core::PostStatus status =
         has_share(active, stream) ? post(now, active, index) : core::PostStatus::kTooManyOperations;
-    if (may_retry(status)) {
+    if (core::may_retry(status)) {
       active.stalled = any_stalled_ = true;
       return;
     }

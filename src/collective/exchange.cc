@@ -8,7 +8,7 @@ namespace mlt::collective {
 
 namespace {
 
-std::uint32_t pieces_of(std::uint64_t bytes) {
+std::uint32_t part_pieces(std::uint64_t bytes) {
   return static_cast<std::uint32_t>((bytes + kPartPieceBytes - 1) / kPartPieceBytes);
 }
 
@@ -144,7 +144,7 @@ void Exchange::receive_terms(Routes& routes, const Membership& group, std::span<
   const std::uint32_t element_bytes = wire::element_bytes(element_);
   budget_ = core::SharedLossBudget((group.size() - 1) * bytes / element_bytes, element_bytes, loss_bound_);
   if (loss_bound_ == 0 || kernel_->scale == nullptr) return;
-  for (std::uint32_t step = 1; step <= pieces_of(bytes); ++step) {
+  for (std::uint32_t step = 1; step <= part_pieces(bytes); ++step) {
     const std::size_t elements = piece_of(own, step).size() / element_bytes;
     counts_.emplace_back(static_cast<std::uint32_t>(elements), static_cast<std::uint16_t>(group.size()));
   }
@@ -167,7 +167,7 @@ void Exchange::make_streams(const Routes& routes, const Membership& group, std::
     if (!is_send && has_part(other)) destination = *routes.in[other];
     const std::uint64_t part = is_send ? source.size() : destination.size();
     streams.push_back(
-        make_stream(group.ranks[other], is_send, has_part(other) ? part : bytes, pieces_of(part), window));
+        make_stream(group.ranks[other], is_send, has_part(other) ? part : bytes, part_pieces(part), window));
     sources_.push_back(source);
     destinations_.push_back(destination);
   }

@@ -8,7 +8,7 @@ namespace mlt::collective {
 namespace {
 
 // An empty part is carried too: so a rank waits for all others, and learns of calls that differ, whatever the size.
-std::uint32_t pieces_of(std::size_t bytes) {
+std::uint32_t halving_pieces(std::size_t bytes) {
   return std::max(1U, static_cast<std::uint32_t>((bytes + kHalvingPieceBytes - 1) / kHalvingPieceBytes));
 }
 
@@ -39,7 +39,7 @@ HalvingAllReduce::HalvingAllReduce(const Membership& group, std::span<std::byte>
 void HalvingAllReduce::add_stage(std::uint32_t member, Bytes sent, Bytes received, bool combines) {
   Stage& stage = stages_.emplace_back();
   stage.member = member;
-  const auto part_of = [](Bytes bytes) { return bytes ? Part{*bytes, 0, 0, pieces_of(bytes->size())} : Part{}; };
+  const auto part_of = [](Bytes bytes) { return bytes ? Part{*bytes, 0, 0, halving_pieces(bytes->size())} : Part{}; };
   stage.send = part_of(sent);
   stage.receive = part_of(received);
   if (!combines) return;

@@ -15,10 +15,6 @@ namespace mlt::collective {
 namespace {
 
 // Retry only if the post failed for lack of space; other errors are a bug here or a peer that is down.
-bool may_retry(core::PostStatus status) {
-  return status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps;
-}
-
 std::size_t segments_of(const Register& shape) {
   const std::uint64_t bytes = std::uint64_t{shape.elements} * sizeof(float);
   return std::max<std::uint64_t>(1, (bytes + shape.segment_bytes - 1) / shape.segment_bytes);
@@ -287,7 +283,7 @@ bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker
   // A worker may take any time between two iterations; its connection reports its death.
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_recv(now, request);
-  if (may_retry(status)) return false;
+  if (core::may_retry(status)) return false;
   if (status == core::PostStatus::kPosted) {
     partition.pushes[worker] = Push::kPosted;
   } else {
@@ -316,7 +312,7 @@ bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t work
   request.feed = &sent.results[worker].feed;
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_send(now, request);
-  if (may_retry(status)) return false;
+  if (core::may_retry(status)) return false;
   if (status != core::PostStatus::kPosted) {
     --sent.sending;
     fail(now, partition, worker);

@@ -104,6 +104,11 @@ enum class PostStatus : std::uint8_t {
   kTooManyTags,        // too many (peer, tag) pairs are in use
 };
 
+// Whether the same post may succeed once completions have been polled.
+constexpr bool may_retry(PostStatus status) {
+  return status == PostStatus::kTooManyOperations || status == PostStatus::kOutOfBitmaps;
+}
+
 enum class CompletionKind : std::uint8_t { kSend, kReceive };
 
 enum class CompletionStatus : std::uint8_t {

@@ -10,7 +10,7 @@
 namespace mlt::io {
 
 namespace {
-constexpr std::array<std::string_view, CounterTable<MemoryCounter>::kSize> kNames = {
+constexpr std::array<std::string_view, CounterTable<MemoryCounter>::kSize> kMemoryCounterNames = {
     "memory_runs_sent", "memory_runs_dropped", "memory_bytes_dropped", "memory_runs_received", "memory_bytes_received",
 };
 }  // namespace
@@ -89,7 +89,7 @@ void MemoryNetwork::Queue::pop(const Record& record) {
 }
 
 MemoryDatapath::MemoryDatapath(MemoryNetwork& network, std::uint16_t rank)
-    : network_(network), rank_(rank), counters_(kNames) {
+    : network_(network), rank_(rank), counters_(kMemoryCounterNames) {
   const MemoryOptions& options = network.options_;
   capabilities_.max_run_segments = options.max_run_segments;
   capabilities_.max_run_bytes = static_cast<std::uint32_t>(

@@ -49,9 +49,9 @@ Topology topology_of(const PortLoad& load) {
   return topology;
 }
 
-class Run {
+class PortLoadRun {
  public:
-  explicit Run(const PortLoad& load)
+  explicit PortLoadRun(const PortLoad& load)
       : load_(load), network_(topology_of(load), load.seed, load.packet_bytes, events_), prng_(load.seed) {
     for (const LoadClass& entry : load.classes) total_ += entry.load;
   }
@@ -119,7 +119,7 @@ class Run {
 
 std::vector<QueueCounters> run_port_load(const PortLoad& load) {
   check(load);
-  return Run(load).run();
+  return PortLoadRun(load).run();
 }
 
 }  // namespace mlt::sim

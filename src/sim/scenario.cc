@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/log_uniform.h"
 #include "sim/scenario_budget.h"
 #include "sim/scenario_fed.h"
 #include "sim/scenario_late.h"
@@ -27,10 +28,8 @@ T pick(Prng& prng, std::initializer_list<T> values) {
   return values.begin()[prng.below(values.size())];
 }
 
-// Log-uniform in [least, most].
-double spread(Prng& prng, double min, double max) { return min * std::exp(prng.uniform() * std::log(max / min)); }
 DurationNs spread_ns(Prng& prng, DurationNs min, DurationNs max) {
-  return static_cast<DurationNs>(spread(prng, static_cast<double>(min), static_cast<double>(max)));
+  return static_cast<DurationNs>(log_uniform(prng, static_cast<double>(min), static_cast<double>(max)));
 }
 
 Impairments draw_impairments(Prng& prng) {
@@ -50,9 +49,9 @@ void draw_endpoint(Prng& prng, Scenario& scenario) {
   endpoint.max_tags = 512;
   endpoint.retire_after = 0;  // the oracle's watches identify transfers by their numbers as posted
   endpoint.bitmap_words = 1U << 14;
-  endpoint.early_segments = static_cast<std::uint32_t>(spread(prng, 1, 256));
+  endpoint.early_segments = static_cast<std::uint32_t>(log_uniform(prng, 1, 256));
   endpoint.max_window_bytes = 0;  // see draw_long_paths()
-  endpoint.early_transfers = static_cast<std::uint32_t>(spread(prng, 1, 64));
+  endpoint.early_transfers = static_cast<std::uint32_t>(log_uniform(prng, 1, 64));
   endpoint.finished_log = pick<std::uint32_t>(prng, {16, 512});
   endpoint.reply_queue = pick<std::uint32_t>(prng, {4, 64, 512});
   endpoint.packets_per_ack = pick<std::uint32_t>(prng, {1, 10, 10, 10});
@@ -89,7 +88,7 @@ void draw_ports(Prng& prng, Scenario& scenario) {
   if (scenario.faultless) return;
   const std::uint64_t packet = scenario.simulator.segment_bytes + MLT_DATA_HEADER_BYTES + kOverheadBytes;
   if (prng.chance(0.5)) {
-    const auto limit = static_cast<std::uint64_t>(spread(prng, 8, 200)) * packet;
+    const auto limit = static_cast<std::uint64_t>(log_uniform(prng, 8, 200)) * packet;
     const std::uint64_t threshold = prng.chance(0.6) ? std::max<std::uint64_t>(packet, limit / 4) : kUnlimited;
     fabric.port = uniform_port(dscp, limit, threshold);
     fabric.port.queues[0].limit_bytes = std::max<std::uint64_t>(limit, 64'000);
@@ -97,7 +96,7 @@ void draw_ports(Prng& prng, Scenario& scenario) {
       for (std::uint32_t queue = 1; queue < kQueues; ++queue) fabric.port.queues[queue].red_max_bytes = limit / 2 + 1;
     }
   }
-  if (prng.chance(0.2)) fabric.switch_buffer_bytes = static_cast<std::uint64_t>(spread(prng, 64, 512)) * packet;
+  if (prng.chance(0.2)) fabric.switch_buffer_bytes = static_cast<std::uint64_t>(log_uniform(prng, 64, 512)) * packet;
 }
 
 void draw_tags(Prng& prng, const Scenario& scenario, Plan& send) {
@@ -133,7 +132,7 @@ Exchange draw_exchange(Prng& prng, const Scenario& scenario, std::uint64_t index
           ? wire::ElementType::kFloat32
           : pick(prng, {wire::ElementType::kFloat16, wire::ElementType::kInt64, wire::ElementType::kUint8});
   const std::uint32_t size = wire::element_bytes(send.element);
-  send.bytes = prng.chance(0.04) ? 0 : size * static_cast<std::uint32_t>(1 + spread(prng, 1, max_bytes / size));
+  send.bytes = prng.chance(0.04) ? 0 : size * static_cast<std::uint32_t>(1 + log_uniform(prng, 1, max_bytes / size));
   receive.bytes = send.bytes;
   if (prng.chance(0.02)) receive.bytes += size;
   if (prng.chance(0.01)) receive.element = wire::ElementType::kUint8;
@@ -235,9 +234,10 @@ void draw_rarities(Prng& prng, Scenario& scenario, double max_bytes) {
         64 * (MLT_BITMAP_CHUNK_SEGMENTS + 1U + static_cast<std::uint32_t>(prng.below(2 * MLT_BITMAP_CHUNK_SEGMENTS)));
   }
   if (scenario.faultless) return;
-  if (prng.chance(0.1)) simulator.host.socket_buffer_bytes = static_cast<std::uint64_t>(spread(prng, 8, 128)) * packet;
+  if (prng.chance(0.1))
+    simulator.host.socket_buffer_bytes = static_cast<std::uint64_t>(log_uniform(prng, 8, 128)) * packet;
   if (prng.chance(0.1)) {
-    scenario.fabric.switch_buffer_bytes = static_cast<std::uint64_t>(spread(prng, 8, 64)) * packet;
+    scenario.fabric.switch_buffer_bytes = static_cast<std::uint64_t>(log_uniform(prng, 8, 64)) * packet;
   }
   // Longer than any operation may take: only the control connection works where only data passes.
   if (!scenario.accidents.empty() || !prng.chance(0.1)) return;
@@ -380,7 +380,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   scenario.clocks_differ = prng.chance(0.5);
   if (prng.chance(0.4)) scenario.wake_up_most_ns = spread_ns(prng, kMicrosecond, 200 * kMicrosecond);
 
-  const auto count = static_cast<std::uint64_t>(spread(prng, 3, 60));
+  const auto count = static_cast<std::uint64_t>(log_uniform(prng, 3, 60));
   const bool in_order = prng.chance(0.25);
   // Slow networks get less data; otherwise a run would take minutes of virtual time.
   const double slowest =
@@ -411,7 +411,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   }
   if (scenario.shape == Shape::kLeafSpine && prng.chance(0.5)) {
     for (std::uint32_t spine = 0; spine < scenario.spines; ++spine) {
-      scenario.spine_delay.push_back(spread(prng, 1, 20));
+      scenario.spine_delay.push_back(log_uniform(prng, 1, 20));
     }
   }
   if (draw >= Draw::kThird) draw_third(scenario, max_bytes);

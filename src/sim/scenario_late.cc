@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/log_uniform.h"
+
 namespace mlt::sim {
 
 namespace {
@@ -11,9 +13,6 @@ using base::DurationNs;
 using base::kMillisecond;
 using base::kSecond;
 using base::Prng;
-
-// Log-uniform.
-double spread(Prng& prng, double min, double max) { return min * std::exp(prng.uniform() * std::log(max / min)); }
 
 // One spine, or all but one, is slower by 1 to 200 ms; a few transfers are long enough to be affected.
 void draw_slow_path(Prng& prng, Scenario& scenario) {
@@ -37,7 +36,7 @@ void draw_slow_path(Prng& prng, Scenario& scenario) {
   const std::uint64_t odd = prng.below(scenario.spines);
   const bool others = prng.chance(0.2);
   // A spine is two links away from either leaf.
-  const double more = spread(prng, 1e6, 2e8) / 2 / static_cast<double>(scenario.fabric.core_link.propagation_ns);
+  const double more = log_uniform(prng, 1e6, 2e8) / 2 / static_cast<double>(scenario.fabric.core_link.propagation_ns);
   for (std::uint64_t spine = 0; spine < scenario.spines; ++spine) {
     if ((spine == odd) != others) scenario.spine_delay[spine] += more;
   }
@@ -52,11 +51,11 @@ void draw_held_link(Prng& prng, Scenario& scenario) {
   if (prng.chance(0.6)) {
     accident.kind = Accident::Kind::kPausedLink;
     accident.amount = prng.chance(0.7) ? 0 : 1;
-    accident.length_ns = static_cast<DurationNs>(spread(prng, 1e6, 2e9));
+    accident.length_ns = static_cast<DurationNs>(log_uniform(prng, 1e6, 2e9));
   } else {
     accident.kind = Accident::Kind::kSlowLink;
-    accident.amount = spread(prng, 0.001, 0.01);
-    accident.length_ns = static_cast<DurationNs>(spread(prng, 1e6, 5e8));
+    accident.amount = log_uniform(prng, 0.001, 0.01);
+    accident.length_ns = static_cast<DurationNs>(log_uniform(prng, 1e6, 5e8));
   }
   scenario.accidents.push_back(accident);
   scenario.quiet_ns = std::max(scenario.quiet_ns, accident.start_ns + accident.length_ns);

@@ -16,9 +16,9 @@ using base::DurationNs;
 constexpr std::uint64_t kIdleEventsPerHostSecond = 5'000;  // of an operation's timeout
 constexpr std::uint64_t kProgressEvery = 1'024;
 
-class Run {
+class SwarmRun {
  public:
-  explicit Run(const Scenario& scenario)
+  explicit SwarmRun(const Scenario& scenario)
       : scenario_(scenario),
         simulator_(configured(scenario), scenario.topology()),
         oracle_(simulator_, true),
@@ -267,7 +267,7 @@ const char* type_name(wire::PacketType type) {
 }  // namespace
 
 Verdict run_scenario(const Scenario& scenario, const std::function<void(const TraceRecord&)>& trace) {
-  return Run(scenario).go(trace);
+  return SwarmRun(scenario).go(trace);
 }
 
 std::string trace_line(const TraceRecord& record) {

@@ -182,7 +182,7 @@ std::vector<Demand> demands_of(const TransferSchedule& schedule) {
   return demands;
 }
 
-SimulatorConfig config_of(const TransferSchedule& schedule) {
+SimulatorConfig simulator_config(const TransferSchedule& schedule) {
   SimulatorConfig config;
   config.seed = schedule.seed;
   config.segment_bytes = schedule.segment_bytes;
@@ -203,11 +203,11 @@ SimulatorConfig config_of(const TransferSchedule& schedule) {
   return config;
 }
 
-class Run {
+class TransferRun {
  public:
-  Run(const TransferSchedule& schedule, const Topology& topology)
+  TransferRun(const TransferSchedule& schedule, const Topology& topology)
       : schedule_(schedule),
-        simulator_(config_of(schedule), topology),
+        simulator_(simulator_config(schedule), topology),
         waits_(schedule.transfers.size()),
         then_(schedule.transfers.size()),
         targets_(schedule.transfers.size()) {
@@ -246,13 +246,13 @@ class Run {
 
  private:
   struct Target {
-    Run* run = nullptr;
+    TransferRun* run = nullptr;
     std::uint32_t transfer = 0;
   };
 
   static void place(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
     const Target& target = *static_cast<const Target*>(context);
-    Run& run = *target.run;
+    TransferRun& run = *target.run;
     if (std::memcmp(run.source_.data() + offset_bytes, payload.data(), payload.size()) != 0) {
       run.fail(target.transfer, "its bytes did not arrive as they were sent");
     }
@@ -365,7 +365,7 @@ TransferTimes run_transfers(const TransferSchedule& schedule, const std::functio
   Topology topology = topology_of(schedule);
   topology.planned = planned_routes(schedule, topology);
   check_routes(schedule, Routes(topology));
-  return Run(schedule, topology).run(progress);
+  return TransferRun(schedule, topology).run(progress);
 }
 
 }  // namespace mlt::sim

@@ -8,10 +8,10 @@
 #include <new>
 
 namespace {
-std::atomic<std::uint64_t> count{0};
+std::atomic<std::uint64_t> allocations_so_far{0};
 
 void* counted(std::size_t size) {
-  count.fetch_add(1, std::memory_order_relaxed);
+  allocations_so_far.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
@@ -24,7 +24,7 @@ void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
-std::uint64_t mlt::io_test::allocations() { return count.load(std::memory_order_relaxed); }
+std::uint64_t mlt::io_test::allocations() { return allocations_so_far.load(std::memory_order_relaxed); }
 
 TEST_CASE("allocations__counts_operator_new") {
   const std::uint64_t before = mlt::io_test::allocations();

@@ -88,9 +88,14 @@ class WarmProcess:
 
 
 def start(
-    modules: Sequence[str], command: Sequence[str], env: Mapping[str, str], *, errors_apart: bool = False
+    modules: Sequence[str],
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    errors_apart: bool = False,
+    folder: str | None = None,
 ) -> WarmProcess:
-    """Run ``command``, a Python file and its arguments, with these modules imported.
+    """Run ``command``, a Python file and its arguments, with these modules imported, in ``folder`` (default: ours).
 
     What it writes to stderr goes to stdout, or to a pipe of its own.
     """
@@ -98,7 +103,7 @@ def start(
     pipes = [os.pipe() for _ in range(2 if errors_apart else 1)]
     writing = [pipe[1] for pipe in pipes]
     status, of_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    request = json.dumps({"command": list(command), "env": dict(env), "folder": os.getcwd()}).encode()
+    request = json.dumps({"command": list(command), "env": dict(env), "folder": folder or os.getcwd()}).encode()
     assert len(request) < REQUEST_BYTES
     socket.send_fds(server, [request], [of_server.fileno(), *writing])
     for fd in writing:

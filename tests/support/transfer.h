@@ -11,6 +11,9 @@
 
 namespace mlt::test {
 
+// Payload bytes of a full segment, at an MTU of 1,500.
+inline constexpr std::uint32_t kSegment = 1'432;
+
 // Bytes between two canaries.
 class GuardedBuffer {
  public:

@@ -16,7 +16,7 @@ namespace mlt::io {
 
 namespace {
 
-constexpr std::array<std::string_view, CounterTable<ControlCounter>::kSize> kNames = {
+constexpr std::array<std::string_view, CounterTable<ControlCounter>::kSize> kControlCounterNames = {
     "control_messages_sent",
     "control_messages_received",
     "control_heartbeats_sent",
@@ -125,7 +125,7 @@ ControlChannel::ControlChannel(const ControlOptions& options, UniqueFd listener,
       epoll_(std::move(epoll)),
       listen_address_(SocketAddress::local_of(listener_.get())),
       peers_(options.world_size),
-      counters_(kNames) {}
+      counters_(kControlCounterNames) {}
 
 ControlChannel::~ControlChannel() = default;
 

@@ -11,7 +11,7 @@ namespace mlt::io {
 
 namespace {
 
-constexpr std::array<std::string_view, CounterTable<FaultCounter>::kSize> kNames = {
+constexpr std::array<std::string_view, CounterTable<FaultCounter>::kSize> kFaultCounterNames = {
     "fault_eligible",
     "fault_exempt",
     "fault_dropped",
@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, CounterTable<FaultCounter>::kSize> kNames
 constexpr std::size_t kMaxReceivedBytes = 65'535;
 
 // Retry interval of a blocked backlog, unless a call comes sooner.
-constexpr base::DurationNs kBacklogRetryNs = 50 * base::kMicrosecond;
+constexpr base::DurationNs kFaultBacklogRetryNs = 50 * base::kMicrosecond;
 
 }  // namespace
 
@@ -46,7 +46,7 @@ FaultDatapath::FaultDatapath(std::unique_ptr<Datapath> inner, const FaultOptions
     : inner_(std::move(inner)),
       options_(options),
       capabilities_(inner_->capabilities()),
-      counters_(kNames),
+      counters_(kFaultCounterNames),
       dice_(options),
       delayed_(options.reorder > 0 || options.delay > 0 ? options.holding_datagrams : 0,
                options.holding_datagram_bytes),
@@ -246,7 +246,7 @@ void FaultDatapath::to_backlog() {
     return;
   }
   backlog_[(backlog_first_ + backlog_count_++) % backlog_.size()].assign(building_, 0);
-  backlog_due_ = base::after(now_, kBacklogRetryNs);
+  backlog_due_ = base::after(now_, kFaultBacklogRetryNs);
 }
 
 bool FaultDatapath::flush_backlog(base::TimeNs now) {
@@ -254,7 +254,7 @@ bool FaultDatapath::flush_backlog(base::TimeNs now) {
     CopiedRun& oldest = backlog_[backlog_first_];
     const SendStatus status = inner_->send(now, oldest.run());
     if (status == SendStatus::kWouldBlock) {
-      backlog_due_ = base::after(now, kBacklogRetryNs);
+      backlog_due_ = base::after(now, kFaultBacklogRetryNs);
       return false;
     }
     if (status != SendStatus::kSent) counters_.add(FaultCounter::kReleaseRefused, oldest.run().datagram_count);

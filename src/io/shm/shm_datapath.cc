@@ -14,7 +14,7 @@ namespace mlt::io {
 
 namespace {
 
-constexpr std::array<std::string_view, CounterTable<ShmCounter>::kSize> kNames = {
+constexpr std::array<std::string_view, CounterTable<ShmCounter>::kSize> kShmCounterNames = {
     "shm_peers", "shm_runs_sent",       "shm_bytes_sent", "shm_records_received", "shm_bytes_received",
     "shm_full",  "shm_answers_dropped", "shm_wakes_sent", "shm_broken",
 };
@@ -75,7 +75,7 @@ ShmDatapath::ShmDatapath(std::unique_ptr<Datapath> network, std::uint16_t ranks,
       capabilities_(network_->capabilities()),
       peers_(ranks),
       copy_(std::make_unique<std::array<std::byte, base::kMaxRunBytes>>()),
-      counters_(kNames) {
+      counters_(kShmCounterNames) {
   capabilities_.name = "shm(" + capabilities_.name + ")";
   ranks_.reserve(ranks);
   active_.reserve(ranks);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "io/net/header_sizes.h"
 #include "io/net/interface.h"
 #include "io/os/clock.h"
 
@@ -21,7 +22,7 @@ namespace mlt::io {
 
 namespace {
 
-constexpr std::array<std::string_view, CounterTable<UdpCounter>::kSize> kNames = {
+constexpr std::array<std::string_view, CounterTable<UdpCounter>::kSize> kUdpCounterNames = {
     "udp_runs_sent",         "udp_datagrams_sent",      "udp_bytes_sent",       "udp_system_calls_send",
     "udp_runs_received",     "udp_bytes_received",      "udp_send_would_block", "udp_send_no_buffers",
     "udp_send_too_large",    "udp_send_forbidden",      "udp_send_failed",      "udp_icmp_errors",
@@ -29,9 +30,6 @@ constexpr std::array<std::string_view, CounterTable<UdpCounter>::kSize> kNames =
     "udp_receive_overflows", "udp_receive_empty",       "udp_receive_failed",
 };
 
-constexpr std::uint32_t kUdpHeaderBytes = 8;
-constexpr std::uint32_t kIpv4HeaderBytes = 20;
-constexpr std::uint32_t kIpv6HeaderBytes = 40;
 constexpr std::uint32_t kMaxIpPacketBytes = 65'535;
 
 // Retry interval of the rest of a run that the socket did not accept, unless a call comes sooner.
@@ -94,7 +92,7 @@ UdpDatapath::UdpDatapath(UdpSocket socket, const UdpOptions& options)
       path_(options.path),
       flow_label_(options.flow_label),
       device_(options.socket.device),
-      counters_(kNames),
+      counters_(kUdpCounterNames),
       peers_(options.peer_count),
       receive_buffer_(kMaxIpPacketBytes) {
   capabilities_.max_run_segments = base::kMaxRunSegments;

@@ -13,7 +13,7 @@ namespace mlt::io {
 
 namespace {
 
-constexpr std::array<std::string_view, CounterTable<VmaCounter>::kSize> kNames = {
+constexpr std::array<std::string_view, CounterTable<VmaCounter>::kSize> kVmaCounterNames = {
     "vma_zero_copy_received", "vma_fragments_joined", "vma_copied_received",     "vma_receive_failed",
     "vma_marks_set",          "vma_mark_failed",      "vma_zero_copy_available",
 };
@@ -42,7 +42,7 @@ VmaDatapath::VmaDatapath(std::unique_ptr<UdpDatapath> socket, const VmaInterface
     : socket_(std::move(socket)),
       zero_copy_(zero_copy),
       capabilities_(socket_->capabilities()),
-      counters_(kNames),
+      counters_(kVmaCounterNames),
       buffer_(kMaxDatagramBytes),
       joined_(kMaxDatagramBytes) {
   capabilities_.segmentation_offload = false;

@@ -13,7 +13,7 @@ namespace mlt::io {
 
 namespace {
 
-constexpr std::array<std::string_view, CounterTable<XdpCounter>::kSize> kNames = {
+constexpr std::array<std::string_view, CounterTable<XdpCounter>::kSize> kXdpCounterNames = {
     "xdp_runs_sent",
     "xdp_datagrams_sent",
     "xdp_bytes_sent",
@@ -85,7 +85,7 @@ void XdpDatapath::let_go() {
   map_.reset();
 }
 
-XdpDatapath::XdpDatapath(const XdpOptions& options) : peers_(options.peer_count), counters_(kNames) {}
+XdpDatapath::XdpDatapath(const XdpOptions& options) : peers_(options.peer_count), counters_(kXdpCounterNames) {}
 
 bool XdpDatapath::open_socket(const XdpOptions& options, OsError& error) {
   XskOptions xsk;

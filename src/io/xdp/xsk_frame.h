@@ -11,15 +11,12 @@
 #include <span>
 
 #include "base/datagram.h"
+#include "io/net/header_sizes.h"
 #include "io/net/next_hop.h"
 #include "io/net/socket_address.h"
 
 namespace mlt::io {
 
-inline constexpr std::uint32_t kEthernetHeaderBytes = 14;
-inline constexpr std::uint32_t kIpv4HeaderBytes = 20;
-inline constexpr std::uint32_t kIpv6HeaderBytes = 40;
-inline constexpr std::uint32_t kUdpHeaderBytes = 8;
 inline constexpr std::uint32_t kMaxFrameHeaderBytes = kEthernetHeaderBytes + kIpv6HeaderBytes + kUdpHeaderBytes;
 
 // The headers of every frame from this host to one peer. Only lengths, marks and checksums vary.

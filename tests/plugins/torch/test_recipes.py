@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import warm_python
+from rank_jobs import Outcome
 
 from mlt._shared.ports import free_port_pair
 
@@ -18,6 +21,7 @@ pytest.importorskip("torch")
 
 RECIPES = Path(__file__).parents[3] / "examples" / "pytorch"
 WORKERS = 2
+LIMIT_SECONDS = 120
 # The packages that a script needs beside torch.
 NEEDED = {
     "deepspeed_zero.py": ("deepspeed",),
@@ -29,7 +33,17 @@ NEEDED = {
 # Over gloo, torchft's own script does not survive a killed replica: test_torchft.py tests it.
 NOT_OVER_GLOO = {"torchft_ddp.py"}
 # Those that start their workers themselves.
-WITHOUT_TORCHRUN = {"ray_train.py"}
+STARTS_WORKERS = {"ray_train.py"}
+# Started as the docs say. The workers of the others are forked with their libraries imported: torchrun and every worker
+# would take more time to import them than the recipe takes to train.
+BY_TORCHRUN = {"ddp.py"}
+# What to import before the fork, where that is more than torch.
+SLOW_IMPORTS = {
+    "deepspeed_zero.py": ("deepspeed",),
+    "hf_accelerate.py": ("accelerate",),
+    "hf_trainer.py": ("transformers.trainer", "accelerate"),
+    "lightning_ddp.py": ("lightning",),
+}
 
 
 @pytest.fixture
@@ -41,22 +55,51 @@ def short_folder() -> Iterator[Path]:
 
 def figures(recipe: str, backend: str, folder: Path) -> list[str]:
     """The lines that rank 0 prints, without those of the libraries."""
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(WORKERS)]
-    address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port_pair())]
-    launcher = [] if recipe in WITHOUT_TORCHRUN else [*torchrun, *address]
-    done = subprocess.run(
-        [sys.executable, *launcher, str(RECIPES / recipe), backend],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": str(folder)},
-    )
+    script = [str(RECIPES / recipe), backend]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": str(folder)}
+    if recipe in STARTS_WORKERS | BY_TORCHRUN:
+        address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port_pair())]
+        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(WORKERS), *address]
+        launcher = torchrun if recipe in BY_TORCHRUN else []
+        command = [sys.executable, *launcher, *script]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, cwd=folder, env=environment
+        )
+        outcomes = [Outcome(done.returncode, done.stdout + done.stderr)]
+    else:
+        outcomes = run_ranks(script, environment, folder, SLOW_IMPORTS.get(recipe, ()))
     # gloo's threads sometimes abort a process that ends in the ordinary way.
-    is_abort_of_gloo = backend == "gloo" and "terminate called without an active exception" in done.stderr
-    assert done.returncode == 0 or is_abort_of_gloo, done.stdout + done.stderr
-    return [line for line in done.stdout.splitlines() if ": loss " in line or line.startswith("checkpoint: ")]
+    is_abort_of_gloo = backend == "gloo" and "terminate called without an active exception" in outcomes[0].output
+    for outcome in outcomes:
+        assert outcome.status == 0 or is_abort_of_gloo, outcome.output
+    return [line for line in outcomes[0].output.splitlines() if ": loss " in line or line.startswith("checkpoint: ")]
+
+
+def run_ranks(
+    script: Sequence[str], environment: Mapping[str, str], folder: Path, modules: Sequence[str]
+) -> list[Outcome]:
+    """The script on every rank, with the variables that torchrun sets."""
+    job = {
+        **environment,
+        "WORLD_SIZE": str(WORKERS),
+        "LOCAL_WORLD_SIZE": str(WORKERS),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port_pair()),
+    }
+    processes = [
+        warm_python.start(
+            ["torch", *modules], script, {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder=str(folder)
+        )
+        for rank in range(WORKERS)
+    ]
+    deadline = time.monotonic() + LIMIT_SECONDS
+    try:
+        outputs = [process.communicate(max(1.0, deadline - time.monotonic()))[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [Outcome(process.wait(), output) for process, output in zip(processes, outputs, strict=True)]
 
 
 @pytest.mark.slow

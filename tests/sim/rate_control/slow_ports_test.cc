@@ -21,12 +21,12 @@ using base::kMillisecond;
 using base::kSecond;
 
 constexpr std::uint16_t kHosts = 4;
-constexpr double kPortRate = 25e6;    // 200 Mbit/s
-constexpr double kCardRate = 12.5e9;  // what an interface without a speed is taken for
+constexpr double kPortRate = 25e6;       // 200 Mbit/s
+constexpr double kAssumedRate = 12.5e9;  // what an interface without a speed is taken for
 
 sim::Topology star(std::uint64_t port_bytes, double loss) {
   sim::Fabric fabric;
-  fabric.host_link.rate_bytes_per_second = kCardRate;
+  fabric.host_link.rate_bytes_per_second = kAssumedRate;
   fabric.host_link.propagation_ns = 5 * kMicrosecond;
   fabric.port = sim::uniform_port({}, port_bytes, sim::kUnlimited);
   fabric.port.queue_of.fill(1);
@@ -46,7 +46,7 @@ sim::SimulatorConfig config(std::uint64_t seed) {
   made.host.wake_up_ns = 20 * kMicrosecond;
   made.host.endpoint = test::small_tables(made.host.endpoint);
   made.host.endpoint.early_segments = 512;
-  made.host.endpoint.timely.line_rate_bytes_per_second = kCardRate;
+  made.host.endpoint.timely.line_rate_bytes_per_second = kAssumedRate;
   return made;
 }
 

@@ -14,7 +14,7 @@ using sim::Simulator;
 
 namespace {
 
-constexpr double kRate = 4e8;
+constexpr double kGrayRate = 4e8;
 constexpr std::uint8_t kPaths = 4;
 constexpr std::uint32_t kLeaf = 2;       // of host 0
 constexpr std::uint32_t kGraySpine = 6;  // nodes: 2 hosts, 2 leaves, 4 spines
@@ -22,7 +22,7 @@ constexpr std::uint32_t kGraySpine = 6;  // nodes: 2 hosts, 2 leaves, 4 spines
 class FourPaths {
  public:
   explicit FourPaths(std::uint64_t seed)
-      : simulator(seeded(seed), sim::leaf_spine(2, kPaths, 1, test::fabric(kRate))), oracle(simulator, false) {
+      : simulator(seeded(seed), sim::leaf_spine(2, kPaths, 1, test::fabric(kGrayRate))), oracle(simulator, false) {
     simulator.connect_all();
     simulator.run_for(kMillisecond);
     Plan plan;
@@ -72,7 +72,7 @@ class FourPaths {
 
  private:
   static sim::SimulatorConfig seeded(std::uint64_t seed) {
-    sim::SimulatorConfig config = test::configured(kRate, kPaths);
+    sim::SimulatorConfig config = test::configured(kGrayRate, kPaths);
     config.seed = seed;
     return config;
   }

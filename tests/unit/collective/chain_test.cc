@@ -12,10 +12,8 @@ using mlt::core::CompletionStatus;
 
 namespace {
 
-constexpr auto kChain = CollectiveAlgorithm::kChain;
-
 CollectiveRequest broadcast_request(std::vector<float>& data, std::uint16_t root,
-                                    CollectiveAlgorithm algorithm = kChain) {
+                                    CollectiveAlgorithm algorithm = CollectiveAlgorithm::kChain) {
   CollectiveRequest request;
   request.operation = 1;
   request.kind = CollectiveKind::kBroadcast;
@@ -27,7 +25,8 @@ CollectiveRequest broadcast_request(std::vector<float>& data, std::uint16_t root
 
 // `output`: at the root.
 CollectiveRequest reduce_request(const std::vector<float>& input, std::vector<float>* output, std::uint16_t root,
-                                 Reduction reduction = Reduction::kMean, CollectiveAlgorithm algorithm = kChain) {
+                                 Reduction reduction = Reduction::kMean,
+                                 CollectiveAlgorithm algorithm = CollectiveAlgorithm::kChain) {
   CollectiveRequest request;
   request.operation = 1;
   request.kind = CollectiveKind::kReduce;
@@ -322,9 +321,10 @@ TEST_CASE("chain__a_member_that_names_another_algorithm_or_root_of_a_reduce_is_n
         for (std::uint16_t rank = 0; rank < ranks; ++rank) {
           const bool differs = rank == odd;
           const std::uint16_t named = differs && other_root ? another : root;
-          bus.start(rank,
-                    reduce_request(tensors[rank], rank == named ? &outputs[differs ? 1 : 0] : nullptr, named,
-                                   Reduction::kSum, differs && !other_root ? CollectiveAlgorithm::kDirect : kChain));
+          bus.start(
+              rank,
+              reduce_request(tensors[rank], rank == named ? &outputs[differs ? 1 : 0] : nullptr, named, Reduction::kSum,
+                             differs && !other_root ? CollectiveAlgorithm::kDirect : CollectiveAlgorithm::kChain));
         }
         run_to_the_end(bus, ranks);
         for (std::uint16_t rank = 0; rank < ranks; ++rank) {

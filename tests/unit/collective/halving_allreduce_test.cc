@@ -12,11 +12,9 @@ using mlt::core::CompletionStatus;
 
 namespace {
 
-constexpr auto kHalving = CollectiveAlgorithm::kHalving;
-
 CollectiveRequest halving_request(OperationId operation, std::vector<float>& data) {
   CollectiveRequest request = all_reduce_request(operation, data);
-  request.algorithm = kHalving;
+  request.algorithm = CollectiveAlgorithm::kHalving;
   return request;
 }
 
@@ -33,7 +31,7 @@ TEST_CASE("halving_allreduce__is_the_sum_of_its_tree_bit_for_bit_in_any_order_of
         auto tensors = random_tensors(ranks, elements, elements + seed);
         const bool average = seed % 2 == 1;
         const auto expected = halving_sum(tensors, average);
-        all_reduce(bus, tensors, average, 0, kHalving);
+        all_reduce(bus, tensors, average, 0, CollectiveAlgorithm::kHalving);
         check_complete(bus, tensors, expected);
       }
     }
@@ -85,7 +83,7 @@ TEST_CASE("halving_allreduce__long_parts_are_carried_in_pieces") {
     FakeBus bus({.ranks = ranks, .seed = ranks, .segment_bytes = [](auto, auto) { return 8'920U; }});
     auto tensors = random_tensors(ranks, 3 * kHalvingPieceBytes / sizeof(float) + 7, ranks);
     const auto expected = halving_sum(tensors, true);
-    all_reduce(bus, tensors, true, 0, kHalving);
+    all_reduce(bus, tensors, true, 0, CollectiveAlgorithm::kHalving);
     for (const auto& tensor : tensors) CHECK(tensor == expected);
   }
 }
@@ -94,7 +92,7 @@ TEST_CASE("halving_allreduce__loses_nothing_even_with_a_bound") {
   FakeBus bus({.ranks = 8, .seed = 3, .lossy = true});
   auto tensors = random_tensors(8, 50'000, 9);
   const auto expected = halving_sum(tensors, true);
-  all_reduce(bus, tensors, true, 0.2, kHalving);
+  all_reduce(bus, tensors, true, 0.2, CollectiveAlgorithm::kHalving);
   for (const auto& tensor : tensors) CHECK(tensor == expected);
   CHECK(bus.lost_elements() == 0);
 }

@@ -12,8 +12,6 @@ using namespace mlt::test;
 
 namespace {
 
-constexpr std::size_t kSegment = 1'432;
-
 SimulationConfig small_early_buffer(std::uint32_t segments, std::uint32_t transfers) {
   SimulationConfig config;
   config.endpoint.early_segments = segments;

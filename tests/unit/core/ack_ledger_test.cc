@@ -14,10 +14,10 @@ using core::AckLedger;
 using core::Counter;
 
 constexpr std::uint16_t kPeers = 3;
-constexpr std::uint8_t kPaths = 4;
+constexpr std::uint8_t kLedgerPaths = 4;
 
-struct World {
-  explicit World(std::uint32_t packets_per_ack = 10) {
+struct AckLedgerWorld {
+  explicit AckLedgerWorld(std::uint32_t packets_per_ack = 10) {
     for (std::uint16_t peer = 0; peer < kPeers; ++peer) acks.reset(peer, packets_per_ack);
   }
   void arrive(std::uint16_t peer, std::uint8_t path, std::uint32_t sequence, base::TimeNs at = 0,
@@ -28,13 +28,13 @@ struct World {
     return acks.take_block(now, peer, path, fresh);
   }
 
-  AckLedger acks{kPeers, kPaths};
+  AckLedger acks{kPeers, kLedgerPaths};
   core::Counters counters;
   bool fresh = false;
 };
 
 TEST_CASE("count__makes_an_ack_due_over_all_paths") {
-  World world(3);
+  AckLedgerWorld world(3);
   world.arrive(1, 0, 1);
   world.arrive(1, 2, 1);
   CHECK(world.acks.first_due() == kPeers);
@@ -49,7 +49,7 @@ TEST_CASE("count__makes_an_ack_due_over_all_paths") {
 }
 
 TEST_CASE("count__keeps_the_newest_packet_and_its_timestamp") {
-  World world;
+  AckLedgerWorld world;
   world.arrive(1, 0, 5, 100);
   world.arrive(1, 0, 4, 200, Ecn::kCe);  // late: no echo of its timestamp
   const wire::AckBlock block = world.take(1, 0, 250);
@@ -66,22 +66,22 @@ TEST_CASE("count__keeps_the_newest_packet_and_its_timestamp") {
 }
 
 TEST_CASE("count__takes_sequence_numbers_that_wrap_as_newer") {
-  World world;
+  AckLedgerWorld world;
   world.arrive(1, 0, 0xFFFF'FFFF);
   world.arrive(1, 0, 1);
   CHECK(world.take(1, 0).highest_sequence == 1);
 }
 
 TEST_CASE("take_block__saturates_the_delay") {
-  World world;
+  AckLedgerWorld world;
   world.arrive(1, 0, 1, 1'000);
   CHECK(world.take(1, 0, 10 * base::kSecond).hold_ns == 0xFFFF'FFFF);
   CHECK(world.take(1, 0, 0).hold_ns == 0);
 }
 
 TEST_CASE("add_other_blocks__adds_each_path_once_but_its_own") {
-  World world;
-  for (std::uint8_t path = 0; path < kPaths; ++path) world.arrive(1, path, path + 10U);
+  AckLedgerWorld world;
+  for (std::uint8_t path = 0; path < kLedgerPaths; ++path) world.arrive(1, path, path + 10U);
   wire::Ack ack;
   ack.prefix.path = 2;
   ack.block = world.take(1, 2);
@@ -98,7 +98,7 @@ TEST_CASE("add_other_blocks__adds_each_path_once_but_its_own") {
 
 // An ACK that STOP requested is the only report of the transfer's last packets on other paths.
 TEST_CASE("request__stays_due_until_everything_is_reported") {
-  World world;
+  AckLedgerWorld world;
   for (std::uint8_t path = 0; path < 3; ++path) world.arrive(1, path, 1);
   world.take(1, 0);  // with the STOP
   world.acks.request(1);
@@ -120,7 +120,7 @@ TEST_CASE("request__stays_due_until_everything_is_reported") {
 }
 
 TEST_CASE("request__of_a_peer_with_nothing_to_report_is_over_with_the_next_block") {
-  World world;
+  AckLedgerWorld world;
   world.acks.request(1);
   CHECK(world.acks.first_due() == 1);
   world.take(1, 0);
@@ -128,7 +128,7 @@ TEST_CASE("request__of_a_peer_with_nothing_to_report_is_over_with_the_next_block
 }
 
 TEST_CASE("reset__forgets_the_connection_and_the_ack_that_was_due") {
-  World world(1);
+  AckLedgerWorld world(1);
   world.arrive(1, 3, 1);
   REQUIRE(world.acks.first_due() == 1);
   world.acks.reset(1, 2);
@@ -141,13 +141,13 @@ TEST_CASE("reset__forgets_the_connection_and_the_ack_that_was_due") {
 }
 
 TEST_CASE("ledger__reports_every_packet_once") {
-  World world(7);
+  AckLedgerWorld world(7);
   base::Prng prng(3);
-  std::array<std::array<std::uint32_t, kPaths>, kPeers> arrived{};
-  std::array<std::array<std::uint32_t, kPaths>, kPeers> unreported{};
+  std::array<std::array<std::uint32_t, kLedgerPaths>, kPeers> arrived{};
+  std::array<std::array<std::uint32_t, kLedgerPaths>, kPeers> unreported{};
   for (int step = 0; step < 20'000; ++step) {
     const auto peer = static_cast<std::uint16_t>(prng.below(kPeers));
-    const auto path = static_cast<std::uint8_t>(prng.below(kPaths));
+    const auto path = static_cast<std::uint8_t>(prng.below(kLedgerPaths));
     if (prng.chance(0.8)) {
       world.arrive(peer, path, ++arrived[peer][path]);
       ++unreported[peer][path];
@@ -158,7 +158,7 @@ TEST_CASE("ledger__reports_every_packet_once") {
     }
     for (std::uint16_t rank = 0; rank < kPeers; ++rank) {
       std::uint32_t sum = 0, paths = 0;
-      for (std::uint8_t i = 0; i < kPaths; ++i) {
+      for (std::uint8_t i = 0; i < kLedgerPaths; ++i) {
         sum += unreported[rank][i];
         if (unreported[rank][i] > 0) paths |= 1U << i;
       }

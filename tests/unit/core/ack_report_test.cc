@@ -10,8 +10,8 @@ using core::AckReport;
 
 constexpr base::TimeNs kStart = base::kSecond;
 
-struct World {
-  World() : shared(config()), mtu_checks(shared) {
+struct AckReportWorld {
+  AckReportWorld() : shared(config()), mtu_checks(shared) {
     peer.up = true;
     peer.segment_bytes = 1'432;
     peer.rate.emplace(shared.config.timely);
@@ -46,13 +46,13 @@ struct World {
 };
 
 TEST_CASE("take_block__takes_the_reply_time_of_the_first_block_alone") {
-  World world;
+  AckReportWorld world;
   world.send(0, 1);
   world.send(1, 1);
   AckReport report = world.report(kStart + 100'000);
-  report.take_block(0, World::block(1, 1), true);
+  report.take_block(0, AckReportWorld::block(1, 1), true);
   CHECK(world.peer.rtt.smoothed_ns() == 100'000);
-  wire::AckBlock other = World::block(1, 1);
+  wire::AckBlock other = AckReportWorld::block(1, 1);
   other.echo_timestamp_ns -= 50'000;
   report.take_block(1, other, true);
   CHECK(world.peer.rtt.smoothed_ns() == 100'000);
@@ -60,34 +60,34 @@ TEST_CASE("take_block__takes_the_reply_time_of_the_first_block_alone") {
 }
 
 TEST_CASE("take_block__ignores_echoes_that_are_old_delayed_or_impossible") {
-  World world;
+  AckReportWorld world;
   world.send(0, 4);
-  world.report(kStart + 100'000).take_block(0, World::block(1, 1), false);
-  world.report(kStart + 3 * kMillisecond).take_block(0, World::block(2, 2, kMillisecond + 1), true);
-  world.report(kStart - 1).take_block(0, World::block(3, 3), true);
+  world.report(kStart + 100'000).take_block(0, AckReportWorld::block(1, 1), false);
+  world.report(kStart + 3 * kMillisecond).take_block(0, AckReportWorld::block(2, 2, kMillisecond + 1), true);
+  world.report(kStart - 1).take_block(0, AckReportWorld::block(3, 3), true);
   CHECK(world.peer.rtt.smoothed_ns() == 0);
-  world.report(kStart + 3 * kMillisecond).take_block(0, World::block(4, 4, kMillisecond), true);
+  world.report(kStart + 3 * kMillisecond).take_block(0, AckReportWorld::block(4, 4, kMillisecond), true);
   CHECK(world.peer.rtt.smoothed_ns() == 3 * kMillisecond);
 }
 
 TEST_CASE("finish__reopens_the_window_only_on_progress") {
-  World world;
+  AckReportWorld world;
   world.send(0, 2);
   REQUIRE(world.peer.window.on_no_space(world.shared.counters));
   world.shared.timers.set(world.shared.peer_timer(1), kStart + kMillisecond);
   AckReport nothing = world.report(kStart + 100'000);
-  nothing.take_block(0, World::block(0, 0), false);
+  nothing.take_block(0, AckReportWorld::block(0, 0), false);
   nothing.finish(0, world.mtu_checks);
   CHECK_FALSE(world.peer.window.is_open());
   AckReport report = world.report(kStart + 100'000);
-  report.take_block(0, World::block(1, 1), true);
+  report.take_block(0, AckReportWorld::block(1, 1), true);
   report.finish(0, world.mtu_checks);
   CHECK(world.peer.window.is_open());
   CHECK(world.shared.timers.next() == base::kNever);
 }
 
 TEST_CASE("finish__a_reply_to_a_probe_after_a_stall_empties_the_window") {
-  World world;
+  AckReportWorld world;
   world.send(0, 5);
   REQUIRE(world.peer.window.on_no_space(world.shared.counters));
   world.peer.window.on_timeout(world.shared.counters);
@@ -103,7 +103,7 @@ TEST_CASE("finish__a_reply_to_a_probe_after_a_stall_empties_the_window") {
 }
 
 TEST_CASE("finish__records_over_which_connection_the_newest_reply_to_a_probe_came") {
-  World world;
+  AckReportWorld world;
   const auto timestamp = static_cast<std::uint32_t>(kStart);
   world.report(kStart + 1'000, wire::kNoReplyPath).finish(timestamp, world.mtu_checks);
   CHECK(world.peer.replies_by_control);
@@ -114,10 +114,10 @@ TEST_CASE("finish__records_over_which_connection_the_newest_reply_to_a_probe_cam
 }
 
 TEST_CASE("finish__a_loss_makes_the_path_suspect") {
-  World world;
+  AckReportWorld world;
   world.send(1, 3);
   AckReport report = world.report(kStart + 100'000);
-  report.take_block(1, World::block(3, 2), true);
+  report.take_block(1, AckReportWorld::block(3, 2), true);
   report.finish(0, world.mtu_checks);
   base::DatagramRun run;
   run.peer = 1;

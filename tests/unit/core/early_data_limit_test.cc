@@ -9,8 +9,8 @@ namespace {
 using mlt::core::EarlyDataLimit;
 using mlt::core::SendState;
 
-struct World {
-  World() { limit.reset(1, 10, 3); }
+struct EarlyDataLimitWorld {
+  EarlyDataLimitWorld() { limit.reset(1, 10, 3); }
 
   SendState& send(std::uint16_t peer = 1, std::uint32_t priority = 0) {
     SendState& state = sends.take();
@@ -41,7 +41,7 @@ struct World {
 };
 
 TEST_CASE("allowed__as_many_segments_and_transfers_as_the_peer_offered") {
-  World world;
+  EarlyDataLimitWorld world;
   SendState &a = world.send(), &b = world.send(), &c = world.send(), &d = world.send();
   CHECK(world.limit.allowed(a) == 10);
   world.limit.count_sent(a, 4);
@@ -57,7 +57,7 @@ TEST_CASE("allowed__as_many_segments_and_transfers_as_the_peer_offered") {
 }
 
 TEST_CASE("reset__takes_one_where_the_peer_offers_nothing") {
-  World world;
+  EarlyDataLimitWorld world;
   world.limit.count_sent(world.send(), 9);
   world.limit.reset(1, 0, 0);
   SendState& state = world.send();
@@ -68,7 +68,7 @@ TEST_CASE("reset__takes_one_where_the_peer_offers_nothing") {
 }
 
 TEST_CASE("follow_window__uses_of_the_offer_what_the_path_needs") {
-  World world;
+  EarlyDataLimitWorld world;
   world.limit.reset(1, 16'000, 100);
   SendState& state = world.send();
   CHECK(world.limit.allowed(state) == 2'000);  // an eighth
@@ -95,7 +95,7 @@ TEST_CASE("follow_window__uses_of_the_offer_what_the_path_needs") {
 }
 
 TEST_CASE("release__makes_space_once") {
-  World world;
+  EarlyDataLimitWorld world;
   SendState& state = world.send();
   CHECK_FALSE(world.limit.release(state));  // it sent nothing
   world.limit.count_sent(state, 10);
@@ -106,7 +106,7 @@ TEST_CASE("release__makes_space_once") {
 }
 
 TEST_CASE("abandon__counts_the_data_for_good") {
-  World world;
+  EarlyDataLimitWorld world;
   SendState& state = world.send();
   world.limit.abandon(state);  // it sent nothing
   CHECK(world.usage().early_sent.used == 0);
@@ -122,7 +122,7 @@ TEST_CASE("abandon__counts_the_data_for_good") {
 }
 
 TEST_CASE("wake__in_send_order_as_many_as_there_is_space_for") {
-  World world;
+  EarlyDataLimitWorld world;
   SendState& first = world.send();
   world.limit.count_sent(first, 10);
   SendState &late = world.send(1, 7), &early = world.send(1, 3), &same = world.send(1, 3);
@@ -139,7 +139,7 @@ TEST_CASE("wake__in_send_order_as_many_as_there_is_space_for") {
 }
 
 TEST_CASE("wake__no_new_transfer_beyond_their_number") {
-  World world;
+  EarlyDataLimitWorld world;
   SendState &a = world.send(), &b = world.send(), &c = world.send();
   for (SendState* state : {&a, &b, &c}) world.limit.count_sent(*state, 1);
   SendState& fresh = world.send(1, 1);
@@ -151,7 +151,7 @@ TEST_CASE("wake__no_new_transfer_beyond_their_number") {
 }
 
 TEST_CASE("stop_waiting__has_no_effect_on_a_send_that_does_not_wait") {
-  World world;
+  EarlyDataLimitWorld world;
   SendState &a = world.send(), &b = world.send();
   world.limit.wait(a);
   world.limit.stop_waiting(b);

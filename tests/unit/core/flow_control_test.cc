@@ -8,17 +8,17 @@ using namespace mlt;
 using base::kMicrosecond;
 using base::TimeNs;
 
-constexpr std::uint32_t kDatagram = 1'000;
+constexpr std::uint32_t kFlowPacketBytes = 1'000;
 constexpr std::uint16_t kPeer = 1;
 constexpr double kRate = 1e9;  // bytes per second: a packet per microsecond
 
-struct World {
-  World() : shared(config()), flow(shared) {
+struct FlowControlWorld {
+  FlowControlWorld() : shared(config()), flow(shared) {
     core::TimelyConfig timely = shared.config.timely;
     timely.line_rate_bytes_per_second = kRate;
     peer().up = true;
-    peer().segment_bytes = kDatagram - MLT_DATA_HEADER_BYTES;
-    peer().path_window = core::PathWindow(1'000 * kDatagram, 0);
+    peer().segment_bytes = kFlowPacketBytes - MLT_DATA_HEADER_BYTES;
+    peer().path_window = core::PathWindow(1'000 * kFlowPacketBytes, 0);
     peer().rate.emplace(timely);
     peer().spray = core::PathSpray(1);
   }
@@ -51,7 +51,7 @@ struct World {
 };
 
 TEST_CASE("max_datagrams__is_bounded_by_the_datapath_and_the_rate") {
-  World world;
+  FlowControlWorld world;
   CHECK(world.max_datagrams() == 64);  // 65,507 bytes
   world.capabilities.max_run_bytes = 9'999;
   CHECK(world.max_datagrams() == 9);
@@ -65,7 +65,7 @@ TEST_CASE("max_datagrams__is_bounded_by_the_datapath_and_the_rate") {
 }
 
 TEST_CASE("max_datagrams__one_packet_fits_any_window") {
-  World world;
+  FlowControlWorld world;
   world.peer().path_window = core::PathWindow(1, 0);
   CHECK(world.max_datagrams() == 1);
   world.put_in_flight(1);
@@ -74,10 +74,10 @@ TEST_CASE("max_datagrams__one_packet_fits_any_window") {
 }
 
 TEST_CASE("max_datagrams__waits_until_a_batch_or_a_quarter_of_the_window_fits") {
-  World world;
-  world.peer().path_window = core::PathWindow(100 * kDatagram, 0);
+  FlowControlWorld world;
+  world.peer().path_window = core::PathWindow(100 * kFlowPacketBytes, 0);
   world.put_in_flight(60);
-  CHECK(world.flow.in_flight_bytes(kPeer) == 60 * kDatagram);
+  CHECK(world.flow.in_flight_bytes(kPeer) == 60 * kFlowPacketBytes);
   CHECK(world.max_datagrams() == 40);
   world.put_in_flight(15);
   CHECK(world.max_datagrams() == 25);  // a quarter
@@ -94,11 +94,11 @@ TEST_CASE("max_datagrams__waits_until_a_batch_or_a_quarter_of_the_window_fits") 
 }
 
 TEST_CASE("may_send__waits_for_the_pacer_and_sets_the_timer") {
-  World world;
+  FlowControlWorld world;
   CHECK(world.flow.may_send(world.now, kPeer, world.capabilities));
   CHECK(world.timer() == base::kNever);
   world.now = 1'000 * kMicrosecond;
-  world.flow.on_sent(world.now, kPeer, 500 * kDatagram);
+  world.flow.on_sent(world.now, kPeer, 500 * kFlowPacketBytes);
   // 500 us at this rate, less the credit of 200 us.
   CHECK(world.peer().pacer.next_ns() == world.now + 300 * kMicrosecond);
   CHECK_FALSE(world.flow.may_send(world.now, kPeer, world.capabilities));
@@ -108,7 +108,7 @@ TEST_CASE("may_send__waits_for_the_pacer_and_sets_the_timer") {
 }
 
 TEST_CASE("may_send__skips_a_peer_for_which_the_datapath_has_no_space") {
-  World world;
+  FlowControlWorld world;
   std::uint16_t full = kPeer;
   world.capabilities.room_context = &full;
   world.capabilities.has_room_for = [](void* context, std::uint16_t peer) {
@@ -121,8 +121,8 @@ TEST_CASE("may_send__skips_a_peer_for_which_the_datapath_has_no_space") {
 }
 
 TEST_CASE("on_timer__counts_the_timeouts_of_a_full_window_and_doubles_the_wait") {
-  World world;
-  world.peer().path_window = core::PathWindow(kDatagram, 0);
+  FlowControlWorld world;
+  world.peer().path_window = core::PathWindow(kFlowPacketBytes, 0);
   world.put_in_flight(1);
   world.peer().work_head = 0;
   REQUIRE(world.max_datagrams() == 0);

@@ -13,8 +13,8 @@ using core::MtuSearch;
 
 constexpr std::uint32_t kFull = 1'432 + MLT_DATA_HEADER_BYTES;
 
-struct World {
-  explicit World(std::uint8_t paths = 1) : shared(config(paths)), checks(shared) {
+struct MtuChecksWorld {
+  explicit MtuChecksWorld(std::uint8_t paths = 1) : shared(config(paths)), checks(shared) {
     shared.peers[1].up = true;
     shared.peers[1].spray = core::PathSpray(paths);
     checks.on_peer_up(1, kFull);
@@ -68,7 +68,7 @@ struct World {
 };
 
 TEST_CASE("on_data_sent__checks_a_path_only_after_a_loss") {
-  World world;
+  MtuChecksWorld world;
   world.send();
   CHECK(world.probe() == 0);
   world.checks.on_loss(1, 0b1);
@@ -85,7 +85,7 @@ TEST_CASE("on_data_sent__checks_a_path_only_after_a_loss") {
 }
 
 TEST_CASE("on_data_sent__does_not_check_a_peer_that_holds_data_back") {
-  World world;
+  MtuChecksWorld world;
   world.shared.peers[1].holds_back = true;
   world.checks.on_loss(1, 0b1);
   world.send();
@@ -93,7 +93,7 @@ TEST_CASE("on_data_sent__does_not_check_a_peer_that_holds_data_back") {
 }
 
 TEST_CASE("check__ends_when_the_full_size_passes") {
-  World world;
+  MtuChecksWorld world;
   world.checks.on_loss(1, 0b1);
   world.send();
   world.check(kFull);
@@ -103,7 +103,7 @@ TEST_CASE("check__ends_when_the_full_size_passes") {
 }
 
 TEST_CASE("check__finds_the_limit_of_the_only_path") {
-  World world;
+  MtuChecksWorld world;
   world.checks.on_loss(1, 0b1);
   world.send();
   world.check(1'000);
@@ -116,7 +116,7 @@ TEST_CASE("check__finds_the_limit_of_the_only_path") {
 }
 
 TEST_CASE("check__a_limit_of_one_path_of_two_limits_no_send") {
-  World world(2);
+  MtuChecksWorld world(2);
   world.checks.on_loss(1, 0b01);
   world.send();
   world.check(1'000);
@@ -134,13 +134,13 @@ TEST_CASE("check__a_limit_of_one_path_of_two_limits_no_send") {
 }
 
 TEST_CASE("on_reply__of_a_path_that_is_not_checked_is_stale") {
-  World world;
+  MtuChecksWorld world;
   world.reply(0, kFull);
   CHECK(world.shared.counters.value(Counter::k_stale_control) == 1);
 }
 
 TEST_CASE("on_timer__puts_the_check_off_when_nothing_is_sent") {
-  World world;
+  MtuChecksWorld world;
   world.checks.on_loss(1, 0b1);
   world.send();
   while (world.probe() != 0) continue;
@@ -151,7 +151,7 @@ TEST_CASE("on_timer__puts_the_check_off_when_nothing_is_sent") {
 }
 
 TEST_CASE("on_peer_down__ends_the_checks") {
-  World world;
+  MtuChecksWorld world;
   world.checks.on_loss(1, 0b1);
   world.send();
   CHECK(world.probe() == kFull);

@@ -7,16 +7,16 @@ namespace {
 using namespace mlt;
 using core::MtuSearch;
 
-constexpr std::uint32_t kFull = 1'472;
+constexpr std::uint32_t kFullDatagram = 1'472;
 
 // Runs pairs of the full size, of which no long probe is answered, until the search tries a shorter size; returns their
 // number. Every `answered_every`-th short probe is answered.
 int pairs_until_too_long(int answered_every) {
-  MtuSearch search(kFull);
+  MtuSearch search(kFullDatagram);
   base::TimeNs now = base::kMillisecond;
   search.start(0, 0);
   for (int pair = 1; pair <= 100; ++pair) {
-    REQUIRE(search.next_probe(now) == kFull);
+    REQUIRE(search.next_probe(now) == kFullDatagram);
     REQUIRE(search.next_probe(now) == MtuSearch::kShortProbeBytes);
     if (pair % answered_every == 0) {
       search.on_reply(now, static_cast<std::uint32_t>(now), MtuSearch::kShortProbeBytes);
@@ -25,7 +25,7 @@ int pairs_until_too_long(int answered_every) {
     REQUIRE(search.on_timeout(now, 0) == MtuSearch::Outcome::kNone);
     REQUIRE(search.is_running());
     MtuSearch after = search;
-    if (after.next_probe(now) < kFull) return pair;
+    if (after.next_probe(now) < kFullDatagram) return pair;
   }
   return 0;
 }

@@ -13,31 +13,31 @@ using core::PathWindow;
 
 constexpr std::uint64_t kOffered = 1'000'000;
 constexpr std::uint64_t kMax = 50'000'000;
-constexpr double kRate = 1e9;  // a MB per ms
+constexpr double kPathRate = 1e9;  // a MB per ms
 
 TEST_CASE("bytes__what_the_peer_offered_until_a_report_says_more") {
   CHECK(PathWindow(kOffered, kMax).bytes() == kOffered);
   PathWindow window(kOffered, kMax);
   window.on_full();
-  window.on_report(500'000, kRate, 0);  // the round trip is not known yet
+  window.on_report(500'000, kPathRate, 0);  // the round trip is not known yet
   CHECK(window.bytes() == kOffered);
   CHECK(PathWindow(kOffered, 0).bytes() == kOffered);
 }
 
 TEST_CASE("on_report__grows_a_full_window_by_what_was_acknowledged_of_it") {
   PathWindow window(kOffered, kMax);
-  window.on_report(500'000, kRate, 10 * kMillisecond);  // it was not full
+  window.on_report(500'000, kPathRate, 10 * kMillisecond);  // it was not full
   CHECK(window.bytes() == kOffered);
   window.on_full();
-  window.on_report(300'000, kRate, 10 * kMillisecond);
+  window.on_report(300'000, kPathRate, 10 * kMillisecond);
   CHECK(window.bytes() == 1'300'000);
-  window.on_report(1'000'000, kRate, 10 * kMillisecond);
+  window.on_report(1'000'000, kPathRate, 10 * kMillisecond);
   CHECK(window.bytes() == 2'000'000);  // a window was acknowledged
-  window.on_report(1'000'000, kRate, 10 * kMillisecond);
+  window.on_report(1'000'000, kPathRate, 10 * kMillisecond);
   CHECK(window.bytes() == 2'000'000);
   window.on_full();
   window.on_full();
-  window.on_report(9'000'000, kRate, 10 * kMillisecond);
+  window.on_report(9'000'000, kPathRate, 10 * kMillisecond);
   CHECK(window.bytes() == 4'000'000);
 }
 
@@ -45,20 +45,20 @@ TEST_CASE("on_report__to_twice_the_product_of_rate_and_round_trip_and_no_further
   PathWindow window(kOffered, kMax);
   for (int i = 0; i < 100; ++i) {
     window.on_full();
-    window.on_report(1'000'000, kRate, 10 * kMillisecond);
+    window.on_report(1'000'000, kPathRate, 10 * kMillisecond);
   }
   CHECK(window.bytes() == 20'000'000);
   // The rate falls, and rises again: the window follows at once.
-  window.on_report(0, kRate / 4, 10 * kMillisecond);
+  window.on_report(0, kPathRate / 4, 10 * kMillisecond);
   CHECK(window.bytes() == 5'000'000);
-  window.on_report(0, kRate / 100, 10 * kMillisecond);
+  window.on_report(0, kPathRate / 100, 10 * kMillisecond);
   CHECK(window.bytes() == kOffered);
-  window.on_report(0, kRate, 10 * kMillisecond);
+  window.on_report(0, kPathRate, 10 * kMillisecond);
   CHECK(window.bytes() == 20'000'000);
   // A path that became long: the limit counts.
   for (int i = 0; i < 100; ++i) {
     window.on_full();
-    window.on_report(10'000'000, kRate, 1'000 * kMillisecond);
+    window.on_report(10'000'000, kPathRate, 1'000 * kMillisecond);
   }
   CHECK(window.bytes() == kMax);
   for (int i = 0; i < 100; ++i) {
@@ -72,7 +72,7 @@ TEST_CASE("on_round_lost__halves_what_has_grown") {
   PathWindow window(kOffered, kMax);
   for (int i = 0; i < 3; ++i) {
     window.on_full();
-    window.on_report(8'000'000, kRate, 10 * kMillisecond);
+    window.on_report(8'000'000, kPathRate, 10 * kMillisecond);
   }
   REQUIRE(window.bytes() == 8'000'000);
   window.on_round_lost();

@@ -15,11 +15,11 @@ using namespace mlt;
 using core::Placement;
 using core::SegmentGrid;
 
-constexpr std::uint32_t kSegment = 100;
+constexpr std::uint32_t kPlacedSegment = 100;
 constexpr std::byte kBefore{0xEE};  // what the buffer holds before the receive
 
-struct World {
-  explicit World(std::uint32_t bytes, std::uint32_t segment_bytes = kSegment)
+struct PlacementWorld {
+  explicit PlacementWorld(std::uint32_t bytes, std::uint32_t segment_bytes = kPlacedSegment)
       : grid(bytes, segment_bytes),
         sent(bytes),
         buffer(bytes, kBefore),
@@ -49,7 +49,7 @@ struct World {
 TEST_CASE("put__writes_every_segment_at_its_offset_in_any_order") {
   for (const std::uint32_t bytes : {1U, 100U, 101U, 6'400U, 12'345U}) {
     CAPTURE(bytes);
-    World world(bytes);
+    PlacementWorld world(bytes);
     std::vector<std::uint32_t> order(world.grid.count());
     std::iota(order.begin(), order.end(), 0U);
     base::Prng prng(bytes);
@@ -69,7 +69,7 @@ TEST_CASE("put__writes_every_segment_at_its_offset_in_any_order") {
 }
 
 TEST_CASE("put__does_not_write_or_count_a_segment_again") {
-  World world(1'050);
+  PlacementWorld world(1'050);
   REQUIRE(world.put(10));  // the last one, of 50 bytes
   const std::vector<std::byte> other(50, std::byte{0x55});
   CHECK_FALSE(world.placement.put(world.request, 1'000, other));
@@ -79,7 +79,7 @@ TEST_CASE("put__does_not_write_or_count_a_segment_again") {
 }
 
 TEST_CASE("put__an_empty_tensor_has_one_segment_and_no_missing_bytes") {
-  World world(0);
+  PlacementWorld world(0);
   CHECK(world.placement.missing_segments() == 1);
   CHECK(world.placement.missing_bytes() == 0);
   CHECK(world.put(0));
@@ -89,14 +89,14 @@ TEST_CASE("put__an_empty_tensor_has_one_segment_and_no_missing_bytes") {
 
 // A tensor of this size is written with non-temporal stores.
 TEST_CASE("put__writes_a_large_tensor_like_a_small_one") {
-  World world(static_cast<std::uint32_t>(base::kStreamedBytes) + 77, 1'432);
+  PlacementWorld world(static_cast<std::uint32_t>(base::kStreamedBytes) + 77, 1'432);
   for (std::uint32_t i = world.grid.count(); i > 0; --i) REQUIRE(world.put(i - 1));
   world.placement.finish();
   CHECK(world.buffer == world.sent);
 }
 
 TEST_CASE("put__gives_the_segment_to_the_caller_that_places_itself") {
-  World world(250);
+  PlacementWorld world(250);
   struct Placed {
     std::uint64_t offset = 0;
     std::vector<std::byte> bytes;
@@ -116,7 +116,7 @@ TEST_CASE("put__gives_the_segment_to_the_caller_that_places_itself") {
 }
 
 TEST_CASE("fill_missing__zeroes_what_did_not_arrive_and_nothing_else") {
-  World world(1'050);
+  PlacementWorld world(1'050);
   for (const std::uint32_t i : {1U, 4U, 5U}) REQUIRE(world.put(i));
   world.placement.fill_missing(world.request);
   for (std::uint32_t i = 0; i < world.grid.count(); ++i) {
@@ -132,7 +132,7 @@ TEST_CASE("fill_missing__zeroes_what_did_not_arrive_and_nothing_else") {
 }
 
 TEST_CASE("fill_missing__keeps_the_old_values_if_the_receive_says_so") {
-  World world(300);
+  PlacementWorld world(300);
   world.request.fill = core::Fill::kKeep;
   REQUIRE(world.put(1));
   world.placement.fill_missing(world.request);
@@ -141,7 +141,7 @@ TEST_CASE("fill_missing__keeps_the_old_values_if_the_receive_says_so") {
 }
 
 TEST_CASE("first_missing__and_the_bitmap_follow_the_arrivals") {
-  World world(200 * kSegment);
+  PlacementWorld world(200 * kPlacedSegment);
   CHECK(world.placement.first_missing(0) == 0);  // memory from an earlier receive is cleared
   for (std::uint32_t i = 0; i < 130; ++i) REQUIRE(world.put(i));
   REQUIRE(world.put(131));

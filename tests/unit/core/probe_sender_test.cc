@@ -8,8 +8,8 @@ using namespace mlt;
 using core::ProbeSender;
 using core::SendState;
 
-struct World {
-  World() : shared(config()), checks(shared), probes(shared, sends, checks) {
+struct ProbeSenderWorld {
+  ProbeSenderWorld() : shared(config()), checks(shared), probes(shared, sends, checks) {
     core::Peer& peer = shared.peers[1];
     peer.up = true;
     peer.remote_cookie = 0x7701;
@@ -57,7 +57,7 @@ struct World {
 };
 
 TEST_CASE("fill__names_the_transfer_and_its_newest_packet_on_each_path") {
-  World world;
+  ProbeSenderWorld world;
   CHECK_FALSE(world.fill());
   SendState& state = world.send();
   state.newest[1] = 44;
@@ -79,7 +79,7 @@ TEST_CASE("fill__names_the_transfer_and_its_newest_packet_on_each_path") {
 }
 
 TEST_CASE("fill__a_timestamp_is_never_zero") {
-  World world;
+  ProbeSenderWorld world;
   world.probes.schedule(world.send(), true);
   REQUIRE(world.fill(base::TimeNs{1} << 32));
   CHECK(world.probe.timestamp_ns == 1);
@@ -87,7 +87,7 @@ TEST_CASE("fill__a_timestamp_is_never_zero") {
 }
 
 TEST_CASE("fill__trailing_probes_before_the_probe_on_the_paths_of_the_transfer") {
-  World world;
+  ProbeSenderWorld world;
   SendState& state = world.send();
   state.newest[0] = 7;
   state.newest[2] = 9;
@@ -109,7 +109,7 @@ TEST_CASE("fill__trailing_probes_before_the_probe_on_the_paths_of_the_transfer")
 }
 
 TEST_CASE("schedule_trailing__not_while_the_receiver_reports_no_receive") {
-  World world;
+  ProbeSenderWorld world;
   SendState& state = world.send();
   state.newest[0] = 7;
   state.probe.count_not_posted();
@@ -118,7 +118,7 @@ TEST_CASE("schedule_trailing__not_while_the_receiver_reports_no_receive") {
 }
 
 TEST_CASE("fill__a_probe_that_repeats_an_unanswered_one_takes_another_path") {
-  World world;
+  ProbeSenderWorld world;
   SendState& state = world.send();
   world.probes.schedule(state, true);
   REQUIRE(world.fill());
@@ -132,7 +132,7 @@ TEST_CASE("fill__a_probe_that_repeats_an_unanswered_one_takes_another_path") {
 }
 
 TEST_CASE("cancel__leaves_what_is_due_over_tcp_and_forget_nothing") {
-  World world;
+  ProbeSenderWorld world;
   SendState &a = world.send(5), &b = world.send(6);
   for (SendState* state : {&a, &b}) {
     world.probes.schedule(*state, true);

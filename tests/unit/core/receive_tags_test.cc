@@ -10,8 +10,8 @@ using namespace mlt;
 using core::ReceiveTag;
 using core::ReceiveTags;
 
-struct World {
-  World() : tags(config()) {}
+struct ReceiveTagsWorld {
+  ReceiveTagsWorld() : tags(config()) {}
   static core::EndpointConfig config() {
     core::EndpointConfig config;
     config.peers = 3;
@@ -46,7 +46,7 @@ struct World {
 };
 
 TEST_CASE("is_over__before_the_next_receive_of_the_tag_or_the_floor") {
-  World world;
+  ReceiveTagsWorld world;
   CHECK_FALSE(world.is_over(5, 0));
   CHECK(world.post(5) == 0);
   CHECK(world.post(5) == 1);
@@ -60,7 +60,7 @@ TEST_CASE("is_over__before_the_next_receive_of_the_tag_or_the_floor") {
 }
 
 TEST_CASE("retire__keeps_listed_tags_and_renumbers_receives_without_a_send") {
-  World world;
+  ReceiveTagsWorld world;
   world.post(1);
   world.post(2);
   world.post(3);
@@ -73,7 +73,7 @@ TEST_CASE("retire__keeps_listed_tags_and_renumbers_receives_without_a_send") {
 }
 
 TEST_CASE("retire__ignores_a_floor_that_is_not_after_its_own") {
-  World world;
+  ReceiveTagsWorld world;
   world.retire(1'000, {});
   world.post(1);
   world.tags.note_seen(1, {1, 1'000});
@@ -84,7 +84,7 @@ TEST_CASE("retire__ignores_a_floor_that_is_not_after_its_own") {
 }
 
 TEST_CASE("retire__remembers_so_many_listed_tags_without_a_receive") {
-  World world;
+  ReceiveTagsWorld world;
   world.retire(1'000, {7, 8, 9});
   // Packets of tags that their sender keeps are not stale, though their generations are before the floor.
   CHECK_FALSE(world.is_over(7, 0));
@@ -105,7 +105,7 @@ TEST_CASE("is_far_ahead__of_receives_without_a_send") {
 }
 
 TEST_CASE("outcome_of__the_newest_receive_of_the_tag_under_its_number") {
-  World world;
+  ReceiveTagsWorld world;
   world.post(5);
   core::FinishedReceive finished;
   finished.peer = 1;
@@ -128,10 +128,10 @@ TEST_CASE("outcome_of__the_newest_receive_of_the_tag_under_its_number") {
 }
 
 TEST_CASE("for_post__fails_when_the_peer_may_have_no_further_tag") {
-  World world;
+  ReceiveTagsWorld world;
   std::uint64_t tag = 0;
   while (world.tags.for_post(1, ++tag) != nullptr) ReceiveTags::take_generation(*world.tags.for_post(1, tag));
-  CHECK(tag - 1 == World::config().own_tags_per_peer() + World::config().common_tags());
+  CHECK(tag - 1 == ReceiveTagsWorld::config().own_tags_per_peer() + ReceiveTagsWorld::config().common_tags());
   CHECK(world.tags.for_post(2, 1) != nullptr);  // a share of its own
   world.tags.reset(1);
   CHECK(world.post(99) == 0);

@@ -17,8 +17,6 @@ using namespace mlt::test;
 
 namespace {
 
-constexpr std::uint32_t kSegment = 1'432;
-
 std::uint32_t segment_of(const Flight& flight) { return data_header_of(flight).offset_bytes / kSegment; }
 
 }  // namespace

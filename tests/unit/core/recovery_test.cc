@@ -501,16 +501,16 @@ TEST_CASE("tcp_fallback__a_probe_that_a_reply_overtakes_does_not_leave_over_tcp"
 // Two segments are lost, far apart: the BITMAP has two chunks. The second chunk comes when the one segment that the
 // first one requests has left.
 TEST_CASE("bitmap__a_chunk_that_comes_when_its_round_has_left_is_repaired_at_once") {
-  constexpr std::uint32_t kSegment = 64;
+  constexpr std::uint32_t kSmallSegment = 64;
   SimulationConfig config;
-  config.segment_bytes = config.endpoint.max_segment_bytes = kSegment;
+  config.segment_bytes = config.endpoint.max_segment_bytes = kSmallSegment;
   config.endpoint.early_segments = 2 * MLT_BITMAP_CHUNK_SEGMENTS;
   config.link.propagation_ns = 2 * kMillisecond;
   Simulation network(config);
   std::vector<std::uint32_t> lost;
   network.drop_if = [&](const Flight& flight) {
     if (flight.type != wire::PacketType::kData) return false;
-    const std::uint32_t segment = data_header_of(flight).offset_bytes / kSegment;
+    const std::uint32_t segment = data_header_of(flight).offset_bytes / kSmallSegment;
     if (segment != 5 && segment != MLT_BITMAP_CHUNK_SEGMENTS + 5) return false;
     if (std::count(lost.begin(), lost.end(), segment) > 0) return false;
     lost.push_back(segment);
@@ -522,7 +522,7 @@ TEST_CASE("bitmap__a_chunk_that_comes_when_its_round_has_left_is_repaired_at_onc
   REQUIRE(first.run());
   lost.clear();
   options.operation = 2;
-  Transfer transfer(network, 2 * MLT_BITMAP_CHUNK_SEGMENTS * kSegment, options);
+  Transfer transfer(network, 2 * MLT_BITMAP_CHUNK_SEGMENTS * kSmallSegment, options);
   transfer.post();
   REQUIRE(transfer.run());
   CHECK(transfer.fault() == "");

@@ -14,7 +14,7 @@ using core::CompletionStatus;
 
 namespace {
 
-constexpr std::uint32_t kSegment = 1'432;
+constexpr std::uint32_t kRefusedSegment = 1'432;
 constexpr std::uint64_t kOld = 0xAAAA'0000, kNew = 0xCCCC'0000;  // cookies of rank 0
 
 core::PeerUp up_with(std::uint64_t cookie) {
@@ -32,16 +32,16 @@ std::vector<std::byte> packet(std::uint64_t cookie, std::uint32_t segment) {
   header.prefix.flags = MLT_FLAG_UNCONFIRMED;
   if (segment == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
   header.tag = 3;
-  header.total_bytes = 2 * kSegment;
-  header.offset_bytes = segment * kSegment;
-  std::vector<std::byte> datagram(MLT_DATA_HEADER_BYTES + kSegment);
+  header.total_bytes = 2 * kRefusedSegment;
+  header.offset_bytes = segment * kRefusedSegment;
+  std::vector<std::byte> datagram(MLT_DATA_HEADER_BYTES + kRefusedSegment);
   wire::encode_data_header(header, datagram.data());
   return datagram;
 }
 
 constexpr std::uint64_t kGuessedCookie = 0xEEEE'0000;  // a guess, in rank 0's name
 
-enum class First { kNever, kWhileNoneIsUp, kWhileTheOldIsUp, kBeforeTheOldIsUp };
+enum class First { kNotAtAll, kWhileNoneIsUp, kWhileTheOldIsUp, kBeforeTheOldIsUp };
 
 core::ReceiveRequest request_of(std::span<std::byte> buffer) {
   core::ReceiveRequest request;
@@ -54,7 +54,7 @@ core::ReceiveRequest request_of(std::span<std::byte> buffer) {
 
 // The receive is posted once all of this happened, and the second packet arrives. Does it complete without the first?
 bool completes_without_the_first(core::Endpoint& receiver, base::TimeNs now) {
-  std::vector<std::byte> buffer(2 * kSegment);
+  std::vector<std::byte> buffer(2 * kRefusedSegment);
   REQUIRE(receiver.post_recv(now, request_of(buffer)) == core::PostStatus::kPosted);
   receiver.on_datagram(now + 1, packet(kNew, 1), base::Ecn::kNotEct);
   receiver.on_timeout(base::kSecond);
@@ -84,7 +84,7 @@ bool taken_for_lost(First first) {
 }  // namespace
 
 TEST_CASE("refused__before_the_connection_was_up_is_not_taken_for_lost") {
-  CHECK(taken_for_lost(First::kNever));
+  CHECK(taken_for_lost(First::kNotAtAll));
   CHECK_FALSE(taken_for_lost(First::kWhileNoneIsUp));
   CHECK_FALSE(taken_for_lost(First::kWhileTheOldIsUp));
   // Of what came before the earlier connection nothing can be of this one.
@@ -115,8 +115,8 @@ TEST_CASE("refused__the_only_packet_is_not_taken_for_lost_by_a_receive_that_shar
     core::Endpoint receiver(config);
     if (is_refused) receiver.on_datagram(1, packet(kNew, 0), base::Ecn::kNotEct);
     receiver.on_control(2, up_with(kNew));
-    std::vector<std::byte> buffer(kSegment);
-    core::SharedLossBudget budget(kSegment, 4, 0.5);
+    std::vector<std::byte> buffer(kRefusedSegment);
+    core::SharedLossBudget budget(kRefusedSegment, 4, 0.5);
     core::ReceiveRequest request = request_of(buffer);
     request.loss_bound = 0;
     request.shared_budget = &budget;
@@ -129,7 +129,7 @@ TEST_CASE("refused__the_only_packet_is_not_taken_for_lost_by_a_receive_that_shar
     probe.prefix.sequence = 2;
     probe.transfer.tag = 3;
     probe.timestamp_ns = 1;
-    probe.total_bytes = kSegment;
+    probe.total_bytes = kRefusedSegment;
     probe.path_count = 1;
     probe.last_sequence[0] = 1;
     std::vector<std::byte> datagram(256);

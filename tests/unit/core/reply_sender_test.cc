@@ -10,10 +10,11 @@ using namespace mlt;
 using core::Reply;
 using core::ReplyKind;
 
-constexpr std::uint32_t kSegment = 1'000;
+constexpr std::uint32_t kRepliedSegment = 1'000;
 
-struct World {
-  World() : shared(config()), acks(shared.config.peers, shared.config.paths), replies(shared, acks, receives) {
+struct ReplySenderWorld {
+  ReplySenderWorld()
+      : shared(config()), acks(shared.config.peers, shared.config.paths), replies(shared, acks, receives) {
     for (std::uint16_t peer = 0; peer < shared.config.peers; ++peer) {
       shared.peers[peer].up = true;
       shared.peers[peer].remote_cookie = 0x7700 + peer;
@@ -36,14 +37,14 @@ struct World {
     state.request.peer = 1;
     state.request.tag = 5;
     words.assign(base::words_for_bits(segments), 0);
-    state.placement = core::Placement(core::SegmentGrid(segments * kSegment, kSegment), words);
+    state.placement = core::Placement(core::SegmentGrid(segments * kRepliedSegment, kRepliedSegment), words);
     receives.list(state);
     return state;
   }
   static void place(core::ReceiveState& state, std::uint32_t segment) {
-    static const std::vector<std::byte> payload(kSegment);
+    static const std::vector<std::byte> payload(kRepliedSegment);
     state.request.place = [](void*, std::uint64_t, std::span<const std::byte>) {};
-    REQUIRE(state.placement.put(state.request, segment * kSegment, payload));
+    REQUIRE(state.placement.put(state.request, segment * kRepliedSegment, payload));
   }
   void arrive(std::uint8_t path, std::uint32_t sequence) {
     acks.count(1, 0, {path, sequence, 1, {5, 0}}, base::Ecn::kEct0, true, shared.counters);
@@ -78,12 +79,12 @@ struct World {
 };
 
 TEST_CASE("fill__replies_in_order_then_acks_then_nothing") {
-  World world;
+  ReplySenderWorld world;
   CHECK_FALSE(world.fill());
   world.arrive(0, 1);
   world.arrive(0, 2);
-  world.replies.push(World::reply(ReplyKind::kNotPosted), false);
-  world.replies.push(World::reply(ReplyKind::kStop, 2), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kNotPosted), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kStop, 2), false);
   REQUIRE(world.fill());
   CHECK(world.prefix().type == wire::PacketType::kBitmap);
   CHECK((world.prefix().flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0);
@@ -102,11 +103,11 @@ TEST_CASE("fill__replies_in_order_then_acks_then_nothing") {
 }
 
 TEST_CASE("fill__a_stop_requests_an_ack_of_the_other_paths") {
-  World world;
+  ReplySenderWorld world;
   world.arrive(0, 1);
   world.arrive(1, 1);
   world.acks.withdraw(1);
-  world.replies.push(World::reply(ReplyKind::kStop), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kStop), false);
   REQUIRE(world.fill());
   CHECK(world.prefix().type == wire::PacketType::kStop);
   REQUIRE(world.fill());
@@ -117,11 +118,11 @@ TEST_CASE("fill__a_stop_requests_an_ack_of_the_other_paths") {
 }
 
 TEST_CASE("fill__a_bitmap_between_a_stop_and_its_ack_leaves_the_ack_due") {
-  World world;
+  ReplySenderWorld world;
   for (std::uint8_t path = 0; path < 3; ++path) world.arrive(path, 1);
   world.acks.withdraw(1);
-  world.replies.push(World::reply(ReplyKind::kStop), false);
-  world.replies.push(World::reply(ReplyKind::kNotPosted), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kStop), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kNotPosted), false);
   REQUIRE(world.fill());
   CHECK(world.prefix().type == wire::PacketType::kStop);
   world.arrive(1, 2);  // the BITMAP reports path 1, and leaves path 0 to the ACK
@@ -136,14 +137,14 @@ TEST_CASE("fill__a_bitmap_between_a_stop_and_its_ack_leaves_the_ack_due") {
 }
 
 TEST_CASE("push__counts_the_replies_that_a_full_queue_drops") {
-  World world;
+  ReplySenderWorld world;
   for (std::uint32_t i = 0; i < world.shared.config.reply_queue; ++i) {
-    world.replies.push(World::reply(ReplyKind::kReady), false);
+    world.replies.push(ReplySenderWorld::reply(ReplyKind::kReady), false);
   }
   CHECK(world.shared.counters.value(core::Counter::k_replies_dropped) == 0);
-  world.replies.push(World::reply(ReplyKind::kStop), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kStop), false);
   CHECK(world.shared.counters.value(core::Counter::k_replies_dropped) == 1);
-  world.replies.push(World::reply(ReplyKind::kStop), true);  // the other queue has space
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kStop), true);  // the other queue has space
   CHECK(world.shared.counters.value(core::Counter::k_replies_dropped) == 1);
   std::uint32_t sent = 0;
   while (world.fill()) ++sent;
@@ -151,13 +152,13 @@ TEST_CASE("push__counts_the_replies_that_a_full_queue_drops") {
 }
 
 TEST_CASE("fill__takes_the_path_of_the_newest_probe") {
-  World world;
+  ReplySenderWorld world;
   world.arrive(2, 1);
-  world.replies.push(World::reply(ReplyKind::kReady), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kReady), false);
   REQUIRE(world.fill());
   CHECK(world.run.path == 2);  // of the newest packet: no probe came yet
   world.replies.on_probe(1, 3);
-  world.replies.push(World::reply(ReplyKind::kReady), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kReady), false);
   REQUIRE(world.fill());
   CHECK(world.run.path == 3);
   CHECK(world.prefix().path == 2);  // of the block
@@ -165,11 +166,11 @@ TEST_CASE("fill__takes_the_path_of_the_newest_probe") {
 }
 
 TEST_CASE("fill__a_bitmap_reports_what_has_arrived_when_it_leaves_in_chunks") {
-  World world;
+  ReplySenderWorld world;
   core::ReceiveState& state = world.receive(3 * MLT_BITMAP_CHUNK_SEGMENTS);
-  world.replies.push(World::reply(ReplyKind::kBitmap), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kBitmap), false);
   for (std::uint32_t i = 0; i < 3 * MLT_BITMAP_CHUNK_SEGMENTS; ++i) {
-    if (i != 5 && i != 2 * MLT_BITMAP_CHUNK_SEGMENTS + 9) World::place(state, i);
+    if (i != 5 && i != 2 * MLT_BITMAP_CHUNK_SEGMENTS + 9) ReplySenderWorld::place(state, i);
   }
   REQUIRE(world.fill());
   CHECK(world.bitmap().first_segment == 0);
@@ -181,12 +182,12 @@ TEST_CASE("fill__a_bitmap_reports_what_has_arrived_when_it_leaves_in_chunks") {
 }
 
 TEST_CASE("fill__drops_a_bitmap_of_a_round_or_receive_that_is_over") {
-  World world;
+  ReplySenderWorld world;
   core::ReceiveState& state = world.receive(10);
-  world.replies.push(World::reply(ReplyKind::kBitmap), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kBitmap), false);
   state.loss.begin_round(1, 0);
   CHECK_FALSE(world.fill());
-  Reply reply = World::reply(ReplyKind::kBitmap);
+  Reply reply = ReplySenderWorld::reply(ReplyKind::kBitmap);
   reply.round = 1;
   world.replies.push(reply, false);
   world.receives.unlist(state);
@@ -194,8 +195,8 @@ TEST_CASE("fill__drops_a_bitmap_of_a_round_or_receive_that_is_over") {
 }
 
 TEST_CASE("fill_over_tcp__has_a_queue_of_its_own") {
-  World world;
-  world.replies.push(World::reply(ReplyKind::kAck), true);
+  ReplySenderWorld world;
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kAck), true);
   CHECK_FALSE(world.fill());
   REQUIRE(world.replies.fill_over_tcp(0, world.output));
   CHECK(world.output.peer == 1);
@@ -207,10 +208,10 @@ TEST_CASE("fill_over_tcp__has_a_queue_of_its_own") {
 }
 
 TEST_CASE("reset__forgets_the_replies_of_one_peer") {
-  World world;
-  world.replies.push(World::reply(ReplyKind::kStop, 1), false);
-  world.replies.push(World::reply(ReplyKind::kStop, 2), false);
-  world.replies.push(World::reply(ReplyKind::kStop, 1), true);
+  ReplySenderWorld world;
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kStop, 1), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kStop, 2), false);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kStop, 1), true);
   core::Usage usage;
   world.replies.add_usage(usage);
   CHECK(usage.replies.used == 3);

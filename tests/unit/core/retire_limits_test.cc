@@ -19,8 +19,8 @@ SimulationConfig eager(std::uint32_t retire_after) {
   return config;
 }
 
-struct World {
-  explicit World(const SimulationConfig& config) : network(config) {}
+struct RetireLimitsWorld {
+  explicit RetireLimitsWorld(const SimulationConfig& config) : network(config) {}
 
   Transfer& make(std::uint64_t tag, std::size_t bytes = 64, std::uint16_t to = 1) {
     TransferOptions options;
@@ -64,7 +64,7 @@ struct World {
 
 // 2^32 generations are 16,384 retirements. A send may wait through all of them, and its tag be used again afterwards.
 TEST_CASE("retire__a_tag_in_use_outlives_the_wrap_of_the_floor") {
-  World world(eager(1));
+  RetireLimitsWorld world(eager(1));
   world.timeout_ns = 100'000 * kSecond;
   Transfer& waiting = world.make(7, 5'000);
   REQUIRE(waiting.post_send() == PostStatus::kPosted);
@@ -86,7 +86,7 @@ TEST_CASE("retire__a_tag_in_use_outlives_the_wrap_of_the_floor") {
 // 8,192 retirements bring the floor so far from a tag that waited through them that its numbers seem to lie beyond the
 // floor. Forgotten then, it would move the floor by more than half the circle, which the receiver takes for older.
 TEST_CASE("retire__a_tag_that_waited_for_half_the_circle_is_kept") {
-  World world(eager(1));
+  RetireLimitsWorld world(eager(1));
   world.timeout_ns = 100'000 * kSecond;
   std::vector<Transfer*> waiting;
   for (std::uint64_t tag = 0; tag < 8; ++tag) {
@@ -124,7 +124,7 @@ TEST_CASE("retire__deferred_while_too_much_is_unknown_happens_when_that_ends") {
   SimulationConfig config = eager(16'384);
   config.endpoint.max_tags = 64;
   config.endpoint.unknown_tags = 4;
-  World world(config);
+  RetireLimitsWorld world(config);
   for (std::uint64_t batch = 0; batch < 200; ++batch) {
     CAPTURE(batch);
     const std::uint64_t sends = 1 + batch * 7 % 32;
@@ -145,7 +145,7 @@ TEST_CASE("retire__deferred_while_too_much_is_unknown_happens_when_that_ends") {
 }
 
 TEST_CASE("on_retire__of_a_floor_that_is_not_newer_changes_nothing") {
-  World world(eager(4));
+  RetireLimitsWorld world(eager(4));
   for (std::uint64_t tag = 1; tag <= 20; ++tag) world.use(tag);
   const std::uint64_t received = world.network.counter(1, Counter::k_retirements_received);
   REQUIRE(received > 2);
@@ -171,7 +171,7 @@ TEST_CASE("on_retire__of_a_peer_that_forgets_tags_in_use_affects_no_other_peer")
     config.endpoint.max_tags = 64;
     config.endpoint.unknown_tags = 3;
     config.link.data.duplicate = config.link.data.reorder = 0.3;
-    World world(config);
+    RetireLimitsWorld world(config);
     world.timeout_ns = 2 * kSecond;
     std::vector<Transfer*> spoilt;
     for (int step = 0; step < 60; ++step) {
@@ -207,7 +207,7 @@ TEST_CASE("on_stop__unseen_gives_the_early_share_back_at_once") {
   SimulationConfig config = eager(0);
   config.endpoint.early_transfers = config.endpoint.early_segments = 1;
   config.control_delay_ns = 100 * kMillisecond;
-  World world(config);
+  RetireLimitsWorld world(config);
   Transfer& first = world.make(1);
   world.network.drop_if = [](const Flight& f) { return f.from == 0 && !f.by_control_connection; };
   REQUIRE(first.post_send() == PostStatus::kPosted);
@@ -227,7 +227,7 @@ TEST_CASE("on_stop__unseen_gives_the_early_share_back_at_once") {
 
 // Both sides begin anew with the connection.
 TEST_CASE("retire__a_new_connection_counts_from_zero") {
-  World world(eager(2));
+  RetireLimitsWorld world(eager(2));
   for (int life = 0; life < 5; ++life) {
     CAPTURE(life);
     for (std::uint64_t tag = 1; tag <= 20; ++tag) world.use(tag % 7);

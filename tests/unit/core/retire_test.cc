@@ -22,8 +22,8 @@ struct Use {
 
 // Transfers of a few tags, again and again, one way between two hosts. Sends and receives of a tag are posted in the
 // same order, but each side in its own time: either may run ahead.
-struct Model {
-  Model(std::uint64_t seed, SimulationConfig config) : prng(seed), network(config) {}
+struct RetireModel {
+  RetireModel(std::uint64_t seed, SimulationConfig config) : prng(seed), network(config) {}
 
   // One step: a post at one side or the other, or an abort.
   void step() {
@@ -132,7 +132,7 @@ TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_send_matches_the_kth
     config.link.control = config.link.data;
     config.link.reorder_ns = prng.chance(0.5) ? 300 * kMillisecond : 5 * kMillisecond;
     config.control_delay_ns = prng.chance(0.3) ? 20 * kMillisecond : 100 * kMicrosecond;
-    Model model(seed, config);
+    RetireModel model(seed, config);
     model.tags = 1 + prng.below(60);
     model.ahead = prng.below(6);
     model.abort_chance = prng.chance(0.5) ? 0.15 : 0.0;

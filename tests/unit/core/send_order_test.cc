@@ -12,8 +12,8 @@ using core::SegmentPriority;
 using core::SendOrder;
 using core::SendState;
 
-struct World {
-  World() : shared(config()), sends(shared.config.max_sends), order(shared, sends) {}
+struct SendOrderWorld {
+  SendOrderWorld() : shared(config()), sends(shared.config.max_sends), order(shared, sends) {}
   static core::EndpointConfig config() {
     core::EndpointConfig config;
     config.peers = 5;
@@ -68,7 +68,7 @@ struct World {
 };
 
 TEST_CASE("serve__the_peers_with_work_in_turn") {
-  World world;
+  SendOrderWorld world;
   CHECK_FALSE(world.order.serve([](std::uint16_t) { return true; }));
   world.post(1);
   SendState& second = world.post(2);
@@ -79,7 +79,7 @@ TEST_CASE("serve__the_peers_with_work_in_turn") {
 }
 
 TEST_CASE("serve__tries_every_peer_once_if_none_may_send") {
-  World world;
+  SendOrderWorld world;
   for (const int peer : {1, 2, 4}) world.post(static_cast<std::uint16_t>(peer));
   world.served(1);
   std::vector<std::uint16_t> tried;
@@ -91,7 +91,7 @@ TEST_CASE("serve__tries_every_peer_once_if_none_may_send") {
 }
 
 TEST_CASE("link__puts_the_smallest_order_first_and_then_the_first_posted") {
-  World world;
+  SendOrderWorld world;
   SendState& late = world.post(1, 4, 7);
   SendState& first = world.post(1, 4, 3);
   SendState& second = world.post(1, 4, 3);
@@ -109,7 +109,7 @@ TEST_CASE("link__puts_the_smallest_order_first_and_then_the_first_posted") {
 }
 
 TEST_CASE("next_segment__critical_then_important_then_the_rest") {
-  World world;
+  SendOrderWorld world;
   const SegmentPriority plain{}, important = SegmentPriority::important(0), critical{SegmentPriority::kCritical};
   const std::vector<SegmentPriority> priorities{plain, important, critical, plain, critical, important};
   SendState& state = world.post(1, 6);
@@ -120,7 +120,7 @@ TEST_CASE("next_segment__critical_then_important_then_the_rest") {
 }
 
 TEST_CASE("next_segment__by_offset_with_one_tag_for_all") {
-  World world;
+  SendOrderWorld world;
   for (const SegmentPriority tag :
        {SegmentPriority{}, SegmentPriority::important(3), SegmentPriority{SegmentPriority::kCritical}}) {
     SendState& state = world.post(1, 3);
@@ -132,7 +132,7 @@ TEST_CASE("next_segment__by_offset_with_one_tag_for_all") {
 }
 
 TEST_CASE("next_segment__stops_when_the_call_has_classified_enough") {
-  World world;
+  SendOrderWorld world;
   constexpr std::uint32_t kSegments = 3 * 2'048;
   const std::vector<SegmentPriority> priorities(kSegments);
   std::uint32_t classified = 0;
@@ -168,7 +168,7 @@ TEST_CASE("next_segment__stops_when_the_call_has_classified_enough") {
 }
 
 TEST_CASE("serve__takes_the_segments_that_became_ready") {
-  World world;
+  SendOrderWorld world;
   core::SendFeed feed;
   std::vector<std::uint64_t> fresh(1);
   feed.fresh = base::BitmapView(fresh.data(), 4);

@@ -12,8 +12,8 @@ namespace {
 using namespace mlt;
 using core::SendTags;
 
-struct World {
-  explicit World(const core::EndpointConfig& config = config_of(4)) : shared(config), tags(shared) {
+struct SendTagsWorld {
+  explicit SendTagsWorld(const core::EndpointConfig& config = config_of(4)) : shared(config), tags(shared) {
     for (core::Peer& peer : shared.peers) peer.up = true;
   }
   static core::EndpointConfig config_of(std::uint32_t retire_after) {
@@ -61,7 +61,7 @@ struct World {
 };
 
 TEST_CASE("take_generation__counts_the_sends_of_each_tag_and_peer") {
-  World world;
+  SendTagsWorld world;
   CHECK(world.post(5) == 0);
   CHECK(world.post(5) == 1);
   CHECK(world.post(6) == 0);
@@ -71,7 +71,7 @@ TEST_CASE("take_generation__counts_the_sends_of_each_tag_and_peer") {
 }
 
 TEST_CASE("leave__frees_the_tag_only_once_its_sends_ended_and_matched") {
-  World world;
+  SendTagsWorld world;
   const std::uint32_t first = world.post(5), second = world.post(5);
   world.tags.leave(1, {5, first}, false);  // failed: its receive may be posted later
   CHECK(world.tags.held(1) == 1);
@@ -83,12 +83,12 @@ TEST_CASE("leave__frees_the_tag_only_once_its_sends_ended_and_matched") {
 }
 
 TEST_CASE("retirement__forgets_tags_not_in_use_and_lists_the_others") {
-  World world;
+  SendTagsWorld world;
   const std::uint32_t open = world.post(100);
   for (std::uint64_t tag = 1; tag <= 2; ++tag) world.complete(tag, world.post(tag));
   CHECK(world.retirement().frames == 0);
   CHECK(world.post(3) == 1 + core::kGenerationGap);  // the fourth new tag: enough
-  const World::List list = world.retirement();
+  const SendTagsWorld::List list = world.retirement();
   CHECK(list.frames == 1);
   CHECK(list.floor == 1 + core::kGenerationGap);
   CHECK(list.kept == std::set<std::uint64_t>{100});
@@ -99,7 +99,7 @@ TEST_CASE("retirement__forgets_tags_not_in_use_and_lists_the_others") {
 
 // While all tags are in use, none can be forgotten; the ends of the sends make up for it, without another post.
 TEST_CASE("retirement__follows_the_ends_of_sends_that_put_it_off") {
-  World world;
+  SendTagsWorld world;
   std::vector<std::uint32_t> generations;
   for (std::uint64_t tag = 0; tag < 6; ++tag) generations.push_back(world.post(tag));
   for (std::uint64_t tag = 0; tag < 6; ++tag) world.tags.note_posted(1, {tag, generations[tag]});
@@ -111,7 +111,7 @@ TEST_CASE("retirement__follows_the_ends_of_sends_that_put_it_off") {
 
 TEST_CASE("retirement__not_to_a_peer_that_is_down_nor_if_switched_off") {
   for (const bool down : {true, false}) {
-    World world(World::config_of(down ? 4 : 0));
+    SendTagsWorld world(SendTagsWorld::config_of(down ? 4 : 0));
     world.shared.peers[1].up = !down;
     for (std::uint64_t tag = 1; tag <= 10; ++tag) world.complete(tag, world.post(tag));
     CHECK(world.retirement().frames == 0);
@@ -120,7 +120,7 @@ TEST_CASE("retirement__not_to_a_peer_that_is_down_nor_if_switched_off") {
 }
 
 TEST_CASE("for_post__fails_only_when_the_peer_may_have_no_further_tag") {
-  World world;
+  SendTagsWorld world;
   // Peer 1 fills its own share and the common one with tags in use.
   std::uint64_t tag = 0;
   while (world.tags.for_post(1, ++tag) != nullptr) world.tags.take_generation(*world.tags.for_post(1, tag));
@@ -131,7 +131,7 @@ TEST_CASE("for_post__fails_only_when_the_peer_may_have_no_further_tag") {
 }
 
 TEST_CASE("reset__starts_every_tag_of_the_peer_at_zero") {
-  World world;
+  SendTagsWorld world;
   world.post(5, 2);
   for (std::uint64_t tag = 1; tag <= 8; ++tag) world.complete(tag, world.post(tag));
   world.tags.reset(1);

@@ -19,7 +19,6 @@ using namespace mlt::test;
 
 namespace {
 
-constexpr std::uint32_t kSegment = 1'432;
 constexpr std::uint32_t kDatagram = kSegment + MLT_DATA_HEADER_BYTES;
 
 struct Packet {

@@ -13,7 +13,6 @@ using namespace mlt::test;
 
 namespace {
 
-constexpr std::uint32_t kSegment = 1'432;
 constexpr std::size_t kMaxBytes = 50'000;
 
 // A send, and a receive of up to `max_bytes` with the same tag.

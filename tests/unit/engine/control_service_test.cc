@@ -19,8 +19,8 @@ using namespace mlt;
 
 namespace {
 
-struct Rank final : io::ControlSink {
-  explicit Rank(std::uint16_t own) : hello(own, 3, 1'432, 1U << 20) {
+struct ServiceRank final : io::ControlSink {
+  explicit ServiceRank(std::uint16_t own) : hello(own, 3, 1'432, 1U << 20) {
     Options options;
     options.rank = own;
     options.ranks = 3;
@@ -43,7 +43,7 @@ struct Rank final : io::ControlSink {
 };
 
 // Connects the two, and returns how many of their turns served something. Advances `now`.
-std::size_t bring_up(Rank& low, Rank& high, base::TimeNs& now, base::TimeNs until) {
+std::size_t bring_up(ServiceRank& low, ServiceRank& high, base::TimeNs& now, base::TimeNs until) {
   io::OsError error;
   REQUIRE(low.channel->expect(now, 1, until, error));
   REQUIRE(high.channel->connect_to(now, 0, low.channel->listen_address(), until, error));
@@ -62,7 +62,7 @@ std::size_t bring_up(Rank& low, Rank& high, base::TimeNs& now, base::TimeNs unti
 }  // namespace
 
 TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_up_and_goodbye_ends_it") {
-  Rank low(0), high(1);
+  ServiceRank low(0), high(1);
   base::TimeNs now = io::monotonic_now();
   const base::TimeNs until = now + 10 * base::kSecond;
   CHECK(bring_up(low, high, now, until) > 0);
@@ -83,7 +83,7 @@ TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_
 }
 
 TEST_CASE("say_goodbye__does_not_wait_long_for_a_process_that_does_not_read_once_its_host_has_it") {
-  Rank low(0), high(1);
+  ServiceRank low(0), high(1);
   base::TimeNs now = io::monotonic_now();
   const base::TimeNs until = now + 10 * base::kSecond;
   bring_up(low, high, now, until);
@@ -99,7 +99,7 @@ TEST_CASE("say_goodbye__does_not_wait_long_for_a_process_that_does_not_read_once
 }
 
 TEST_CASE("service__does_not_check_a_quiet_descriptor_again_within_50_us") {
-  Rank low(0), high(1);
+  ServiceRank low(0), high(1);
   const base::TimeNs now = io::monotonic_now();
   const base::TimeNs until = now + 10 * base::kSecond;
   io::OsError error;

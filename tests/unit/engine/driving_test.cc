@@ -25,7 +25,7 @@ using test::soon;
 
 namespace {
 
-constexpr std::int64_t kSecond = base::kSecond;
+using base::kSecond;
 
 // A loop whose datagrams are the counts of a descriptor, each handled by `on_datagram` in a turn.
 struct CountingLoop final : engine::DrivenLoop {
@@ -70,9 +70,9 @@ struct CountingLoop final : engine::DrivenLoop {
   std::atomic<std::thread::id> stepped_by{};
 };
 
-struct World {
-  World() : io_thread([this] { driving.run(); }) {}
-  ~World() { close(); }
+struct DrivingWorld {
+  DrivingWorld() : io_thread([this] { driving.run(); }) {}
+  ~DrivingWorld() { close(); }
   void close() {
     driving.close();
     if (io_thread.joinable()) io_thread.join();
@@ -98,7 +98,7 @@ void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms
 }  // namespace
 
 TEST_CASE("driving__a_waiter_runs_the_turn_that_ends_its_wait") {
-  World world;
+  DrivingWorld world;
   Waiter waiter;
   std::thread::id ended_by;
   world.loop.on_datagram = [&] {
@@ -117,7 +117,7 @@ TEST_CASE("driving__a_waiter_runs_the_turn_that_ends_its_wait") {
 }
 
 TEST_CASE("driving__what_is_queued_is_run_though_its_caller_did_not_get_the_lock") {
-  World world;
+  DrivingWorld world;
   REQUIRE(soon([&] { return world.loop.stepped_by.load() != std::thread::id(); }));
   constexpr int kThreads = 4;
   constexpr int kCommands = 20'000;
@@ -145,7 +145,7 @@ TEST_CASE("driving__what_is_queued_is_run_though_its_caller_did_not_get_the_lock
 }
 
 TEST_CASE("driving__the_holder_of_the_lock_runs_what_is_queued_while_it_has_it") {
-  World world;
+  DrivingWorld world;
   REQUIRE(soon([&] { return world.driving.counts().sleeps > 0; }));
   bool ran = false;
   world.loop.after_posts = [&] {
@@ -160,7 +160,7 @@ TEST_CASE("driving__the_holder_of_the_lock_runs_what_is_queued_while_it_has_it")
 }
 
 TEST_CASE("driving__who_leaves_hands_the_seat_to_another_waiter") {
-  World world;
+  DrivingWorld world;
   Waiter first;
   Waiter second;
   std::atomic<int> datagrams{0};
@@ -179,7 +179,7 @@ TEST_CASE("driving__who_leaves_hands_the_seat_to_another_waiter") {
 
 TEST_CASE("driving__a_waiter_that_is_done_passes_the_seat_on_that_it_was_offered") {
   // All end at once, in any order: a thread that is left drives, and none waits for a free seat.
-  World world;
+  DrivingWorld world;
   for (int round = 0; round < 200; ++round) {
     std::array<Waiter, 3> waiters;
     std::vector<std::thread> threads;
@@ -192,7 +192,7 @@ TEST_CASE("driving__a_waiter_that_is_done_passes_the_seat_on_that_it_was_offered
 }
 
 TEST_CASE("driving__the_io_thread_takes_over_from_a_waiter_that_had_the_seat_for_long") {
-  World world;
+  DrivingWorld world;
   Waiter waiter;
   CHECK_FALSE(world.driving.wait(waiter, engine::deadline_after(kSecond / 10)));  // it rests by then
   std::atomic<int> datagrams{0};
@@ -203,7 +203,7 @@ TEST_CASE("driving__the_io_thread_takes_over_from_a_waiter_that_had_the_seat_for
 }
 
 TEST_CASE("driving__the_io_thread_takes_over_after_a_lease_from_waits_that_were_short") {
-  World world;
+  DrivingWorld world;
   std::atomic<int> datagrams{0};
   world.loop.on_datagram = [&] { ++datagrams; };
   for (int round = 0; round < 20; ++round) {
@@ -215,7 +215,7 @@ TEST_CASE("driving__the_io_thread_takes_over_after_a_lease_from_waits_that_were_
 }
 
 TEST_CASE("driving__a_post_wakes_a_sleeper_only_for_what_is_due_before_it_wakes_by_itself") {
-  World world;
+  DrivingWorld world;
   Waiter waiter;
   std::atomic<int> notified{0};
   world.loop.on_due = [&] {
@@ -242,7 +242,7 @@ TEST_CASE("driving__a_post_wakes_a_sleeper_only_for_what_is_due_before_it_wakes_
 }
 
 TEST_CASE("wait__ends_in_time_while_another_thread_drives_and_while_it_drives_itself") {
-  World world;
+  DrivingWorld world;
   Waiter driver;
   std::thread drives([&] { CHECK(world.driving.wait(driver, engine::deadline_after(20 * kSecond))); });
   REQUIRE(soon([&] { return world.driving.counts().driven_by_waiters == 1; }));
@@ -258,7 +258,7 @@ TEST_CASE("wait__ends_in_time_while_another_thread_drives_and_while_it_drives_it
 
 TEST_CASE("close__ends_all_driving_and_leaves_waiters_to_be_notified") {
   for (int round = 0; round < 20; ++round) {
-    World world;
+    DrivingWorld world;
     std::array<Waiter, 3> waiters;
     std::vector<std::thread> threads;
     for (Waiter& waiter : waiters) {

@@ -10,11 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/time.h"
 #include "mlt.h"
 
 namespace mlt::engine_test {
 
-inline constexpr std::int64_t kSecond = 1'000'000'000;
+using base::kSecond;
 
 struct Job {
   explicit Job(std::uint16_t ranks, FaultOptions faults = {}, std::int64_t operation_timeout_ns = 20 * kSecond) {

@@ -13,7 +13,7 @@ namespace {
 
 using namespace mlt;
 
-constexpr std::int64_t kSecond = 1'000'000'000;
+using base::kSecond;
 
 struct Pair {
   explicit Pair(const Options& first, const Options& second) {

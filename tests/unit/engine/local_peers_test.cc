@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint64_t kCookie = 0x1234'5678'0001;  // that rank 0 gave to rank 1
 
-struct Rank {
-  explicit Rank(std::uint16_t own) {
+struct LocalRank {
+  explicit LocalRank(std::uint16_t own) {
     Options options;
     options.rank = own;
     options.ranks = 3;
@@ -40,7 +40,7 @@ io::Hello hello_of(std::uint16_t rank) {
   io::Hello hello;
   hello.rank = rank;
   hello.cookie = kCookie;
-  hello.incarnation = Rank::incarnation_of(rank);
+  hello.incarnation = LocalRank::incarnation_of(rank);
   return hello;
 }
 
@@ -53,7 +53,7 @@ core::PeerUp up_of(std::uint16_t peer, std::uint32_t segment_bytes = 1'432) {
 }  // namespace
 
 TEST_CASE("join__moves_both_ranks_to_shared_memory_with_the_largest_multiple_of_the_segment") {
-  Rank low(0), high(1);
+  LocalRank low(0), high(1);
   std::string error;
   core::PeerUp at_high = up_of(0), at_low = up_of(1);
   REQUIRE(high.peers->join(hello_of(0), at_high, error));  // the connecting rank offers first
@@ -71,13 +71,13 @@ TEST_CASE("join__moves_both_ranks_to_shared_memory_with_the_largest_multiple_of_
 }
 
 TEST_CASE("join__leaves_the_result_of_the_hellos_to_peers_that_offer_nothing_or_are_not_here") {
-  Rank low(0);
+  LocalRank low(0);
   std::string error;
   core::PeerUp up = up_of(1);
   CHECK(low.peers->join(hello_of(1), up, error));  // no offer
   CHECK_FALSE(up.holds_back);
   CHECK(up.segment_bytes == 1'432);
-  Rank high(1);
+  LocalRank high(1);
   io::Hello elsewhere = hello_of(0);
   elsewhere.incarnation += 100;  // nobody listens there
   up = up_of(0);
@@ -91,7 +91,7 @@ TEST_CASE("join__leaves_the_result_of_the_hellos_to_peers_that_offer_nothing_or_
 }
 
 TEST_CASE("join__fails_if_the_offer_has_other_segments") {
-  Rank low(0), high(1);
+  LocalRank low(0), high(1);
   std::string error;
   core::PeerUp at_high = up_of(0, 1'024), at_low = up_of(1, 1'432);
   REQUIRE(high.peers->join(hello_of(0), at_high, error));
@@ -111,7 +111,7 @@ TEST_CASE("is_crowd__where_ranks_far_outnumber_the_cpus") {
 
 TEST_CASE("are_crowd__counts_the_ranks_that_share_memory") {
   const auto cpus = static_cast<std::size_t>(::sysconf(_SC_NPROCESSORS_ONLN));
-  Rank low(0), high(1);
+  LocalRank low(0), high(1);
   std::string error;
   core::PeerUp at_high = up_of(0);
   REQUIRE(high.peers->join(hello_of(0), at_high, error));

@@ -8,12 +8,14 @@
 #include <optional>
 #include <string>
 
+#include "unit/engine/scripted_network.h"
+
 using namespace mlt;
 using engine::OperationSubmitter;
 
 namespace {
 
-const io::SocketAddress kLoopback = *io::SocketAddress::from_host("127.0.0.1", 5'000);
+using engine_test::kLoopback;
 
 Options options_of_two() {
   Options options;
@@ -32,9 +34,9 @@ engine::Operation send_of(std::uint64_t bytes) {
   return operation;
 }
 
-struct World {
+struct OperationSubmitterWorld {
   // Rank 1 is up as far as the checks are concerned; no loop runs.
-  World() { loop.peers().on_up(1, {kLoopback}, 1'432, 1'432); }
+  OperationSubmitterWorld() { loop.peers().on_up(1, {kLoopback}, 1'432, 1'432); }
 
   static std::optional<Error> error_of(const std::function<void()>& action) {
     try {
@@ -56,7 +58,7 @@ struct World {
 }  // namespace
 
 TEST_CASE("check_transfer__accepts_a_transfer_to_a_peer_that_is_up_and_names_what_is_wrong_with_others") {
-  World world;
+  OperationSubmitterWorld world;
   const std::string name = "rank 0: send of tag 7 (8 bytes of float32) to rank 1 was rejected: ";
   CHECK(world.transfer_error(send_of(8)) == "");
   CHECK(world.transfer_error(send_of(6)) ==
@@ -79,10 +81,10 @@ TEST_CASE("check_transfer__accepts_a_transfer_to_a_peer_that_is_up_and_names_wha
 }
 
 TEST_CASE("check_loss_bound__and_check_layer_accept_their_ranges_only") {
-  const World world;
+  const OperationSubmitterWorld world;
   const engine::Operation operation = send_of(8);
   const auto bound = [&](double value) {
-    return World::error_of([&] { world.submitter.check_loss_bound(operation, value); }).has_value();
+    return OperationSubmitterWorld::error_of([&] { world.submitter.check_loss_bound(operation, value); }).has_value();
   };
   CHECK_FALSE(bound(0.0));
   CHECK_FALSE(bound(0.999));
@@ -90,7 +92,7 @@ TEST_CASE("check_loss_bound__and_check_layer_accept_their_ranges_only") {
   CHECK(bound(-0.001));
   CHECK(bound(std::numeric_limits<double>::quiet_NaN()));
   const auto layer = [&](std::uint32_t one, std::uint32_t of) {
-    return World::error_of([&] { world.submitter.check_layer(operation, one, of); }).has_value();
+    return OperationSubmitterWorld::error_of([&] { world.submitter.check_layer(operation, one, of); }).has_value();
   };
   CHECK_FALSE(layer(0, 1));
   CHECK_FALSE(layer(4, 5));
@@ -99,22 +101,23 @@ TEST_CASE("check_loss_bound__and_check_layer_accept_their_ranges_only") {
 }
 
 TEST_CASE("begin__names_the_limit_of_operations") {
-  World world;
+  OperationSubmitterWorld world;
   CHECK(world.submitter.begin(send_of(8)).operation != nullptr);
   CHECK(world.submitter.begin(send_of(8)).operation != nullptr);
-  const auto error = World::error_of([&] { world.submitter.begin(send_of(8)); });
+  const auto error = OperationSubmitterWorld::error_of([&] { world.submitter.begin(send_of(8)); });
   REQUIRE(error.has_value());
   CHECK(error->code() == ErrorCode::kLimit);
   CHECK(std::string(error->what()).find("2 operations are in progress") != std::string::npos);
 }
 
 TEST_CASE("submit__withdraws_an_operation_that_a_closed_loop_does_not_take") {
-  World world;
+  OperationSubmitterWorld world;
   const OperationId id = world.submitter.begin(send_of(8)).id;
   world.submitter.close();
   world.loop.stop();
   bool ran = false;
-  const auto error = World::error_of([&] { world.submitter.submit(id, [&](base::TimeNs) { ran = true; }); });
+  const auto error =
+      OperationSubmitterWorld::error_of([&] { world.submitter.submit(id, [&](base::TimeNs) { ran = true; }); });
   REQUIRE(error.has_value());
   CHECK(error->code() == ErrorCode::kClosed);
   CHECK(std::string(error->what()) ==

@@ -21,8 +21,8 @@ using Table = mlt::engine::OperationTable;
 
 namespace {
 
-struct World {
-  explicit World(std::uint32_t max_operations = 4) : table(max_operations, driving) {}
+struct OperationTableWorld {
+  explicit OperationTableWorld(std::uint32_t max_operations = 4) : table(max_operations, driving) {}
 
   StillLoop still;
   mlt::engine::Driving driving{still, 0};
@@ -38,7 +38,7 @@ Completion ended(mlt::OperationId id) {
 }  // namespace
 
 TEST_CASE("forget__withdraws_an_operation_that_close_has_ended_already") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   const mlt::OperationId first = table.begin({}).id;
   const mlt::OperationId second = table.begin({}).id;
@@ -52,14 +52,14 @@ TEST_CASE("forget__withdraws_an_operation_that_close_has_ended_already") {
 }
 
 TEST_CASE("begin__is_refused_once_everything_was_ended") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   table.finish_all([](const std::string& name) { return name; });
   CHECK(table.begin({}).operation == nullptr);
 }
 
 TEST_CASE("begin__is_refused_at_the_limit_and_leaves_the_operation_as_it_was") {
-  World world(1);
+  OperationTableWorld world(1);
   Table& table = world.table;
   const mlt::OperationId first = table.begin({}).id;
   mlt::engine::Operation operation;
@@ -73,7 +73,7 @@ TEST_CASE("begin__is_refused_at_the_limit_and_leaves_the_operation_as_it_was") {
 }
 
 TEST_CASE("id__names_no_other_operation_after_its_own_was_taken") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   const mlt::OperationId first = table.begin({}).id;
   table.finish(ended(first));
@@ -87,7 +87,7 @@ TEST_CASE("id__names_no_other_operation_after_its_own_was_taken") {
 }
 
 TEST_CASE("lent__comes_back_with_the_completion_or_after_the_end_of_all") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   const auto lent = std::make_shared<int>(1);
   std::vector<mlt::OperationId> ids;
@@ -110,7 +110,7 @@ TEST_CASE("lent__comes_back_with_the_completion_or_after_the_end_of_all") {
 }
 
 TEST_CASE("watch__leaves_the_completion_to_next_watched_and_to_who_waits_for_it") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   const mlt::OperationId watched = table.begin({}).id;
   const mlt::OperationId waited = table.begin({}).id;
@@ -133,7 +133,7 @@ TEST_CASE("watch__leaves_the_completion_to_next_watched_and_to_who_waits_for_it"
 }
 
 TEST_CASE("test__takes_what_ended_and_knows_what_was_taken") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   const mlt::OperationId id = table.begin({}).id;
   Completion done;
@@ -154,7 +154,7 @@ TEST_CASE("test__takes_what_ended_and_knows_what_was_taken") {
 }
 
 TEST_CASE("is_unclaimed__is_true_while_an_operation_is_in_progress_and_no_thread_waits_for_it") {
-  World world(2);
+  OperationTableWorld world(2);
   Table& table = world.table;
   Completion done;
   const mlt::OperationId id = table.begin({}).id;
@@ -185,7 +185,7 @@ TEST_CASE("is_unclaimed__is_true_while_an_operation_is_in_progress_and_no_thread
 }
 
 TEST_CASE("is_unclaimed__is_read_by_a_thread_while_another_ends_operations") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   for (int i = 0; i < 200; ++i) {
     const mlt::OperationId id = table.begin({}).id;
@@ -199,7 +199,7 @@ TEST_CASE("is_unclaimed__is_read_by_a_thread_while_another_ends_operations") {
 
 TEST_CASE("next_any__is_woken_by_what_it_may_take_and_not_by_watched_operations") {
   constexpr std::size_t kWatched = 50;
-  World world(kWatched + 2);
+  OperationTableWorld world(kWatched + 2);
   Table& table = world.table;
   const mlt::OperationId own = table.begin({}).id;
   std::vector<mlt::OperationId> watched;
@@ -233,7 +233,7 @@ TEST_CASE("next_any__is_woken_by_what_it_may_take_and_not_by_watched_operations"
 }
 
 TEST_CASE("watch__gives_a_completion_that_nobody_took_to_a_thread_that_waits_already") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   const mlt::OperationId id = table.begin({}).id;
   table.finish(ended(id));
@@ -247,7 +247,7 @@ TEST_CASE("watch__gives_a_completion_that_nobody_took_to_a_thread_that_waits_alr
 }
 
 TEST_CASE("next_any__ends_with_the_table_and_in_time") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   CHECK_FALSE(table.next_any(mlt::engine::deadline_after(1'000'000)).has_value());
   const mlt::OperationId id = table.begin({}).id;
@@ -262,7 +262,7 @@ TEST_CASE("next_any__ends_with_the_table_and_in_time") {
 }
 
 TEST_CASE("wait__calls_now_and_then_and_lets_it_end_the_wait") {
-  World world;
+  OperationTableWorld world;
   Table& table = world.table;
   const mlt::OperationId id = table.begin({}).id;
   Completion done;
@@ -284,7 +284,7 @@ TEST_CASE("wait__calls_now_and_then_and_lets_it_end_the_wait") {
 
 TEST_CASE("finish__wakes_who_waits_for_that_operation_and_nobody_else") {
   constexpr std::size_t kOthers = 50;
-  World world(kOthers + 1);
+  OperationTableWorld world(kOthers + 1);
   Table& table = world.table;
   std::vector<mlt::OperationId> ids;
   for (std::size_t i = 0; i <= kOthers; ++i) ids.push_back(table.begin({}).id);

@@ -36,8 +36,8 @@ std::vector<std::byte> reply_to(std::span<const std::byte> datagram, std::uint64
 }
 
 // Rank 0 listens, rank 1 connected. A datagram takes `delay` to arrive, a report `report_delay`.
-struct Pair {
-  explicit Pair(std::uint8_t paths, std::uint16_t ranks = 2)
+struct CheckedPair {
+  explicit CheckedPair(std::uint8_t paths, std::uint16_t ranks = 2)
       : checks{PathChecks(ranks, paths, 31, 1), PathChecks(ranks, paths, 31, 2)} {}
 
   // With that fraction lost, and a delay drawn by `seed`, which TCP has only at high loss.
@@ -155,7 +155,7 @@ struct Pair {
 }  // namespace
 
 TEST_CASE("check__open_paths_take_one_probe_and_no_report") {
-  Pair pair(3);
+  CheckedPair pair(3);
   pair.come_up();
   pair.run(3 * base::kSecond);
   CHECK(pair.sent[0] == 3);  // one for each path
@@ -174,7 +174,7 @@ TEST_CASE("check__a_direction_that_is_blocked_is_known_to_both_ranks_within_2_s"
       if (!there && !back) continue;
       CAPTURE(there);
       CAPTURE(back);
-      Pair pair(2);
+      CheckedPair pair(2);
       pair.delay = pair.report_delay = 20 * base::kMillisecond;
       pair.blocked[0] = there ? 0b11 : 0;
       pair.blocked[1] = back ? 0b11 : 0;
@@ -195,7 +195,7 @@ TEST_CASE("check__a_direction_that_is_blocked_is_known_to_both_ranks_within_2_s"
 }
 
 TEST_CASE("check__one_open_path_of_three_is_enough") {
-  Pair pair(3);
+  CheckedPair pair(3);
   pair.blocked[1] = 0b011;
   pair.blocked[0] = 0b010;
   pair.come_up();
@@ -209,7 +209,7 @@ TEST_CASE("check__loss_and_delay_raise_no_alarm" * doctest::test_suite("long")) 
   for (const double loss : {0.1, 0.3}) {
     int alarms = 0;
     for (std::uint64_t seed = 1; seed <= 1'000; ++seed) {
-      Pair pair(1);
+      CheckedPair pair(1);
       pair.come_up_with(loss, seed);
       pair.run(4 * base::kSecond);
       alarms += static_cast<int>(pair.verdicts[0].size() + pair.verdicts[1].size());
@@ -219,7 +219,7 @@ TEST_CASE("check__loss_and_delay_raise_no_alarm" * doctest::test_suite("long")) 
 }
 
 TEST_CASE("check__without_the_peers_report_there_is_no_verdict_and_an_end") {
-  Pair pair(1);
+  CheckedPair pair(1);
   pair.stopped[1] = true;
   pair.come_up();
   pair.run(9 * base::kSecond);
@@ -231,7 +231,7 @@ TEST_CASE("check__without_the_peers_report_there_is_no_verdict_and_an_end") {
 }
 
 TEST_CASE("check__what_was_not_read_yet_is_not_missing") {
-  Pair pair(1);
+  CheckedPair pair(1);
   pair.deaf[0] = true;
   pair.come_up();
   pair.run(5 * base::kSecond);
@@ -243,7 +243,7 @@ TEST_CASE("check__what_was_not_read_yet_is_not_missing") {
 }
 
 TEST_CASE("check__of_a_job_of_60_ranks_takes_twice_the_time") {
-  Pair pair(1, 60);
+  CheckedPair pair(1, 60);
   pair.blocked[1] = 1;
   pair.come_up();
   pair.run(1'190 * base::kMillisecond);
@@ -258,7 +258,7 @@ TEST_CASE("check__of_a_job_of_60_ranks_takes_twice_the_time") {
 }
 
 TEST_CASE("check__time_by_which_timers_ran_late_does_not_count") {
-  Pair pair(1);
+  CheckedPair pair(1);
   pair.come_up();
   pair.stopped[1] = true;
   pair.run(50 * base::kMillisecond);
@@ -316,7 +316,7 @@ TEST_CASE("on_peer_up__no_more_than_8_checks_at_once") {
 TEST_CASE("watch__udp_that_becomes_blocked_is_known_to_both_ranks_within_4_s") {
   for (const unsigned to : {0U, 1U, 2U}) {  // 2: both directions
     CAPTURE(to);
-    Pair pair(1);
+    CheckedPair pair(1);
     pair.come_up();
     pair.run(base::kSecond);
     CHECK(pair.sent[0] == 1);
@@ -336,7 +336,7 @@ TEST_CASE("watch__udp_that_becomes_blocked_is_known_to_both_ranks_within_4_s") {
 TEST_CASE("watch__a_rank_that_needs_nothing_joins_the_check_of_one_that_does") {
   for (const unsigned from : {0U, 1U}) {
     CAPTURE(from);
-    Pair pair(1);
+    CheckedPair pair(1);
     pair.come_up();
     pair.run(base::kSecond);  // the check of the start has just passed
     pair.needed = true;
@@ -356,7 +356,7 @@ TEST_CASE("watch__loss_and_delay_raise_no_alarm_and_checks_end" * doctest::test_
     int alarms = 0;
     int sent = 0;
     for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-      Pair pair(1);
+      CheckedPair pair(1);
       pair.come_up_with(loss, seed);
       pair.needed = true;
       pair.run(20 * base::kSecond);
@@ -373,7 +373,7 @@ TEST_CASE("watch__loss_and_delay_raise_no_alarm_and_checks_end" * doctest::test_
 }
 
 TEST_CASE("watch__open_paths_take_a_probe_for_each_silence_and_no_report") {
-  Pair pair(2);
+  CheckedPair pair(2);
   pair.come_up();
   pair.run(base::kSecond);
   pair.needed = true;
@@ -413,7 +413,7 @@ TEST_CASE("watch__datagrams_that_arrive_need_no_check") {
 TEST_CASE("watch__a_stopped_peer_has_no_verdict_until_it_runs_again") {
   for (const bool is_blocked : {false, true}) {
     CAPTURE(is_blocked);
-    Pair pair(1);
+    CheckedPair pair(1);
     pair.come_up();
     pair.run(base::kSecond);
     pair.needed = true;
@@ -431,8 +431,8 @@ TEST_CASE("on_report__ignores_the_decision_of_an_earlier_check") {
   PathChecks checks(2, 1, 31, 1);
   core::PeerUp up;
   up.peer = 1;
-  up.local_cookie = Pair::cookie(0);
-  up.remote_cookie = Pair::cookie(1);
+  up.local_cookie = CheckedPair::cookie(0);
+  up.remote_cookie = CheckedPair::cookie(1);
   checks.on_peer_up(up, true);
   base::TimeNs now = 5 * base::kSecond;
   checks.on_timeout(now, true);
@@ -451,7 +451,7 @@ TEST_CASE("on_report__ignores_the_decision_of_an_earlier_check") {
 }
 
 TEST_CASE("check__a_datagram_that_arrives_late_ends_a_verdict") {
-  Pair pair(1);
+  CheckedPair pair(1);
   pair.blocked[1] = 1;
   pair.come_up();
   pair.run(2 * base::kSecond);
@@ -463,7 +463,7 @@ TEST_CASE("check__a_datagram_that_arrives_late_ends_a_verdict") {
   wire::MtuProbe probe;
   probe.bytes = wire::kMtuProbeBytes;
   probe.prefix.type = wire::PacketType::kMtuProbe;
-  probe.prefix.cookie = Pair::cookie(0);
+  probe.prefix.cookie = CheckedPair::cookie(0);
   any.resize(wire::encode_mtu_probe(probe, any.data()));
   pair.post(1, 0, any);
   pair.run(10 * base::kMillisecond);
@@ -474,7 +474,7 @@ TEST_CASE("check__a_datagram_that_arrives_late_ends_a_verdict") {
 }
 
 TEST_CASE("on_peer_down__ends_check_and_verdict") {
-  Pair pair(1);
+  CheckedPair pair(1);
   pair.blocked[0] = 1;
   pair.come_up();
   pair.checks[0].on_peer_down(1);
@@ -487,7 +487,7 @@ TEST_CASE("on_peer_down__ends_check_and_verdict") {
 }
 
 TEST_CASE("on_report__ignores_what_is_not_one") {
-  Pair pair(1);
+  CheckedPair pair(1);
   const std::vector<std::byte> bytes(PathChecks::kReportBytes, std::byte{0});
   pair.checks[1].on_report(pair.now, 0, bytes);  // the peer is not up
   CHECK_FALSE(pair.checks[1].is_active());

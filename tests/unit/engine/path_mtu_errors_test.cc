@@ -14,14 +14,14 @@ using namespace mlt;
 
 namespace {
 
-const io::SocketAddress kLoopback = *io::SocketAddress::from_host("127.0.0.1", 5'000);
+using engine_test::kLoopback;
 // 192.0.2.0/24 is reserved for documentation: no interface has it, and the MTU is unknown.
 const io::SocketAddress kNowhere = *io::SocketAddress::from_host("192.0.2.1", 5'000);
 // Too long for a packet over loopback, whose MTU is 65,535 for IPv4.
 constexpr std::uint32_t kLongSegment = 65'600;
 
-struct World {
-  explicit World(std::vector<io::SocketAddress> paths) : network(paths) {
+struct PathMtuErrorsWorld {
+  explicit PathMtuErrorsWorld(std::vector<io::SocketAddress> paths) : network(paths) {
     endpoint.on_control(1, engine_test::peer_up(1, kLongSegment));
     peers.on_up(1, paths, kLongSegment, kLongSegment);
     run.peer = 1;
@@ -39,7 +39,7 @@ struct World {
 }  // namespace
 
 TEST_CASE("on_too_large__names_the_interfaces_mtu_and_fails_sends_with_longer_segments") {
-  World world({kLoopback});
+  PathMtuErrorsWorld world({kLoopback});
   std::vector<std::byte> data(100'000);
   core::SendRequest request;
   request.operation = 7;
@@ -67,18 +67,18 @@ TEST_CASE("on_too_large__names_the_interfaces_mtu_and_fails_sends_with_longer_se
 }
 
 TEST_CASE("on_too_large__is_no_mtu_error_if_the_interface_carries_the_packet_or_is_unknown") {
-  World fits({kLoopback});
+  PathMtuErrorsWorld fits({kLoopback});
   fits.run.datagram_bytes = 1'472;
   fits.errors.on_too_large(2, fits.run);
   CHECK(fits.errors.text(1).empty());
 
-  World unknown({kLoopback, kNowhere});  // one path of two may still carry it
+  PathMtuErrorsWorld unknown({kLoopback, kNowhere});  // one path of two may still carry it
   unknown.errors.on_too_large(2, unknown.run);
   CHECK(unknown.errors.text(1).empty());
 }
 
 TEST_CASE("on_sent__disproves_the_error_of_that_peer") {
-  World world({kLoopback});
+  PathMtuErrorsWorld world({kLoopback});
   world.errors.on_too_large(2, world.run);
   world.errors.on_sent(2);
   CHECK_FALSE(world.errors.text(1).empty());
@@ -87,7 +87,7 @@ TEST_CASE("on_sent__disproves_the_error_of_that_peer") {
 }
 
 TEST_CASE("peer_or_path_error__is_the_peers_once_it_is_down") {
-  World world({kLoopback});
+  PathMtuErrorsWorld world({kLoopback});
   CHECK(world.errors.peer_or_path_error(1).empty());
   world.errors.on_too_large(2, world.run);
   CHECK(world.errors.peer_or_path_error(1) == world.errors.text(1));

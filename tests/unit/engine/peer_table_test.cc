@@ -16,7 +16,7 @@ using io::PeerDownCause;
 
 namespace {
 
-constexpr std::int64_t kSecond = base::kSecond;
+using base::kSecond;
 
 const io::SocketAddress kAddress = *io::SocketAddress::from_host("127.0.0.1", 5'000);
 

@@ -9,6 +9,8 @@
 
 namespace mlt::engine_test {
 
+inline const io::SocketAddress kLoopback = *io::SocketAddress::from_host("127.0.0.1", 5'000);
+
 struct ScriptedNetwork final : io::NetworkDatapath {
   explicit ScriptedNetwork(std::vector<io::SocketAddress> paths) : addresses(std::move(paths)) {}
 

@@ -14,10 +14,10 @@ using namespace mlt;
 
 namespace {
 
-const io::SocketAddress kLoopback = *io::SocketAddress::from_host("127.0.0.1", 5'000);
+using engine_test::kLoopback;
 
-struct World {
-  World() {
+struct TransmitterWorld {
+  TransmitterWorld() {
     auto scripted = std::make_unique<engine_test::ScriptedNetwork>(std::vector{kLoopback});
     scripted->capabilities_.max_run_segments = 1;
     network = scripted.get();
@@ -47,7 +47,7 @@ struct World {
 }  // namespace
 
 TEST_CASE("transmit__sends_batches_within_the_budget_and_the_datapaths_capabilities") {
-  World world;
+  TransmitterWorld world;
   CHECK(world.transmitter->transmit(1, 1) == 1);
   REQUIRE(world.network->sent.size() == 1);
   CHECK(world.network->sent[0].peer == 1);
@@ -59,7 +59,7 @@ TEST_CASE("transmit__sends_batches_within_the_budget_and_the_datapaths_capabilit
 }
 
 TEST_CASE("transmit__keeps_the_reason_of_a_batch_that_the_system_rejects") {
-  World world;
+  TransmitterWorld world;
   world.network->status = io::SendStatus::kFailed;
   CHECK(world.transmitter->transmit(1, 1) == 1);
   CHECK(world.network->sent.size() == 1);  // no retry: it counts as lost
@@ -69,7 +69,7 @@ TEST_CASE("transmit__keeps_the_reason_of_a_batch_that_the_system_rejects") {
 }
 
 TEST_CASE("transmit__counts_a_batch_as_lost_after_the_system_accepted_none_for_a_while") {
-  World world;
+  TransmitterWorld world;
   world.network->status = io::SendStatus::kWouldBlock;
   CHECK(world.transmitter->transmit(1, 1) == 1);
   CHECK(world.network->sent.size() > 1);
@@ -78,7 +78,7 @@ TEST_CASE("transmit__counts_a_batch_as_lost_after_the_system_accepted_none_for_a
 }
 
 TEST_CASE("transmit__a_batch_too_large_is_no_mtu_error_if_the_interface_would_carry_it") {
-  World world;
+  TransmitterWorld world;
   world.network->status = io::SendStatus::kTooLarge;
   CHECK(world.transmitter->transmit(1, 1) == 1);
   CHECK(world.transmitter->failures() == 1);

@@ -17,10 +17,10 @@ using engine_test::StillLoop;
 
 namespace {
 
-const io::SocketAddress kLoopback = *io::SocketAddress::from_host("127.0.0.1", 5'000);
+using engine_test::kLoopback;
 
-struct World {
-  World() {
+struct UserOperationsWorld {
+  UserOperationsWorld() {
     auto scripted = std::make_unique<engine_test::ScriptedNetwork>(std::vector{kLoopback});
     network = scripted.get();
     datapath.network = network;
@@ -72,7 +72,7 @@ struct World {
 }  // namespace
 
 TEST_CASE("post__that_the_endpoint_rejects_completes_at_once_with_the_peers_error") {
-  World world;
+  UserOperationsWorld world;
   world.peers.on_down(1, io::PeerDownCause::kLost, "rank 1 ended");
   const core::ReceiveRequest request = world.receive();
   world.users->post(1, request);
@@ -85,7 +85,7 @@ TEST_CASE("post__that_the_endpoint_rejects_completes_at_once_with_the_peers_erro
 }
 
 TEST_CASE("cancel__ends_an_operation_as_cancelled_and_ignores_unknown_ones") {
-  World world;
+  UserOperationsWorld world;
   world.bring_up();
   const core::ReceiveRequest request = world.receive();
   world.users->post(1, request);
@@ -99,7 +99,7 @@ TEST_CASE("cancel__ends_an_operation_as_cancelled_and_ignores_unknown_ones") {
 }
 
 TEST_CASE("on_completion__merges_neighbouring_missing_segments_into_ranges") {
-  World world;
+  UserOperationsWorld world;
   world.bring_up();
   const std::uint64_t bitmap[] = {0b0101'0011};  // segments 2, 3, 5 and 7 are missing
   core::Completion completion;
@@ -124,7 +124,7 @@ TEST_CASE("on_completion__merges_neighbouring_missing_segments_into_ranges") {
 }
 
 TEST_CASE("on_completion__of_a_time_out_names_the_last_datagram_that_the_system_rejected") {
-  World world;
+  UserOperationsWorld world;
   world.bring_up();
   core::SendRequest send;
   send.operation = 99;

@@ -67,7 +67,7 @@ TEST_CASE("run_transfers__refuses_a_circle_before_it_runs") {
 namespace {
 
 // Hosts 0 and 1 on leaf 4, hosts 2 and 3 on leaf 5, spines 6 and 7; all cables alike. Two flows across.
-TransferSchedule two_spines() {
+TransferSchedule two_spine_schedule() {
   TransferSchedule schedule;
   schedule.hosts = 4;
   schedule.switches = 4;
@@ -84,16 +84,16 @@ base::DurationNs last_finish(const TransferSchedule& schedule) {
 }  // namespace
 
 TEST_CASE("run_transfers__all_ways_over_one_spine_halve_the_goodput") {
-  TransferSchedule apart = two_spines();
+  TransferSchedule apart = two_spine_schedule();
   apart.ways = {{0, 2, {{0, 4, 6, 5, 2}}}, {1, 3, {{1, 4, 7, 5, 3}}}};
-  TransferSchedule together = two_spines();
+  TransferSchedule together = two_spine_schedule();
   together.ways = {{0, 2, {{0, 4, 7, 5, 2}}}, {1, 3, {{1, 4, 7, 5, 3}}}};
   const double ratio = static_cast<double>(last_finish(together)) / static_cast<double>(last_finish(apart));
   CHECK(ratio == doctest::Approx(2.0).epsilon(0.1));
 }
 
 TEST_CASE("run_transfers__a_pair_is_spread_over_its_ways_by_path") {
-  TransferSchedule one = two_spines();
+  TransferSchedule one = two_spine_schedule();
   for (sim::Cable& cable : one.cables) {
     if (cable.a < one.hosts) cable.rate_bytes_per_second = 2.5e9;  // a host's nic fills both spines
   }
@@ -108,7 +108,7 @@ TEST_CASE("run_transfers__a_pair_is_spread_over_its_ways_by_path") {
 
 // A way may be longer than the shortest: every packet then crosses its cables, and answers come back over them.
 TEST_CASE("run_transfers__a_detour_is_followed_both_ways") {
-  TransferSchedule schedule = two_spines();
+  TransferSchedule schedule = two_spine_schedule();
   schedule.transfers = {{0, 1, 400'000, 0, {}}};
   const sim::TransferTimes shortest = sim::run_transfers(schedule);
   schedule.ways = {{0, 1, {{0, 4, 6, 5, 7, 4, 1}}}};
@@ -122,7 +122,7 @@ TEST_CASE("run_transfers__a_detour_is_followed_both_ways") {
 }
 
 TEST_CASE("run_transfers__parallel_cables_are_taken_in_turn") {
-  TransferSchedule schedule = two_spines();
+  TransferSchedule schedule = two_spine_schedule();
   schedule.cables.push_back({4, 6});
   schedule.cables.push_back({5, 6});
   schedule.paths = 2;
@@ -136,7 +136,7 @@ TEST_CASE("run_transfers__parallel_cables_are_taken_in_turn") {
 
 TEST_CASE("run_transfers__refuses_a_way_that_does_not_fit") {
   const auto refused = [](sim::ScheduledWays ways, const char* why) {
-    TransferSchedule schedule = two_spines();
+    TransferSchedule schedule = two_spine_schedule();
     schedule.paths = 2;
     schedule.ways = {std::move(ways)};
     CHECK_THROWS_WITH_AS(sim::run_transfers(schedule), doctest::Contains(why), std::invalid_argument);
@@ -150,13 +150,13 @@ TEST_CASE("run_transfers__refuses_a_way_that_does_not_fit") {
   refused({0, 2, {{0, 4, 6, 5, 3}}}, "ways[0] way[0] last node is 3; expected 2");
   refused({0, 2, {{0, 4, 5, 2}}}, "no cable joins 4 and 5");
   refused({0, 2, {{0, 4, 1, 5, 2}}}, "node[2] is 1; expected a switch");
-  TransferSchedule twice = two_spines();
+  TransferSchedule twice = two_spine_schedule();
   twice.ways = {{0, 2, {{0, 4, 6, 5, 2}}}, {0, 2, {{0, 4, 7, 5, 2}}}};
   CHECK_THROWS_WITH_AS(sim::run_transfers(twice), doctest::Contains("are in ways[0] already"), std::invalid_argument);
 }
 
 TEST_CASE("run_transfers__a_line_rate_below_the_cable_limits_the_flow") {
-  TransferSchedule schedule = two_spines();
+  TransferSchedule schedule = two_spine_schedule();
   schedule.transfers = {{0, 2, 4'000'000, 0, {}}};
   const base::DurationNs at_the_cable = last_finish(schedule);
   schedule.line_rates = {0.25e9, 0, 0, 0};

@@ -89,7 +89,7 @@ std::vector<std::byte> stop_bytes() {
 }
 
 // Any control datagram, from a copy of exactly its size.
-DropReason decode(const std::vector<std::byte>& bytes) {
+DropReason decode_any(const std::vector<std::byte>& bytes) {
   const std::unique_ptr<std::byte[]> exact(new std::byte[bytes.size()]);
   if (!bytes.empty()) std::memcpy(exact.get(), bytes.data(), bytes.size());
   const std::span<const std::byte> view(exact.get(), bytes.size());
@@ -163,14 +163,14 @@ TEST_CASE("mtu_probe__check_covers_its_padding_which_must_be_zero") {
     }
     auto longer = bytes;
     longer.push_back(std::byte{0});
-    CHECK(decode(longer) == DropReason::kBadLength);
+    CHECK(decode_any(longer) == DropReason::kBadLength);
     if (size == 24) continue;
     auto shorter = bytes;
     shorter.pop_back();
-    CHECK(decode(shorter) == DropReason::kBadLength);
+    CHECK(decode_any(shorter) == DropReason::kBadLength);
     auto marked = bytes;
     marked.back() = std::byte{1};
-    CHECK(decode(marked) == DropReason::kUnknownFlags);
+    CHECK(decode_any(marked) == DropReason::kUnknownFlags);
   }
 }
 
@@ -186,13 +186,13 @@ TEST_CASE("mtu_reply__round_trip_and_exact_length") {
   CHECK(read.timestamp_ns == 7);
   CHECK(read.bytes == 1'472);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
-    CHECK(decode({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) == DropReason::kTooShort);
+    CHECK(decode_any({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) == DropReason::kTooShort);
   }
   bytes.push_back(std::byte{0});
-  CHECK(decode(bytes) == DropReason::kBadLength);
+  CHECK(decode_any(bytes) == DropReason::kBadLength);
   bytes.pop_back();
   wire::encode_mtu_reply({prefix_of(PacketType::kMtuReply, 0), 7, 23}, bytes.data());
-  CHECK(decode(bytes) == DropReason::kBadLength);
+  CHECK(decode_any(bytes) == DropReason::kBadLength);
 }
 
 TEST_CASE("abort__round_trip_and_exact_length") {
@@ -204,10 +204,10 @@ TEST_CASE("abort__round_trip_and_exact_length") {
   REQUIRE(wire::decode_abort(bytes, prefix, abort) == DropReason::kNone);
   CHECK(abort.transfer == kTransfer);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
-    CHECK(decode({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) == DropReason::kTooShort);
+    CHECK(decode_any({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) == DropReason::kTooShort);
   }
   bytes.push_back(std::byte{0});
-  CHECK(decode(bytes) == DropReason::kBadLength);
+  CHECK(decode_any(bytes) == DropReason::kBadLength);
 }
 
 TEST_CASE("retire__round_trip_and_exact_length") {
@@ -230,11 +230,11 @@ TEST_CASE("retire__round_trip_and_exact_length") {
     REQUIRE(retire.kept_count == count);
     for (std::uint32_t i = 0; i < count; ++i) CHECK(retire.kept[i] == sent.kept[i]);
     for (std::size_t length = 0; length < bytes.size(); ++length) {
-      CHECK(decode({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) ==
+      CHECK(decode_any({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) ==
             (length < 24 ? DropReason::kTooShort : DropReason::kBadLength));
     }
     bytes.push_back(std::byte{0});
-    CHECK(decode(bytes) == DropReason::kBadLength);
+    CHECK(decode_any(bytes) == DropReason::kBadLength);
   }
 }
 
@@ -275,10 +275,10 @@ TEST_CASE("ack__round_trip_with_every_number_of_further_paths") {
       CHECK(same(ack.others[i].block, sent.others[i].block));
     }
     const auto shorter = static_cast<std::ptrdiff_t>(others > 0 ? bytes.size() - 1 : bytes.size());
-    CHECK(decode({bytes.begin(), bytes.begin() + shorter}) ==
+    CHECK(decode_any({bytes.begin(), bytes.begin() + shorter}) ==
           (others > 0 ? DropReason::kBadLength : DropReason::kNone));
     bytes.push_back(std::byte{0});
-    CHECK(decode(bytes) == DropReason::kBadLength);
+    CHECK(decode_any(bytes) == DropReason::kBadLength);
   }
 }
 
@@ -289,12 +289,12 @@ TEST_CASE("ack__names_each_path_once_and_knows_no_other_flag") {
   ack.others[1].path = 2;
   std::vector<std::byte> good(wire::kMaxControlBytes);
   good.resize(wire::encode_ack(ack, good.data()));
-  REQUIRE(decode(good) == DropReason::kNone);
+  REQUIRE(decode_any(good) == DropReason::kNone);
   const std::size_t first = good.size() - 2 * wire::kPathBlockBytes;
   const auto with = [&](std::size_t at, std::uint8_t value) {
     auto bytes = good;
     bytes[at] = std::byte{value};
-    return decode(bytes);
+    return decode_any(bytes);
   };
   CHECK(with(first, 2) == DropReason::kBadLength);  // named twice
   CHECK(with(first, 9) == DropReason::kBadLength);  // the ACK's own
@@ -305,7 +305,7 @@ TEST_CASE("ack__names_each_path_once_and_knows_no_other_flag") {
   std::vector<std::byte> most(wire::kMaxControlBytes);
   most.resize(wire::encode_ack(ack, most.data()));
   most.resize(most.size() + wire::kPathBlockBytes, std::byte{1});
-  CHECK(decode(most) == DropReason::kBadLength);
+  CHECK(decode_any(most) == DropReason::kBadLength);
 }
 
 TEST_CASE("probe__round_trip_with_every_number_of_paths") {
@@ -366,7 +366,7 @@ TEST_CASE("decode__truncated_or_longer_at_every_length_is_refused") {
       CAPTURE(length);
       auto bytes = whole;
       bytes.resize(length);
-      const DropReason reason = decode(bytes);
+      const DropReason reason = decode_any(bytes);
       if (length == whole.size()) {
         CHECK(reason == DropReason::kNone);
       } else {
@@ -377,35 +377,35 @@ TEST_CASE("decode__truncated_or_longer_at_every_length_is_refused") {
 }
 
 TEST_CASE("decode__counts_that_disagree_with_the_length_are_refused") {
-  CHECK(decode(bitmap_bytes(0, 100, 12)) == DropReason::kBadLength);
-  CHECK(decode(bitmap_bytes(0, 100, 14)) == DropReason::kBadLength);
-  CHECK(decode(bitmap_bytes(0, MLT_BITMAP_CHUNK_SEGMENTS + 1, 1'025)) == DropReason::kBadLength);
-  CHECK(decode(bitmap_bytes(64, 100, 13)) == DropReason::kBadLength);  // not the start of a chunk
-  CHECK(decode(bitmap_bytes(0, 0xFFFF'FFFF, 13)) == DropReason::kBadLength);
+  CHECK(decode_any(bitmap_bytes(0, 100, 12)) == DropReason::kBadLength);
+  CHECK(decode_any(bitmap_bytes(0, 100, 14)) == DropReason::kBadLength);
+  CHECK(decode_any(bitmap_bytes(0, MLT_BITMAP_CHUNK_SEGMENTS + 1, 1'025)) == DropReason::kBadLength);
+  CHECK(decode_any(bitmap_bytes(64, 100, 13)) == DropReason::kBadLength);  // not the start of a chunk
+  CHECK(decode_any(bitmap_bytes(0, 0xFFFF'FFFF, 13)) == DropReason::kBadLength);
   auto probe = probe_bytes(3);
   probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 12] = std::byte{17};  // more paths than there can be
-  CHECK(decode(probe) == DropReason::kBadLength);
+  CHECK(decode_any(probe) == DropReason::kBadLength);
   probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 12] = std::byte{4};
-  CHECK(decode(probe) == DropReason::kBadLength);
+  CHECK(decode_any(probe) == DropReason::kBadLength);
   auto odd = probe_bytes(1);
   odd[MLT_PREFIX_BYTES + wire::kTransferIdBytes] = std::byte{0x41};  // 8,001 bytes of float64
-  CHECK(decode(odd) == DropReason::kBadLength);
+  CHECK(decode_any(odd) == DropReason::kBadLength);
   auto stop = stop_bytes();
   stop[stop.size() - 12] = std::byte{7};  // a status that does not exist
-  CHECK(decode(stop) == DropReason::kBadLength);
+  CHECK(decode_any(stop) == DropReason::kBadLength);
   stop = stop_bytes();
   stop[stop.size() - 12] = static_cast<std::byte>(wire::StopStatus::kComplete);  // but something is missing
-  CHECK(decode(stop) == DropReason::kBadLength);
+  CHECK(decode_any(stop) == DropReason::kBadLength);
   stop = stop_bytes();
   stop[stop.size() - 1] = stop[stop.size() - 2] = std::byte{0};  // more missing than there was
-  CHECK(decode(stop) == DropReason::kBadLength);
+  CHECK(decode_any(stop) == DropReason::kBadLength);
 }
 
 TEST_CASE("decode__reserved_bytes_are_refused") {
   for (std::size_t i = 0; i < 3; ++i) {
     auto stop = stop_bytes();
     stop[stop.size() - 11 + i] = std::byte{1};
-    CHECK(decode(stop) == DropReason::kUnknownFlags);
+    CHECK(decode_any(stop) == DropReason::kUnknownFlags);
   }
 }
 
@@ -413,7 +413,7 @@ TEST_CASE("decode__probe_gives_up_only_paths_that_it_names") {
   constexpr std::size_t kReserved = MLT_PREFIX_BYTES + wire::kTransferIdBytes + 13;
   auto probe = probe_bytes(2);
   probe[kReserved] = std::byte{1};
-  CHECK(decode(probe) == DropReason::kUnknownFlags);
+  CHECK(decode_any(probe) == DropReason::kUnknownFlags);
   for (std::uint8_t paths = 0; paths <= MLT_MAX_PATHS; ++paths) {
     for (std::uint8_t path = 0; path < MLT_MAX_PATHS; ++path) {
       CAPTURE(paths);
@@ -421,7 +421,7 @@ TEST_CASE("decode__probe_gives_up_only_paths_that_it_names") {
       auto one = probe_bytes(paths);
       one[kReserved + 1] = static_cast<std::byte>((1U << path) & 0xFFU);
       one[kReserved + 2] = static_cast<std::byte>((1U << path) >> 8);
-      CHECK(decode(one) == (path < paths ? DropReason::kNone : DropReason::kUnknownFlags));
+      CHECK(decode_any(one) == (path < paths ? DropReason::kNone : DropReason::kUnknownFlags));
     }
   }
 }
@@ -431,10 +431,10 @@ TEST_CASE("decode__flags_of_other_types_are_refused") {
     bytes[1] = static_cast<std::byte>(flags);
     return bytes;
   };
-  CHECK(decode(with_flags(ack_bytes(), 0x04)) == DropReason::kUnknownFlags);
-  CHECK(decode(with_flags(probe_bytes(1), 0x08)) == DropReason::kUnknownFlags);
-  CHECK(decode(with_flags(bitmap_bytes(0, 8, 1), 0x08)) == DropReason::kUnknownFlags);
-  CHECK(decode(with_flags(stop_bytes(), 0x02)) == DropReason::kUnknownFlags);
+  CHECK(decode_any(with_flags(ack_bytes(), 0x04)) == DropReason::kUnknownFlags);
+  CHECK(decode_any(with_flags(probe_bytes(1), 0x08)) == DropReason::kUnknownFlags);
+  CHECK(decode_any(with_flags(bitmap_bytes(0, 8, 1), 0x08)) == DropReason::kUnknownFlags);
+  CHECK(decode_any(with_flags(stop_bytes(), 0x02)) == DropReason::kUnknownFlags);
 }
 
 TEST_CASE("decode__mutations_of_every_byte_and_random_bytes_stay_inside") {
@@ -443,7 +443,7 @@ TEST_CASE("decode__mutations_of_every_byte_and_random_bytes_stay_inside") {
       for (unsigned value = 0; value < 256; ++value) {
         auto bytes = whole;
         bytes[at] = static_cast<std::byte>(value);
-        decode(bytes);
+        decode_any(bytes);
       }
     }
   }
@@ -453,6 +453,6 @@ TEST_CASE("decode__mutations_of_every_byte_and_random_bytes_stay_inside") {
     for (std::byte& b : bytes) b = static_cast<std::byte>(prng.next());
     if (!bytes.empty()) bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | prng.below(10));
     if (bytes.size() > 2) bytes[1] = std::byte{0};
-    decode(bytes);
+    decode_any(bytes);
   }
 }

@@ -16,11 +16,11 @@ using wire::PacketType;
 
 namespace {
 
-constexpr wire::AckBlock kBlock{
+constexpr wire::AckBlock kExampleBlock{
     .highest_sequence = 7, .received_packets = 6, .ce_packets = 1, .echo_timestamp_ns = 1'000'000, .hold_ns = 2'500};
 constexpr wire::AckBlock kOther{
     .highest_sequence = 5, .received_packets = 5, .ce_packets = 0, .echo_timestamp_ns = 900'000, .hold_ns = 90'000};
-constexpr wire::TransferId kTransfer{42, 3};
+constexpr wire::TransferId kExampleTransfer{42, 3};
 
 wire::Prefix prefix_of(PacketType type, std::uint8_t flags, wire::ElementType element, std::uint8_t round) {
   wire::Prefix prefix;
@@ -37,8 +37,8 @@ wire::DataHeader example_data() {
   data.prefix =
       prefix_of(PacketType::kData, MLT_FLAG_HAS_CRITICAL | MLT_FLAG_END_OF_ROUND, wire::ElementType::kFloat32, 0);
   data.prefix.sequence = 7;
-  data.tag = kTransfer.tag;
-  data.generation = kTransfer.generation;
+  data.tag = kExampleTransfer.tag;
+  data.generation = kExampleTransfer.generation;
   data.total_bytes = 4'096;
   data.offset_bytes = 2'864;
   data.timestamp_ns = 1'000'000;
@@ -48,7 +48,7 @@ wire::DataHeader example_data() {
 wire::Probe example_probe() {
   wire::Probe probe;
   probe.prefix = prefix_of(PacketType::kProbe, MLT_PROBE_FLAG_CRITICAL, wire::ElementType::kFloat32, 1);
-  probe.transfer = kTransfer;
+  probe.transfer = kExampleTransfer;
   probe.total_bytes = 4'096;
   probe.critical_segments = 2;
   probe.timestamp_ns = 1'200'000;
@@ -75,7 +75,8 @@ std::string examples() {
   wire::encode_data_header(example_data(), out.data());
   std::string text = hex("DATA", out.data(), MLT_DATA_HEADER_BYTES);
 
-  wire::Ack ack{prefix_of(PacketType::kAck, MLT_ACK_FLAG_POSTED | MLT_ACK_FLAG_ECHO, {}, 0), kBlock, kTransfer, 0};
+  wire::Ack ack{prefix_of(PacketType::kAck, MLT_ACK_FLAG_POSTED | MLT_ACK_FLAG_ECHO, {}, 0), kExampleBlock,
+                kExampleTransfer, 0};
   ack.prefix.sequence = 1;  // it takes path 1 itself
   ack.other_count = 1;
   ack.others[0] = {.path = 1, .fresh = true, .block = kOther};
@@ -85,8 +86,8 @@ std::string examples() {
   const std::array<std::byte, 1> bits{std::byte{0b101}};  // of three segments the middle one is missing
   wire::BitmapMessage bitmap;
   bitmap.prefix = prefix_of(PacketType::kBitmap, 0, {}, 1);
-  bitmap.block = kBlock;
-  bitmap.transfer = kTransfer;
+  bitmap.block = kExampleBlock;
+  bitmap.transfer = kExampleTransfer;
   bitmap.probe_timestamp_ns = 1'200'000;
   bitmap.segment_count = 3;
   bitmap.bits = bits;
@@ -94,14 +95,14 @@ std::string examples() {
 
   wire::Stop stop;
   stop.prefix = prefix_of(PacketType::kStop, MLT_STOP_FLAG_ECHO, wire::ElementType::kFloat32, 0);
-  stop.block = kBlock;
-  stop.transfer = kTransfer;
+  stop.block = kExampleBlock;
+  stop.transfer = kExampleTransfer;
   stop.status = wire::StopStatus::kWithinBound;
   stop.missing_bytes = 1'432;
   stop.receiver_total_bytes = 4'096;
   text += hex("STOP", out.data(), wire::encode_stop(stop, out.data()));
 
-  const wire::Abort abort{prefix_of(PacketType::kAbort, 0, {}, 0), kTransfer};
+  const wire::Abort abort{prefix_of(PacketType::kAbort, 0, {}, 0), kExampleTransfer};
   text += hex("ABORT", out.data(), wire::encode_abort(abort, out.data()));
 
   const wire::MtuProbe mtu_probe{prefix_of(PacketType::kMtuProbe, 0, {}, 0), 1'300'000, 32};

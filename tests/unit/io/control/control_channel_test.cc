@@ -21,6 +21,7 @@ using namespace mlt;
 using io::ControlSendStatus;
 using io::PeerDownCause;
 using io_test::control_options;
+using io_test::Couple;
 using io_test::hello_of;
 using io_test::Node;
 using io_test::RawClient;
@@ -49,22 +50,6 @@ std::vector<std::byte> bytes_of(std::string_view text) {
   std::memcpy(bytes.data(), text.data(), text.size());
   return bytes;
 }
-
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
-#define CHECK_CONTAINS(text, part) CHECK_MESSAGE(contains(text, part), "\"", text, "\" lacks \"", part, "\"")
-
-// Two nodes that are up: rank 0 listens, rank 1 connected.
-struct Couple {
-  Couple(const io::ControlOptions& zero_options, const io::ControlOptions& one_options)
-      : zero(zero_options), one(one_options) {
-    one.connect_to(0, zero);
-    REQUIRE(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1 && one.sink.ups.size() == 1; }));
-  }
-  Couple() : Couple(control_options(0, 2), control_options(1, 2)) {}
-
-  Node zero, one;
-};
 
 // The process may open no further descriptor: every number below the client's is taken. Until it is destroyed.
 class NoDescriptors {

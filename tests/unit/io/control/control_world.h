@@ -88,8 +88,23 @@ struct Node {
   RecordingSink sink;
 };
 
-// Serves all nodes, each as its poll descriptor and timer ask, until `done` or for at most `most`; true if done.
+// Serves all nodes, each as its poll descriptor and timer ask, until `done` or for at most `max_time`; true if done.
 bool serve(const std::vector<Node*>& nodes, const std::function<bool()>& done,
            base::DurationNs max_time = 20 * base::kSecond);
 
+// Two nodes that are up: rank 0 listens, rank 1 connected.
+struct Couple {
+  Couple(const io::ControlOptions& zero_options, const io::ControlOptions& one_options)
+      : zero(zero_options), one(one_options) {
+    one.connect_to(0, zero);
+    REQUIRE(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1 && one.sink.ups.size() == 1; }));
+  }
+  Couple() : Couple(control_options(0, 2), control_options(1, 2)) {}
+
+  Node zero, one;
+};
+
 }  // namespace mlt::io_test
+
+#define CHECK_CONTAINS(text, part) \
+  CHECK_MESSAGE(std::string(text).find(part) != std::string::npos, "\"", text, "\" lacks \"", part, "\"")
