@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "collective/collective.h"
 #include "core/segmenter.h"
 
 namespace mlt::collective {
@@ -10,6 +11,11 @@ namespace mlt::collective {
 namespace {
 
 std::string service_text(std::uint16_t service) { return "summation service rank " + std::to_string(service); }
+
+std::string use_text(std::size_t elements, double loss_bound, bool average) {
+  return std::to_string(elements) + " elements, loss bound " + in_short(loss_bound) +
+         (average ? ", averaged" : ", summed");
+}
 
 }  // namespace
 
@@ -82,10 +88,9 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
   }
   if (key.elements != request.input.size() || key.loss_bound != request.loss_bound || key.average != request.average) {
     return fail_at_once(request, core::CompletionStatus::kSizeMismatch, -1,
-                        "key " + std::to_string(request.key) + " was used with " + std::to_string(key.elements) +
-                            " elements and bound " + std::to_string(key.loss_bound) + " before, now with " +
-                            std::to_string(request.input.size()) + " and " + std::to_string(request.loss_bound) +
-                            ": use another key");
+                        "key " + std::to_string(request.key) + " was used with " +
+                            use_text(key.elements, key.loss_bound, key.average) + " before, now with " +
+                            use_text(request.input.size(), request.loss_bound, request.average) + ": use another key");
   }
   key.active = true;
   key.posted = false;

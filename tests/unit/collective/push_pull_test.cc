@@ -477,6 +477,21 @@ TEST_CASE("push_pull__one_key_twice_at_a_time_is_refused") {
   CHECK(job.done(0)[1].error == "");
 }
 
+TEST_CASE("push_pull__a_key_that_is_used_otherwise_names_both_uses") {
+  Job job(SimulationConfig{}, 1, 1);
+  std::vector<float> tensor(100, 1.0F), other(90, 1.0F);
+  job.start(0, request_of(1, tensor, 0.1));
+  REQUIRE(job.run_until_done(0, 1));
+  PushPullRequest request = request_of(1, other, 0.25);
+  request.average = false;
+  job.start(0, request);
+  REQUIRE(job.run_until_done(0, 2));
+  for (const char* fact :
+       {"key 1 ", "100 elements, loss bound 0.1, averaged", "90 elements, loss bound 0.25, summed"}) {
+    CHECK(job.done(0)[1].error.find(fact) != std::string::npos);
+  }
+}
+
 TEST_CASE("push_pull__a_service_that_never_confirms_ends_the_key_in_time_with_its_rank") {
   for (const mlt::base::DurationNs timeout_ns : {mlt::base::DurationNs{0}, 500 * mlt::base::kMillisecond}) {
     CAPTURE(timeout_ns);
