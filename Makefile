@@ -122,8 +122,8 @@ test-cpp: $(VENV)/.tools
 
 # Tests that compute, or whose processes only have to end in time, run in parallel; those that measure time or create
 # networks run alone.
-PARALLEL_TESTS := tests/plugins $(addprefix tests/python/,cli demo job options planners studies protocol simulation \
-  switch_configs switch_push) $(wildcard tests/python/test_*.py)
+PARALLEL_TESTS := tests/plugins $(addprefix tests/python/,cli demo diagnosis gradients job named options planners shared \
+  simulation studies protocol switch_configs switch_push) $(wildcard tests/python/test_*.py)
 test-python: $(WHEEL_AND_TOOLS)
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <numeric>
+#include <string>
 
 #include "allocation_counter.h"
 #include "io/fault/fault_datapath.h"
@@ -171,6 +172,15 @@ std::vector<std::uint32_t> sequence(std::uint32_t first, std::uint32_t count) {
   return numbers;
 }
 
+// A failure says whether datagrams are missing or one overtook another.
+void check_numbers(const CollectingSink& sink, const std::vector<std::uint32_t>& expected) {
+  const std::vector<std::uint32_t> numbers = sink.numbers();
+  const auto at = static_cast<std::size_t>(std::ranges::mismatch(numbers, expected).in1 - numbers.begin());
+  INFO(numbers.size(), " datagrams of ", expected.size(), "; number ", at, " is ",
+       at < numbers.size() ? std::to_string(numbers[at]) : "missing");
+  CHECK(numbers == expected);
+}
+
 void check_all_intact(const CollectingSink& sink) {
   for (const auto& datagram : sink.datagrams) {
     CAPTURE(datagram.number);
@@ -231,7 +241,7 @@ TEST_CASE("send__a_run_of_the_most_datagrams_and_one_of_the_most_bytes") {
     std::vector<std::uint32_t> expected = sequence(0, can.max_run_segments);
     const auto rest = sequence(1'000, count + 1);
     expected.insert(expected.end(), rest.begin(), rest.end());
-    CHECK(sink.numbers() == expected);
+    check_numbers(sink, expected);
     check_all_intact(sink);
   });
 }
@@ -244,8 +254,8 @@ TEST_CASE("send__both_ways_at_once") {
     REQUIRE(send(*pair.one, back) == io::SendStatus::kSent);
     io_test::receive_until(*pair.one, at_one, 20);
     io_test::receive_until(*pair.zero, at_zero, 30);
-    CHECK(at_one.numbers() == sequence(0, 20));
-    CHECK(at_zero.numbers() == sequence(500, 30));
+    check_numbers(at_one, sequence(0, 20));
+    check_numbers(at_zero, sequence(500, 30));
   });
 }
 
@@ -311,7 +321,7 @@ TEST_CASE("receive__keeps_to_its_budget_and_polls_readable_while_there_is_more")
     }
     CHECK(pair.one->receive(io::monotonic_now(), 1, sink) == 0);
     CHECK(pair.one->next_timeout() == base::kNever);
-    CHECK(sink.numbers() == sequence(0, 4));
+    check_numbers(sink, sequence(0, 4));
   });
 }
 
@@ -333,7 +343,7 @@ TEST_CASE("send__wakes_a_receiver_that_sleeps") {
       }
       CHECK(io::monotonic_now() < deadline);
     }
-    CHECK(sink.numbers() == sequence(0, 3));
+    check_numbers(sink, sequence(0, 3));
   });
 }
 
@@ -348,7 +358,7 @@ TEST_CASE("receive__gives_every_packet_back_to_libvma") {
     REQUIRE(send(*pair.zero, run) == io::SendStatus::kSent);
     io_test::receive_until(*pair.one, sink, (i + 1) * 44);
   }
-  CHECK(sink.numbers() == sequence(0, 440));
+  check_numbers(sink, sequence(0, 440));
   check_all_intact(sink);
   CHECK(io_test::vma_packets_held() == 0);
 }

@@ -14,8 +14,6 @@ namespace mlt::van {
 
 namespace {
 
-constexpr std::uint16_t kReceiver = 0;
-constexpr std::uint16_t kSender = 1;
 constexpr std::chrono::milliseconds kLook{1};
 constexpr std::chrono::seconds kComeUpTime{30};  // between the offer and the sender's connection
 

@@ -6,6 +6,10 @@
 
 namespace mlt::van {
 
+// Ranks of the two engines of a connection.
+inline constexpr std::uint16_t kReceiver = 0;
+inline constexpr std::uint16_t kSender = 1;
+
 inline constexpr std::uint32_t kMark = 0x766d'6c75;  // another where the heads of messages differ
 
 struct Greeting {

@@ -14,8 +14,6 @@ namespace mlt::van {
 
 namespace {
 
-constexpr std::uint16_t kReceiver = 0;
-constexpr std::uint16_t kSender = 1;
 constexpr std::chrono::milliseconds kRetryPause{50};
 constexpr std::chrono::seconds kFlushTime{10};
 constexpr std::int64_t kLookNs = 200'000'000;  // how soon an idle connection is known to be gone

@@ -46,7 +46,7 @@ def test_rank_that_ends_in_training__is_named_on_the_other(how: str, status: int
 
 @pytest.mark.parametrize("options", [["--loss-bound", "0.1"], ["--kvstore"]], ids=["trainer", "kvstore"])
 def test_example__trains_and_all_ranks_agree(options: list[str]) -> None:
-    arguments = ["--epochs", "2", "--samples", "512", *options]
+    arguments = ["--epochs", "2", "--samples", "1024", *options]
     losses, printed = rank_jobs.losses_of(EXAMPLE, arguments, limit_seconds=LIMIT_SECONDS)
     assert len(losses) == 2
     assert losses[1] < losses[0] / 2
