@@ -8,12 +8,11 @@ with the sum as of then.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from mlt.torch.horovod.compression import Compression, Compressor
-from mlt.torch.horovod.optimizer import Named
+from mlt.torch.horovod.optimizer import Named, StepCommunicates
 
 import torch
 from mlt._named import basics, byteps, job
@@ -62,23 +61,9 @@ def optimizer_of(
     return made
 
 
-class _Asynchronous(torch.optim.Optimizer):
-    _named: Named
+class _Asynchronous(StepCommunicates):
     _sums: list[tuple[SharedSum, list[Parameter]]]  # by element type; empty before the first step in this job
-    backward_passes_per_step: int
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Kept for the API: the program calls ``step`` when it has accumulated enough."""
-        self.backward_passes_per_step = passes
-
-    def synchronize(self) -> None:
-        """Nothing: only ``step`` communicates."""
-
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
-        """Not possible, as in BytePS: ``step`` communicates."""
-        raise AssertionError("skip_synchronize cannot be used in asynchronous training: gradients are not averaged")
-        yield
+    _skip_error = "skip_synchronize cannot be used in asynchronous training: gradients are not averaged"
 
     def step(self, closure: Any = None) -> Any:
         """Apply this worker's gradients to the parameters of all workers.

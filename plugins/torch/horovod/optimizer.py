@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from mlt.torch.horovod.compression import Compression, Compressor
 from mlt.torch.horovod.handles import synchronize
@@ -202,11 +202,11 @@ class Distributed(torch.optim.Optimizer):
         self._started[number] = finish
 
 
-class DistributedAdasum(torch.optim.Optimizer):
-    """Applies the optimizer on each rank's own gradients, and adds the changes by Adasum."""
+class StepCommunicates(torch.optim.Optimizer):
+    """An optimizer of which only ``step`` communicates: what the API has beside it does nothing, or is not possible."""
 
-    _compression: type[Compressor]
     _named: Named
+    _skip_error: ClassVar[str]
     backward_passes_per_step: int
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -218,9 +218,16 @@ class DistributedAdasum(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Not possible with Adasum, whose ``step`` communicates."""
-        raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
+        """Raise AssertionError, as Horovod and BytePS do: ``step`` communicates."""
+        raise AssertionError(self._skip_error)
         yield
+
+
+class DistributedAdasum(StepCommunicates):
+    """Applies the optimizer on each rank's own gradients, and adds the changes by Adasum."""
+
+    _compression: type[Compressor]
+    _skip_error = "Skipping synchronization is not supported when using Adasum optimizer."
 
     def step(self, closure: Any = None) -> Any:
         parameters = [one for one in self._named.parameters if one.requires_grad]
