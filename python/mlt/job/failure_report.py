@@ -56,12 +56,12 @@ def _send(config: JobConfig, rank: int, text: str) -> None:
         with _connected(config) as connection:
             link = Link(connection)
 
-            def hear() -> dict[str, Any]:
+            def receive_reply() -> dict[str, Any]:
                 return link.receive(timeout=REPLY_SECONDS, limit=rendezvous.MAX_OPENING_BYTES)
 
-            prover = handshake_client.handshake("rendezvous", rendezvous.VERSION, config.secret, link.send, hear)
+            prover = handshake_client.handshake("rendezvous", rendezvous.VERSION, config.secret, link.send, receive_reply)
             link.send(handshake_client.proved(prover, {"job": config.job, "rank": rank, "failed": text[:MAX_TEXT]}))
-            hear()  # until then the text may be under way, and a closed connection would lose it
+            receive_reply()  # until then the text may be under way, and a closed connection would lose it
     except Exception:  # whatever it is: the error that is to be reported goes before it
         return
 
