@@ -59,7 +59,9 @@ def _send(config: JobConfig, rank: int, text: str) -> None:
             def receive_reply() -> dict[str, Any]:
                 return link.receive(timeout=REPLY_SECONDS, limit=rendezvous.MAX_OPENING_BYTES)
 
-            prover = handshake_client.handshake("rendezvous", rendezvous.VERSION, config.secret, link.send, receive_reply)
+            prover = handshake_client.handshake(
+                "rendezvous", rendezvous.VERSION, config.secret, link.send, receive_reply
+            )
             link.send(handshake_client.proved(prover, {"job": config.job, "rank": rank, "failed": text[:MAX_TEXT]}))
             receive_reply()  # until then the text may be under way, and a closed connection would lose it
     except Exception:  # whatever it is: the error that is to be reported goes before it

@@ -11,8 +11,17 @@ import mlt
 from mlt.job import ending
 
 
+# As src/engine/path_mtu_errors.cc writes it; tests/python/testbed/test_testbed_mtu.py has the engine's own.
+MTU = "MTU mismatch: the path from rank 0 to rank 1 drops packets of 1500 bytes; `mlt doctor 10.77.0.2` measures it"
+
+
 class ShapeError(ValueError):
     pass
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
@@ -29,9 +38,17 @@ class ShapeError(ValueError):
         (ShapeError(), f"ended by {__name__}.ShapeError"),
         (mlt.PeerFailedError("rank 4 failed", peer=4), "ended by mlt.errors.PeerFailedError about rank 4"),
         (mlt.ConfigError("no"), "ended by mlt.errors.ConfigError"),
+        (
+            mlt.PeerFailedError(f"rank 0: send failed: {MTU} (tensor float32[4])", peer=1),
+            f"ended by mlt.errors.PeerFailedError about rank 1: {MTU}",
+        ),
+        (caused(RuntimeError("secret"), mlt.PeerFailedError(f"failed: {MTU}")), f"ended by RuntimeError: {MTU}"),
+        (caused(RuntimeError("secret"), mlt.PeerFailedError("rank 4 failed")), "ended by RuntimeError"),
+        (ValueError(MTU), "ended by ValueError"),
     ],
+    ids=repr,
 )
-def test_reason_of__names_the_type_and_never_the_text(error: BaseException | None, reason: str) -> None:
+def test_reason_of__names_the_type_and_no_text_but_that_of_an_mtu(error: BaseException | None, reason: str) -> None:
     assert ending.reason_of(None if error is None else type(error), error) == reason
 
 

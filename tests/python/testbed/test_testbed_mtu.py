@@ -101,6 +101,49 @@ def test_switched__a_port_that_drops_large_frames_silently_is_named() -> None:
             assert one["too large"] == 0
 
 
+# Rank 0 sends rank 1 a tensor that does not pass, and ends by the error. The receive of that tensor is cancelled at
+# once, before rank 0 ends; what rank 1 waits for next fails with the cause.
+ONE_WAY = """
+import sys
+import numpy as np
+import mlt
+with mlt.Context(connect_timeout=20, operation_timeout=60) as context:
+    if context.rank == 0:
+        context.wait(context.post_send(np.ones(100_000, np.float32), to=1, tag=1))
+    first = context.post_recv(np.zeros(100_000, np.float32), from_=0, tag=1)
+    second = context.post_recv(np.zeros(4, np.float32), from_=0, tag=2)
+    try:
+        context.wait(first)
+    except mlt.CancelledError as error:
+        assert "the error there has the cause" in str(error), error
+    context.wait(second)
+"""
+
+ALL_REDUCE = """
+import numpy as np
+import mlt
+with mlt.Context(connect_timeout=20, operation_timeout=60) as context:
+    context.all_reduce(np.ones(300_000, np.float32))
+"""
+
+
+@pytest.mark.parametrize("program", [ONE_WAY, ALL_REDUCE], ids=["transfer", "all-reduce"])
+def test_receiver__whose_peer_ended_by_the_path_to_it_names_that_path(program: str) -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed:
+        shrink = ["ip", "link", "set", "host1", "mtu", "1400"]  # only what goes to rank 1
+        namespaces.inside(bed.path("switch"), lambda: subprocess.run(shrink, check=True))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes = [bed.popen(host, [sys.executable, "-c", program], **pipes) for host in bed.hosts]
+        for process in processes:
+            error = process.communicate(timeout=100)[1].splitlines()[-1]
+            assert process.returncode == 1
+            assert error.startswith("mlt.errors.PeerFailedError")
+            assert_names(
+                error, "MTU mismatch", f"the path from rank 0 to rank 1 ({bed.address('host1')})", "1500 bytes"
+            )
+            assert_names(error, "Context(segment_bytes=1328)", f"`mlt doctor {bed.address('host1')}`")
+
+
 def test_interface__whose_mtu_shrinks_while_a_job_runs_ends_its_sends_at_once() -> None:
     with Testbed(hosts=2, rate="200mbit") as bed:
         program = JOB.replace(
