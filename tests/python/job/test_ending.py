@@ -10,7 +10,6 @@ import pytest
 import mlt
 from mlt.job import ending
 
-
 # As src/engine/path_mtu_errors.cc writes it; tests/python/testbed/test_testbed_mtu.py has the engine's own.
 MTU = "MTU mismatch: the path from rank 0 to rank 1 drops packets of 1500 bytes; `mlt doctor 10.77.0.2` measures it"
 
