@@ -289,8 +289,6 @@ def exec_(name: str | None, host: str, command: tuple[str, ...]) -> None:
 @click.option("--watch", is_flag=True, help="Repeat every second, until Ctrl-C or until the testbed is removed.")
 def status(name: str | None, json: Path | None, everything: bool, watch: bool) -> None:
     """Show links and queues, live: packets sent, marked, dropped by cause, bytes queued."""
-    from rich.live import Live
-
     with _errors(), _interrupted():
         bed = _attach(name)
         if json is not None:
@@ -299,13 +297,33 @@ def status(name: str | None, json: Path | None, everything: bool, watch: bool) -
             except WriteFailedError as error:
                 _fail(error)
         console = _console(err=is_stdout(json))
-        if not watch:
-            console.print_table(report.tables(bed, everything=everything))
+        console.print_table(report.tables(bed, everything=everything))
+        if watch:
+            _repeat(bed.name, console, everything)
+
+
+_WATCH_FAILURES = 5  # one after another, which end --watch
+
+
+def _repeat(name: str, console: Any, everything: bool) -> None:
+    """The tables every second until the testbed is removed: in place on a terminal, one after another elsewhere."""
+    failures = 0
+    while True:
+        time.sleep(1)
+        if name not in (found.name for found in state.all_states()):
             return
-        with Live(report.tables(bed, everything=everything), console=console, auto_refresh=False) as live:
-            while bed.name in (found.name for found in state.all_states()):
-                time.sleep(1)
-                live.update(report.tables(Testbed.attach(bed.name), everything=everything), refresh=True)
+        try:
+            tables = report.tables(Testbed.attach(name), everything=everything)
+        except Exception:
+            # The testbed may be in the middle of its removal, and lack any of its parts.
+            failures += 1
+            if failures == _WATCH_FAILURES:
+                raise
+            continue
+        failures = 0
+        if console.is_terminal:
+            console.clear()
+        console.print_table(tables)
 
 
 @app.command(name="set")

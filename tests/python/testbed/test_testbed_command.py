@@ -15,7 +15,7 @@ import pytest
 from checks import assert_names
 from testbed_lab import MLT, POLICY, command, leftovers, needs_testbed
 
-from mlt.testbed import state
+from mlt.testbed import Testbed, state
 
 
 @pytest.mark.parametrize(
@@ -185,3 +185,19 @@ def test_up__its_testbed_is_of_this_user_and_needs_no_name() -> None:
     finally:
         command("down", "--name", name)
     assert leftovers(name) == []
+
+
+@needs_testbed
+def test_status__watch_writes_the_tables_into_a_pipe_until_the_testbed_is_removed() -> None:
+    with Testbed(hosts=2, name="watched"):
+        words = [*MLT, "status", "--name", "watched", "--watch"]
+        watching = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert watching.stdout
+        shown = 0
+        for line in watching.stdout:
+            shown += "links of watched" in line
+            if shown == 2:
+                break
+    watching.communicate(timeout=60)
+    assert shown == 2
+    assert watching.returncode == 0
