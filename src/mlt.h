@@ -261,10 +261,10 @@ enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, k
 inline constexpr std::uint8_t kReductionCount = 8;
 
 // Algorithms of all-reduce, broadcast and reduce (docs/collectives.md). kAutomatic chooses by the sizes of group and
-// tensor and by the loss bound. All-reduce has all but kChain; only its kRing may lose data. Broadcast and reduce have
-// kDirect and kChain; kChain loses nothing.
-enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving, kChain };
-inline constexpr std::uint8_t kAlgorithmCount = 6;
+// tensor and by the loss bound. All-reduce has all but kChain, and kTwoLevel only where set_hosts() permits; only its
+// kRing may lose data. Broadcast and reduce have kDirect and kChain; kChain loses nothing.
+enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving, kChain, kTwoLevel };
+inline constexpr std::uint8_t kAlgorithmCount = 7;
 
 // Reduces all members' tensors in place. Only a sum or mean of floating point may have a loss bound, and only transfers
 // of partial sums may lose data, up to the bound of all data that a rank receives: all members end with the same bits.
@@ -444,6 +444,10 @@ class Engine {
   std::size_t lending() const;
   // After close(): the `lent` objects of operations whose completion was not taken.
   std::vector<std::shared_ptr<void>> take_lent();
+
+  // The host of each rank, by any number: ranks of one number share a host. The same at every rank, once, before the
+  // first collective. Large all-reduces then may send less between hosts (Algorithm::kTwoLevel).
+  void set_hosts(std::span<const std::uint16_t> hosts);
 
   // Push-pull of float32 tensors: split into partitions of up to 4 MB, which the services sum and may average.
   void use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers);

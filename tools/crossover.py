@@ -24,8 +24,10 @@ from cases import serve
 from ranks import LIMIT_SECONDS
 from team import Team
 
-from mlt.collectives import ALGORITHMS
+from mlt import collectives
 
+# All ranks are on one host, which has no two levels.
+ALGORITHMS = tuple(one for one in collectives.ALGORITHMS if one != "two-level")
 RANKS = (2, 4, 8, 16, 64, 256)
 SIZES = tuple(1 << power for power in (2, 10, 12, 14, 16, 18, 20, 22, 24))
 TOO_SLOW = 8.0

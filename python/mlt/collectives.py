@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # Names of an all-reduce's algorithms, and of a broadcast's and a reduce's.
-ALGORITHMS = ("direct", "central", "ring", "halving")
+ALGORITHMS = ("direct", "central", "ring", "halving", "two-level")
 ROOTED_ALGORITHMS = ("direct", "chain")
 
 _P = ParamSpec("_P")
@@ -80,8 +80,9 @@ class GroupCollectives:
         collective instead of one for each, for two copies of the data (docs/collectives.md says when that pays). Those
         of several tensors change only if it succeeds. The ranks compare the sum of their sizes, not each.
 
-        ``algorithm``: "direct", "central", "ring" or "halving" instead of the one that fits the sizes of tensor and
-        group (docs/collectives.md); the same on every rank. Only the ring loses anything, whatever the bound.
+        ``algorithm``: "direct", "central", "ring", "halving" or "two-level" instead of the one that fits the sizes of
+        tensor and group (docs/collectives.md); the same on every rank. Only the ring loses anything, whatever the
+        bound. "two-level" needs two or more hosts with equally many ranks of the group, next to each other in it.
 
         Ring algorithm: the sums go around the ring once, then the results. Only sums may be lost, up to ``loss_bound``
         of all that a rank receives of them; missing values count as zero. A ``loss_bound`` above 0 needs a SUM or MEAN
@@ -463,7 +464,7 @@ def _algorithm(name: str | None, known: Sequence[str]) -> _core.Algorithm:
     if name not in known:
         meant = did_you_mean(str(name), known)
         raise ConfigError(f"algorithm is {name!r}; expected one of {', '.join(known)}, or None{meant}")
-    return _core.Algorithm[name.upper()]
+    return _core.Algorithm[name.upper().replace("-", "_")]
 
 
 def _stream(stream: int) -> int:

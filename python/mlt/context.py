@@ -154,6 +154,7 @@ class Context(GroupCollectives):
             table = rendezvous.meet(
                 config, own, connect_timeout, dscp=self.dscp, paths=max(len(ways), 1), counts=self._rendezvous_counts
             )
+            self._engine.set_hosts(_host_numbers(table))
             left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
             with _waits.ConnectWatch(self, table, connect_timeout):
                 self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
@@ -436,6 +437,12 @@ class Context(GroupCollectives):
                 f"rank {self.rank}: {operation} was rejected: priority function: {error} (tensor of {grid.elements} "
                 f"{grid.dtype})"
             ) from None
+
+
+def _host_numbers(table: Iterable[rendezvous.Endpoint]) -> list[int]:
+    """A number for the host of each rank: those with one address share a host."""
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(one.host, len(numbers)) for one in table]
 
 
 def _warn_of_small_buffer(granted: int, wanted: int) -> None:

@@ -52,6 +52,8 @@ const char* enumerator(Algorithm algorithm) {
       return "HALVING";
     case Algorithm::kChain:
       return "CHAIN";
+    case Algorithm::kTwoLevel:
+      return "TWO_LEVEL";
   }
   return "";
 }

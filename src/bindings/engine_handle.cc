@@ -264,6 +264,8 @@ std::optional<Completion> EngineHandle::next_watched(std::int64_t timeout_ns) {
 
 std::optional<bool> EngineHandle::is_done(OperationId operation) const { return engine().is_done(operation); }
 
+void EngineHandle::set_hosts(const std::vector<std::uint16_t>& hosts) { engine().set_hosts(hosts); }
+
 void EngineHandle::use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers) {
   Engine& target = engine();
   const py::gil_scoped_release release;

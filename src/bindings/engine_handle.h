@@ -122,6 +122,7 @@ class EngineHandle {
   std::optional<Completion> next_watched(std::int64_t timeout_ns);
   std::optional<bool> is_done(OperationId operation) const;
 
+  void set_hosts(const std::vector<std::uint16_t>& hosts);
   void use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers);
   OperationId push_pull(py::handle tensor, const PushPullArguments& arguments);
   void serve(std::uint16_t workers);

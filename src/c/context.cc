@@ -195,6 +195,14 @@ int mlt_connect_test(mlt_context* context) {
   return code != MLT_OK || up ? code : MLT_IN_PROGRESS;
 }
 
+int mlt_set_hosts(mlt_context* context, const uint16_t* hosts, size_t rank_count) {
+  return c::call([&] {
+    mlt_context& own = c::checked(context, "mlt_set_hosts");
+    c::check(hosts != nullptr, "mlt_set_hosts", "hosts is NULL");
+    own.engine.set_hosts({hosts, rank_count});
+  });
+}
+
 int mlt_close(mlt_context* context, const char* failure) {
   return c::call([&] { c::checked(context, "mlt_close").engine.close(failure == nullptr ? "" : failure); });
 }

@@ -1,5 +1,8 @@
 #include "collective/algorithm.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace mlt::collective {
 
 namespace {
@@ -13,31 +16,59 @@ bool saves_by_loss(std::uint64_t bytes, double loss_bound) {
 
 }  // namespace
 
+std::uint16_t ranks_per_host(std::span<const std::uint16_t> group, std::span<const std::uint16_t> hosts) {
+  const auto is_known = [&](std::uint16_t rank) { return rank < hosts.size(); };
+  if (group.empty() || !std::ranges::all_of(group, is_known)) return 0;
+  const auto is_next = [&](std::uint16_t a, std::uint16_t b) { return hosts[a] != hosts[b]; };
+  const auto first_end = std::ranges::adjacent_find(group, is_next);
+  const std::size_t length =
+      first_end == group.end() ? group.size() : static_cast<std::size_t>(first_end - group.begin()) + 1;
+  if (group.size() % length != 0) return 0;
+  std::vector<std::uint16_t> seen;
+  for (std::size_t i = 0; i < group.size(); i += length) {
+    const auto run = group.subspan(i, length);
+    if (std::ranges::adjacent_find(run, is_next) != run.end()) return 0;
+    seen.push_back(hosts[run[0]]);
+  }
+  std::ranges::sort(seen);
+  return std::ranges::adjacent_find(seen) == seen.end() ? static_cast<std::uint16_t>(length) : std::uint16_t{0};
+}
+
 // PROTOCOL 22.2.6: A caller MAY name the algorithm. If it names none, a member MUST take: the ring when the loss bound
 //     times the tensor's bytes is 1,024 or more, in float64; else for a small all-reduce (22.4.1) direct in a group of
 //     at most 16 ranks, central in a larger one; else halving when the tensor has at most 4,096 bytes for each rank;
-//     else the ring. So every member finds the same of the same shape, which carries the one that is taken. A group of
-//     one rank takes direct, whatever its caller names.
-CollectiveAlgorithm chosen_algorithm(std::uint64_t ranks, std::uint64_t bytes, double loss_bound) {
+//     else two levels in a group of two or three hosts that may take them (22.7.1); else the ring. So every member
+//     finds the same, and its shape carries the one that is taken. A group of one rank takes direct, whatever its
+//     caller names.
+CollectiveAlgorithm chosen_algorithm(const GroupSize& group, std::uint64_t bytes, double loss_bound) {
+  const std::uint64_t ranks = group.ranks;
   if (ranks == 1) return CollectiveAlgorithm::kDirect;
   if (saves_by_loss(bytes, loss_bound)) return CollectiveAlgorithm::kRing;
   if (is_small(ranks, bytes)) {
     return ranks > kMaxDirectRanks ? CollectiveAlgorithm::kCentral : CollectiveAlgorithm::kDirect;
   }
-  return bytes <= ranks * kHalvingBytesPerRank ? CollectiveAlgorithm::kHalving : CollectiveAlgorithm::kRing;
+  if (bytes <= ranks * kHalvingBytesPerRank) return CollectiveAlgorithm::kHalving;
+  const bool has_few_hosts = group.has_two_levels() && ranks / group.ranks_per_host <= kMaxTwoLevelHosts;
+  return has_few_hosts ? CollectiveAlgorithm::kTwoLevel : CollectiveAlgorithm::kRing;
 }
 
-CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes,
+CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes,
                                  double loss_bound) {
   // A group of one has nothing to carry.
-  if (requested == CollectiveAlgorithm::kAutomatic || ranks == 1) return chosen_algorithm(ranks, bytes, loss_bound);
-  return requested;
+  const bool chooses = requested == CollectiveAlgorithm::kAutomatic || group.ranks == 1;
+  return chooses ? chosen_algorithm(group, bytes, loss_bound) : requested;
 }
 
-std::string check_algorithm(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes) {
+std::string check_algorithm(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes) {
+  const std::uint64_t ranks = group.ranks;
   if (static_cast<std::uint8_t>(requested) >= kCollectiveAlgorithmCount) return "its algorithm is unknown";
   if (requested == CollectiveAlgorithm::kChain) {
-    return "an all-reduce has no chain algorithm: use direct, central, ring or halving";
+    return "an all-reduce has no chain algorithm: use direct, central, ring, halving or two-level";
+  }
+  // PROTOCOL 22.7.1: ... A member MUST refuse two levels in any other group of more than one rank.
+  if (requested == CollectiveAlgorithm::kTwoLevel && ranks > 1 && !group.has_two_levels()) {
+    return "the two-level algorithm needs two or more hosts with equally many ranks of the group, two or more, next to "
+           "each other in it: use the ring or halving";
   }
   const bool has_records = requested == CollectiveAlgorithm::kDirect || requested == CollectiveAlgorithm::kCentral;
   if (!has_records || ranks == 1 || bytes <= kMaxRecordsBytes / ranks) return "";

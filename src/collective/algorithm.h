@@ -1,11 +1,12 @@
 // The algorithms of all-reduce, broadcast and reduce, and which one carries a call that names none: the one place of
 // that choice. The other collectives have one each.
 //
-// Every rank chooses by the group's size, the tensor's bytes and the loss bound alone, so that all choose the same.
-// Their shapes carry the choice (Shape::algorithm): ranks that differ are named.
+// Every rank chooses by the group's size and hosts, the tensor's bytes and the loss bound alone, so that all choose the
+// same. Their shapes carry the choice (Shape::algorithm): ranks that differ are named.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace mlt::collective {
@@ -15,10 +16,11 @@ enum class CollectiveAlgorithm : std::uint8_t {
   kDirect = 1,     // of all three: collective/direct_allreduce.h, exchange.h
   kCentral = 2,    // of an all-reduce: collective/central_allreduce.h
   kRing = 3,       // of an all-reduce: collective/ring_allreduce.h
-  kHalving = 4,    // of an all-reduce: collective/halving_allreduce.h
+  kHalving = 4,    // of an all-reduce: collective/staged_allreduce.h
   kChain = 5,      // of a broadcast or reduce: collective/chain.h
+  kTwoLevel = 6,   // of an all-reduce: collective/staged_allreduce.h
 };
-inline constexpr std::uint8_t kCollectiveAlgorithmCount = 6;
+inline constexpr std::uint8_t kCollectiveAlgorithmCount = 7;
 
 constexpr const char* algorithm_name(CollectiveAlgorithm algorithm) {
   switch (algorithm) {
@@ -34,6 +36,8 @@ constexpr const char* algorithm_name(CollectiveAlgorithm algorithm) {
       return "halving";
     case CollectiveAlgorithm::kChain:
       return "chain";
+    case CollectiveAlgorithm::kTwoLevel:
+      return "two-level";
   }
   return "unknown";
 }
@@ -56,15 +60,30 @@ inline constexpr std::uint64_t kMaxRecordsBytes = 256U << 20;
 // sizes.
 inline constexpr std::uint64_t kChainBytes = 64U << 10;
 
+// Max hosts between which two levels are chosen: with more, a ring's link carries hardly more bytes, and a ring does not
+// wait for whole parts. Measured (docs/collectives.md).
+inline constexpr std::uint64_t kMaxTwoLevelHosts = 3;
+
+// The members of a group, for the choice.
+struct GroupSize {
+  std::uint64_t ranks = 0;
+  std::uint64_t ranks_per_host = 0;  // adjacent in the group, on every host as many; 0: not so, or not known
+
+  bool has_two_levels() const { return ranks_per_host > 1 && ranks_per_host < ranks; }
+};
+
+// GroupSize::ranks_per_host of a group: `hosts` has the number of each rank's host, or is empty.
+std::uint16_t ranks_per_host(std::span<const std::uint16_t> group, std::span<const std::uint16_t> hosts);
+
 // What carries a tensor of `bytes` of an all-reduce that names no algorithm.
-CollectiveAlgorithm chosen_algorithm(std::uint64_t ranks, std::uint64_t bytes, double loss_bound);
+CollectiveAlgorithm chosen_algorithm(const GroupSize& group, std::uint64_t bytes, double loss_bound);
 
 // What carries it where the request names `requested`, or none.
-CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes,
+CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes,
                                  double loss_bound);
 
 // Why an all-reduce must not name the algorithm; empty if it may.
-std::string check_algorithm(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes);
+std::string check_algorithm(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes);
 
 // The same of a broadcast or reduce, which is direct or a chain; `what`: the collective's name.
 CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes,

@@ -11,8 +11,8 @@
 #include "collective/chain.h"
 #include "collective/direct_allreduce.h"
 #include "collective/exchange.h"
-#include "collective/halving_allreduce.h"
 #include "collective/ring_allreduce.h"
+#include "collective/staged_allreduce.h"
 
 namespace mlt::collective {
 
@@ -39,11 +39,13 @@ std::string check_reduction(const CollectiveRequest& request) {
   return "";
 }
 
+GroupSize group_size(const CollectiveRequest& request) { return {request.ranks.size(), request.ranks_per_host}; }
+
 std::string check_all_reduce(const CollectiveRequest& request) {
   if (std::string problem = check_reduction(request); !problem.empty()) return problem;
   if (request.output.size() % wire::element_bytes(request.element) != 0)
     return "its size is not a multiple of the element size";
-  return check_algorithm(request.algorithm, request.ranks.size(), request.output.size());
+  return check_algorithm(request.algorithm, group_size(request), request.output.size());
 }
 
 template <typename Byte>
@@ -251,7 +253,8 @@ const char* collective_name(CollectiveKind kind) {
 //     all-reduce, 2 all-to-all, 3 gather, 4 all-gather, 5 reduce-scatter, 6 broadcast, 7 reduce, 8 scatter, 9 barrier),
 //     reduction (8; as in 22.2; 0 where there is none), root (16; 0 where there is none), sequence (32), bytes (64; in
 //     an all-to-all of what follows, else of the tensor or of a member's part), loss bound (float64), element type (8),
-//     algorithm (8; of an all-reduce, broadcast or reduce, as in 22.2; else 0), 48 zero bits.
+//     algorithm (8; of an all-reduce, broadcast or reduce, as in 22.2; else 0), ranks of a host (16; of two
+//     levels, as in 22.7; else 0), 32 zero bits.
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
@@ -262,6 +265,7 @@ std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   base::store_le64(out.data() + 16, std::bit_cast<std::uint64_t>(shape.loss_bound));
   out[24] = static_cast<std::byte>(shape.element);
   out[25] = static_cast<std::byte>(shape.algorithm);
+  base::store_le16(out.data() + 26, shape.ranks_per_host);
   return out;
 }
 
@@ -277,6 +281,7 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
   if (has_reduction(kind)) text += std::string(", ") + reduction_name(static_cast<Reduction>(bytes[1]));
   if (has_algorithm(kind)) {
     text += std::string(", algorithm ") + algorithm_name(static_cast<CollectiveAlgorithm>(bytes[25]));
+    if (const auto local = base::load_le16(&bytes[26])) text += " of " + std::to_string(local) + " ranks per host";
   }
   if (has_root(kind)) text += ", root " + std::to_string(base::load_le16(&bytes[2]));
   return text;
@@ -302,8 +307,20 @@ CollectiveAlgorithm algorithm_of(const CollectiveRequest& request) {
     const std::size_t bytes = request.kind == CollectiveKind::kReduce ? request.input.size() : request.output.size();
     return rooted_algorithm_of(request.algorithm, request.ranks.size(), bytes, request.loss_bound);
   }
-  return algorithm_of(request.algorithm, request.ranks.size(), request.output.size(), request.loss_bound);
+  return algorithm_of(request.algorithm, group_size(request), request.output.size(), request.loss_bound);
 }
+
+namespace {
+
+StagePlan stages_of(const CollectiveRequest& request, const Membership& group) {
+  const std::uint32_t element_bytes = wire::element_bytes(request.element);
+  if (algorithm_of(request) == CollectiveAlgorithm::kHalving) {
+    return halving_stages(group.size(), group.own, request.output, element_bytes);
+  }
+  return two_level_stages(group.size(), group.own, request.ranks_per_host, request.output, element_bytes);
+}
+
+}  // namespace
 
 std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group) {
   const std::span<std::byte> data = request.output;
@@ -316,7 +333,9 @@ std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, co
     case CollectiveAlgorithm::kRing:
       return std::make_unique<RingAllReduce>(group, data, request.element, request.reduction, request.loss_bound);
     case CollectiveAlgorithm::kHalving:
-      return std::make_unique<HalvingAllReduce>(group, data, request.element, request.reduction);
+    case CollectiveAlgorithm::kTwoLevel:
+      return std::make_unique<StagedAllReduce>(group, data, request.element, request.reduction,
+                                               stages_of(request, group));
     case CollectiveAlgorithm::kChain:
       return std::make_unique<Chain>(request, group);
     case CollectiveAlgorithm::kAutomatic:

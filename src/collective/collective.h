@@ -1,5 +1,5 @@
 // One collective of a group of ranks, as streams of transfers: the transfers between this rank and each peer, their
-// order and their dependencies. They are direct_allreduce, central_allreduce, ring_allreduce, halving_allreduce, chain
+// order and their dependencies. They are direct_allreduce, central_allreduce, ring_allreduce, staged_allreduce, chain
 // and exchange; collective/collectives.h runs them.
 //
 // Absent on purpose: posting, time and failure (the runner's), and agreement on a group (the caller's). Memory is the
@@ -63,6 +63,7 @@ struct CollectiveRequest {
   double loss_bound = 0;                     // of what a member receives, or of each transfer of it
   Reduction reduction = Reduction::kMean;    // of all-reduce, reduce-scatter, reduce
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm()
+  std::uint16_t ranks_per_host = 0;  // of an all-reduce, as in GroupSize; equal at every member
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
   base::DurationNs timeout_ns = 0;  // from the start; 0: the default
@@ -100,6 +101,7 @@ struct Shape {
   double loss_bound = 0;
   wire::ElementType element = wire::ElementType::kFloat32;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm(): the one that carries it
+  std::uint16_t ranks_per_host = 0;  // of two levels; else 0
 };
 inline constexpr std::size_t kShapeBytes = 32;
 std::array<std::byte, kShapeBytes> encode(const Shape& shape);
@@ -160,7 +162,7 @@ class Collective {
   virtual bool is_lossy(std::uint32_t step) const = 0;
   // The stream whose transfers the end of one of `stream` may unblock; `stream` itself if none.
   virtual std::size_t unlocks(std::size_t stream) const { return stream; }
-  // Whether the last receive of `stream` may have unblocked the sends of every stream.
+  // Whether the end of the last transfer of `stream` may have unblocked those of every stream.
   virtual bool unlocks_all(std::size_t) const { return false; }
   // Memory of a stream's first transfer, which starts with the shape. The runner writes the shape of a send.
   virtual std::span<std::byte> opening(Stream& stream) { return stream.shape; }

@@ -133,6 +133,7 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
   shape.loss_bound = request.loss_bound;
   shape.element = request.element;
   shape.algorithm = algorithm_of(request);
+  if (shape.algorithm == CollectiveAlgorithm::kTwoLevel) shape.ranks_per_host = request.ranks_per_host;
   return shape;
 }
 
@@ -279,7 +280,7 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   const auto [first, second] = std::minmax({index, active.collective->unlocks(index)});
   advance(now, active, first);
   if (second != first) advance(now, active, second);
-  if (!stream.is_send && active.collective->unlocks_all(index)) advance_all(now, active);
+  if (active.collective->unlocks_all(index)) advance_all(now, active);
   settle(now, *active.group);
 }
 

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "collective/cut.h"
+
 namespace mlt::collective {
 
 namespace {
-
-// First element of part `i` of `parts` of n elements: part sizes differ by at most one.
-std::size_t cut(std::size_t n, std::size_t i, std::size_t parts) { return n / parts * i + std::min(i, n % parts); }
 
 // Elements that a member receives in the turns that sum: every chunk but its own.
 std::uint64_t sum_elements(std::size_t elements, const Membership& group) {

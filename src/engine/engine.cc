@@ -281,6 +281,18 @@ std::optional<bool> Engine::is_done(OperationId operation) const { return impl_-
 std::size_t Engine::lending() const { return impl_->loop.operations().lending(); }
 std::vector<std::shared_ptr<void>> Engine::take_lent() { return impl_->loop.operations().take_lent(); }
 
+void Engine::set_hosts(std::span<const std::uint16_t> hosts) {
+  Impl& impl = *impl_;
+  if (hosts.size() != impl.loop.options().ranks) {
+    impl.submitter.fail(ErrorCode::kConfig, "set_hosts() got the hosts of " + std::to_string(hosts.size()) +
+                                                " ranks; the job has " + std::to_string(impl.loop.options().ranks));
+  }
+  if (impl.has_hosts.exchange(true)) {
+    impl.submitter.fail(ErrorCode::kConfig, "set_hosts() was called before: ranks do not change their hosts");
+  }
+  impl.hosts.assign(hosts.begin(), hosts.end());
+}
+
 void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers) {
   Impl& impl = *impl_;
   if (service_ranks.empty()) impl.submitter.fail(ErrorCode::kConfig, "push-pull needs at least one summation service");

@@ -19,6 +19,8 @@ class Engine::Impl {
   engine::OperationSubmitter submitter{loop};
   std::vector<std::uint16_t> services;  // for push-pull; set once
   std::atomic<bool> uses_services{false};
+  std::vector<std::uint16_t> hosts;  // of all ranks; set once
+  std::atomic<bool> has_hosts{false};
   std::atomic<std::uint16_t> served_workers{0};  // 0: no service
   std::atomic<bool> was_connected{false};        // or connects now
   std::atomic<std::uint32_t> tests{0};           // that found their operation in progress

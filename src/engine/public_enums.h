@@ -57,6 +57,7 @@ static_assert(kSame<Algorithm::kCentral, collective::CollectiveAlgorithm::kCentr
 static_assert(kSame<Algorithm::kRing, collective::CollectiveAlgorithm::kRing>);
 static_assert(kSame<Algorithm::kHalving, collective::CollectiveAlgorithm::kHalving>);
 static_assert(kSame<Algorithm::kChain, collective::CollectiveAlgorithm::kChain>);
+static_assert(kSame<Algorithm::kTwoLevel, collective::CollectiveAlgorithm::kTwoLevel>);
 static_assert(kAlgorithmCount == collective::kCollectiveAlgorithmCount);
 
 }  // namespace mlt::engine

@@ -521,10 +521,12 @@ static void bad_posts__are_rejected_before_anything_starts(void) {
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "reduction is 8");
   FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "reduction is set");
   group.reduction = MLT_SUM;
-  group.algorithm = 6;
-  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 6");
-  FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 6");
-  FAILS(mlt_post_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 6");
+  group.algorithm = MLT_ALGORITHM_TWO_LEVEL;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_BUFFER, "two or more hosts");
+  group.algorithm = 7;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 7");
+  FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 7");
+  FAILS(mlt_post_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 7");
   FAILS(mlt_post_reduce_scatter(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
   group.algorithm = MLT_ALGORITHM_AUTOMATIC;
   group.tensors = &tensor;
@@ -574,6 +576,7 @@ static void bad_contexts__are_rejected(void) {
   mlt_options options;
   mlt_context *context = NULL, *other = NULL;
   mlt_peer peers[2];
+  const uint16_t hosts[3] = {0, 0, 1};
   FAILS(mlt_options_init(NULL, sizeof options), MLT_ERROR_CONFIG, "NULL");
   FAILS(mlt_options_init(&options, 8), MLT_ERROR_CONFIG, "options_bytes");
   OK(mlt_options_init(&options, sizeof options));
@@ -604,6 +607,10 @@ static void bad_contexts__are_rejected(void) {
   mlt_destroy(other);
 
   context = create(0, 3);
+  FAILS(mlt_set_hosts(context, hosts, 2), MLT_ERROR_CONFIG, "hosts of 2 ranks; the job has 3");
+  FAILS(mlt_set_hosts(context, NULL, 3), MLT_ERROR_CONFIG, "hosts is NULL");
+  OK(mlt_set_hosts(context, hosts, 3));
+  FAILS(mlt_set_hosts(context, hosts, 3), MLT_ERROR_CONFIG, "called before");
   memset(peers, 0, sizeof peers);
   peers[0].size = peers[1].size = sizeof peers[0];
   peers[0].host = peers[1].host = "127.0.0.1";

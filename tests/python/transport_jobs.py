@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -24,8 +24,11 @@ ETHERNET_SEGMENT = 1_432
 
 
 @contextlib.contextmanager
-def local_job(world_size: int = 2, *, services: int = 0, **options: Any) -> Iterator[list[mlt.Context]]:
-    """Contexts of all ranks, in rank order, in this process; closed at the end. Services run."""
+def local_job(
+    world_size: int = 2, *, services: int = 0, hosts: Sequence[str] = (), **options: Any
+) -> Iterator[list[mlt.Context]]:
+    """Contexts of all ranks, in rank order, in this process; closed at the end. Services run. ``hosts``: each rank's
+    address, of loopback, so that ranks with different ones seem to be on different hosts."""
     port = free_port()
     size = world_size + services
     contexts: list[mlt.Context | None] = [None] * size
@@ -42,6 +45,7 @@ def local_job(world_size: int = 2, *, services: int = 0, **options: Any) -> Iter
                     "master_addr": "127.0.0.1",
                     "operation_timeout": 30.0,
                     "connect_timeout": START_SECONDS,
+                    **({"host": hosts[rank]} if hosts else {}),
                     **options,
                 },
             )

@@ -66,6 +66,41 @@ std::vector<float> halving_sum(const std::vector<std::vector<float>>& tensors, b
   return result;
 }
 
+std::vector<float> two_level_sum(const std::vector<std::vector<float>>& tensors, std::size_t ranks_per_host,
+                                 bool average) {
+  const std::size_t n = tensors.size(), hosts = n / ranks_per_host, elements = tensors[0].size();
+  const auto start = [](std::size_t i, std::size_t parts, std::size_t of) {
+    return of / parts * i + std::min(i, of % parts);
+  };
+  const std::size_t bytes = elements * sizeof(float);
+  const std::size_t slice_bytes = std::clamp<std::size_t>((bytes + 7) / 8, 512 << 10, 4 << 20);
+  const std::size_t slices = std::max<std::size_t>(1, (bytes + slice_bytes - 1) / slice_bytes);
+  std::vector<float> result;
+  for (std::size_t slice = 0; slice < slices; ++slice) {
+    const std::size_t slice_first = start(slice, slices, elements);
+    const std::size_t slice_length = start(slice + 1, slices, elements) - slice_first;
+    for (std::size_t local = 0; local < ranks_per_host; ++local) {
+      const std::size_t first = slice_first + start(local, ranks_per_host, slice_length);
+      const std::size_t end = slice_first + start(local + 1, ranks_per_host, slice_length);
+      std::vector<std::vector<float>> host_sums(hosts);
+      for (std::size_t host = 0; host < hosts; ++host) {
+        for (std::size_t i = first; i < end; ++i) {
+          float sum = tensors[host * ranks_per_host + local][i];
+          for (std::size_t back = 1; back < ranks_per_host; ++back) {
+            sum = sum + tensors[host * ranks_per_host + (local + ranks_per_host - back) % ranks_per_host][i];
+          }
+          host_sums[host].push_back(sum);
+        }
+      }
+      for (const float sum :
+           std::has_single_bit(hosts) ? halving_sum(host_sums, false) : ring_sum(host_sums, false)) {
+        result.push_back(average ? sum * (1.0F / static_cast<float>(n)) : sum);
+      }
+    }
+  }
+  return result;
+}
+
 std::vector<float> chain_sum(const std::vector<std::vector<float>>& tensors, std::size_t root, bool average) {
   const std::size_t n = tensors.size();
   std::vector<float> result = tensors[(root + 1) % n];
@@ -77,19 +112,21 @@ std::vector<float> chain_sum(const std::vector<std::vector<float>>& tensors, std
 }
 
 std::vector<float> sum_by(collective::CollectiveAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
-                          bool average) {
+                          bool average, std::size_t ranks_per_host) {
   switch (algorithm) {
     case collective::CollectiveAlgorithm::kRing:
       return ring_sum(tensors, average);
     case collective::CollectiveAlgorithm::kHalving:
       return halving_sum(tensors, average);
+    case collective::CollectiveAlgorithm::kTwoLevel:
+      return two_level_sum(tensors, ranks_per_host, average);
     default:
       return direct_sum(tensors, average);
   }
 }
 
 std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average) {
-  return sum_by(collective::chosen_algorithm(tensors.size(), tensors[0].size() * sizeof(float), 0), tensors, average);
+  return sum_by(collective::chosen_algorithm({tensors.size()}, tensors[0].size() * sizeof(float), 0), tensors, average);
 }
 
 }  // namespace mlt::test

@@ -21,10 +21,14 @@ std::vector<float> direct_sum(const std::vector<std::vector<float>>& tensors, bo
 // What recursive halving gives: each element at the one rank whose halves it stays in, the sums of stage j made of two
 // of the stage before.
 std::vector<float> halving_sum(const std::vector<std::vector<float>>& tensors, bool average);
+// What two levels give in groups of hosts of `ranks_per_host` adjacent ranks: slice by slice, each rank's share summed
+// within its host, from the rank on to those before it, then between the hosts by halving, or around a ring.
+std::vector<float> two_level_sum(const std::vector<std::vector<float>>& tensors, std::size_t ranks_per_host,
+                                 bool average);
 // What a reduce along a chain gives: summed from the rank after the root on, in the order of the ranks, the root last.
 std::vector<float> chain_sum(const std::vector<std::vector<float>>& tensors, std::size_t root, bool average);
 std::vector<float> sum_by(collective::CollectiveAlgorithm algorithm, const std::vector<std::vector<float>>& tensors,
-                          bool average);
+                          bool average, std::size_t ranks_per_host = 0);
 // What an all-reduce without a loss bound gives.
 std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average);
 

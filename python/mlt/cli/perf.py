@@ -110,7 +110,8 @@ def perf(
         str,
         typer.Option(
             metavar="ALGORITHM,...",
-            help="Algorithms of mlt's allreduce, by commas: automatic, direct, central, ring, halving.",
+            help="Algorithms of mlt's allreduce, by commas: automatic, direct, central, ring, halving,"
+            " two-level.",
         ),
     ] = AUTOMATIC,
     segment_bytes: Annotated[

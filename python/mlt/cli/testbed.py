@@ -154,12 +154,22 @@ def _check_command(command: tuple[str, ...]) -> None:
               help="Time for the other commands to end after one host's command failed.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65_534), default=beds.DEFAULT_PORT, show_default=True,
               help="MASTER_PORT.")  # fmt: skip
+@click.option("--ranks-per-host", type=click.IntRange(1, 64), default=1, show_default=True,
+              help="Number of COMMANDs on each host, with adjacent ranks.")  # fmt: skip
 @click.option("--counters", is_flag=True, help="Show links and queues at the end, like 'status'.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run(name: str | None, grace: float, port: int, counters: bool, command: tuple[str, ...], **options: Any) -> None:
+def run(
+    name: str | None,
+    grace: float,
+    port: int,
+    ranks_per_host: int,
+    counters: bool,
+    command: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Run COMMAND once per host and remove everything afterwards.
 
-    COMMAND has RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_JOB_SECRET, MLT_INTERFACE and GLOO_SOCKET_IFNAME in its
+    COMMAND has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_JOB_SECRET, MLT_INTERFACE and GLOO_SOCKET_IFNAME in its
     environment. Exits with 0 if every COMMAND does. Without root it enters a user namespace of its own.
     """
     with _errors():
@@ -177,7 +187,9 @@ def run(name: str | None, grace: float, port: int, counters: bool, command: tupl
             with runner.interruptible():
                 try:
                     bed.up()
-                    outcome = runner.run(bed, command, grace=grace, port=port, failed=failed)
+                    outcome = runner.run(
+                        bed, command, grace=grace, port=port, ranks_per_host=ranks_per_host, failed=failed
+                    )
                     code = outcome.code
                     _report(bed, outcome, counters)
                 finally:

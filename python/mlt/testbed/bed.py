@@ -201,15 +201,18 @@ class Testbed:
         """Mount point of the namespace of a host or switch."""
         return namespaces.path_of(self.name, node)
 
-    def environment(self, host: str, *, port: int = DEFAULT_PORT) -> dict[str, str]:
+    def environment(
+        self, host: str, *, port: int = DEFAULT_PORT, ranks_per_host: int = 1, local_rank: int = 0
+    ) -> dict[str, str]:
         """Environment of a command on ``host``: rank, world, rank 0's address, the interface to use, the job's secret,
-        and the switches' policy, if any."""
+        and the switches' policy, if any. Ranks of one host, ``ranks_per_host`` of them, are adjacent."""
         policy = self.topology.policy
         has_secret = os.environ.get(secret.VARIABLE) or os.environ.get(secret.FILE_VARIABLE)
         return {
-            "RANK": str(self.hosts.index(self._host(host))),
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": str(len(self.hosts)),
+            "RANK": str(self.hosts.index(self._host(host)) * ranks_per_host + local_rank),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(ranks_per_host),
+            "WORLD_SIZE": str(len(self.hosts) * ranks_per_host),
             "MASTER_ADDR": self.address(self.hosts[0]),
             "MASTER_PORT": str(port),
             "MLT_INTERFACE": HOST_INTERFACE,

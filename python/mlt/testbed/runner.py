@@ -1,4 +1,4 @@
-"""Runs one command on each host of a testbed."""
+"""Runs one command on each host of a testbed, once or several times."""
 
 from __future__ import annotations
 
@@ -20,16 +20,24 @@ def run(
     *,
     grace: float = 5.0,
     port: int = DEFAULT_PORT,
+    ranks_per_host: int = 1,
     write: Write = to_stdout,
     failed: Callable[[Ending], object] = lambda ending: None,
 ) -> Outcome:
-    """Run ``command`` on every host of ``bed`` until all have ended, as ``supervisor.run`` does."""
+    """Run ``command`` on every host of ``bed``, ``ranks_per_host`` times, until all have ended, as ``supervisor.run``
+    does."""
 
     def start(rank: int, **options: Any) -> subprocess.Popen[bytes]:
-        host = bed.hosts[rank]
+        host, local_rank = bed.hosts[rank // ranks_per_host], rank % ranks_per_host
+        env = bed.environment(host, port=port, ranks_per_host=ranks_per_host, local_rank=local_rank)
         # Python buffers output to a pipe in blocks, and would show it late.
-        env = {**bed.environment(host, port=port), "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
+        env["PYTHONUNBUFFERED"] = os.environ.get("PYTHONUNBUFFERED", "1")
         process: subprocess.Popen[bytes] = bed.popen(host, command, env=env, **options)
         return process
 
-    return supervisor.run(bed.hosts, start, grace=grace, write=write, failed=failed)
+    names = [
+        host if ranks_per_host == 1 else f"{host}.{local_rank}"
+        for host in bed.hosts
+        for local_rank in range(ranks_per_host)
+    ]
+    return supervisor.run(names, start, grace=grace, write=write, failed=failed)

@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mlt.collectives import ALGORITHMS
-
 ROOT = Path(__file__).resolve().parents[3]
+ALGORITHMS = ("direct", "central", "ring", "halving")  # of one host
 
 
 def test_crossover__has_a_figure_of_each_algorithm_at_each_size() -> None:

@@ -103,8 +103,9 @@ def test_local__has_a_row_for_each_algorithm(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = [(row["label"], row["algorithm"]) for row in read(out)["results"]]
-    assert found == [("mlt p=0", "automatic"), *((f"mlt p=0 {one}", one) for one in ALGORITHMS)]
-    assert_names(done.stdout, *(f"mlt p=0 {one}" for one in ALGORITHMS))
+    named = [one for one in ALGORITHMS if one != "two-level"]  # which needs several hosts
+    assert found == [("mlt p=0", "automatic"), *((f"mlt p=0 {one}", one) for one in named)]
+    assert_names(done.stdout, *(f"mlt p=0 {one}" for one in named))
 
 
 def test_local__a_transport_that_is_not_installed_fails_by_name_only(tmp_path: Path) -> None:

@@ -60,6 +60,20 @@ def test_run__gives_every_host_its_place_in_the_job(name: str) -> None:
     assert leftovers(name) == []
 
 
+def test_run__gives_each_of_several_ranks_of_a_host_its_own_place(name: str) -> None:
+    keys = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MLT_TESTBED_HOST"]
+    code = f"import os, json; print(json.dumps([os.environ[k] for k in {keys}]))"
+    done = command("run", "--hosts", "2", "--ranks-per-host", "3", "--name", name, "--", *python(code))
+    assert done.returncode == 0, done.stderr
+    places = [json.loads(line[4:]) for line in sorted(done.stdout.splitlines())]
+    assert places == [[str(rank), str(rank % 3), "6", "3", f"host{rank // 3}"] for rank in range(6)]
+    failing = "import os, sys; sys.exit(7 if os.environ['RANK'] == '3' else 0)"
+    done = command("run", "--hosts", "2", "--ranks-per-host", "2", "--name", name, "--", *python(failing))
+    assert done.returncode == 7
+    assert "host1.1 (rank 3)" in done.stderr
+    assert leftovers(name) == []
+
+
 def test_run__streams_both_outputs_line_by_line(name: str) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); print('no newline', end='')"
     done = command("run", "--hosts", "1", "--name", name, "--", *python(code))

@@ -555,7 +555,7 @@ def test_all_reduce__called_otherwise_fails_at_both_naming_what_each_called(opti
         assert all((tensor == 1).all() for tensor in tensors)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [one for one in ALGORITHMS if one != "two-level"])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
 def test_all_reduce__by_each_algorithm_is_the_sum_at_every_rank(algorithm: str, ranks: int) -> None:
     with local_job(ranks) as contexts:
@@ -564,6 +564,51 @@ def test_all_reduce__by_each_algorithm_is_the_sum_at_every_rank(algorithm: str, 
             all_reduce(contexts, tensors, op=Reduction.SUM, algorithm=algorithm)
             for tensor in tensors:
                 assert (tensor == np.arange(elements) * (ranks * (ranks + 1) // 2)).all()
+
+
+def hosts_of(count: int, ranks_per_host: int) -> list[str]:
+    return [f"127.0.0.{host + 1}" for host in range(count) for _ in range(ranks_per_host)]
+
+
+@pytest.mark.parametrize(("hosts", "ranks_per_host"), [(2, 2), (3, 2), (2, 3), (4, 2)])
+def test_all_reduce__by_two_levels_is_the_sum_at_every_rank(hosts: int, ranks_per_host: int) -> None:
+    ranks = hosts * ranks_per_host
+    with local_job(ranks, hosts=hosts_of(hosts, ranks_per_host)) as contexts:
+        for elements in (1, 1_000, 700_001):
+            tensors = [np.arange(elements, dtype=np.int64) * (rank + 1) for rank in range(ranks)]
+            all_reduce(contexts, tensors, op=Reduction.SUM, algorithm="two-level")
+            for tensor in tensors:
+                assert (tensor == np.arange(elements) * (ranks * (ranks + 1) // 2)).all()
+
+
+def test_all_reduce__of_two_hosts_takes_two_levels_by_itself_and_names_ranks_that_take_another() -> None:
+    with local_job(4, hosts=hosts_of(2, 2)) as contexts:
+        tensors = [np.full(100_000, rank, np.float32) for rank in range(4)]
+        all_reduce(contexts, tensors)
+        assert all((tensor == 1.5).all() for tensor in tensors)
+        operations = [
+            context.post_all_reduce(tensor, algorithm="ring" if context.rank == 3 else None)
+            for context, tensor in zip(contexts, tensors, strict=True)
+        ]
+        for operation in operations:
+            with pytest.raises(mlt.SizeMismatchError, match=names("algorithm two-level of 2 ranks per host")) as caught:
+                operation.wait(10)
+            assert "algorithm ring" in str(caught.value)
+        all_reduce(contexts, tensors)
+
+
+def test_all_reduce__by_two_levels_is_rejected_where_ranks_do_not_share_hosts_evenly() -> None:
+    with local_job(4, hosts=["127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.2"]) as contexts:
+        tensor = np.ones(10, np.float32)
+        for ranks in (None, [0, 2], [0, 1], [0, 2, 1]):
+            with pytest.raises(mlt.InvalidBufferError, match="two or more hosts with equally many ranks"):
+                contexts[0].post_all_reduce(tensor, algorithm="two-level", ranks=ranks)
+        tensors = [np.full(4, rank, np.float32) for rank in range(4)]
+        group = [0, 2, 1, 3]  # in this order the ranks of each host are adjacent
+        operations = [contexts[rank].post_all_reduce(tensors[rank], algorithm="two-level", ranks=group) for rank in group]
+        for operation in operations:
+            operation.wait(10)
+        assert all((tensor == 1.5).all() for tensor in tensors)
 
 
 def test_all_reduce__by_halving_loses_nothing_and_has_the_same_bits_at_every_rank() -> None:

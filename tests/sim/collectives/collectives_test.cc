@@ -99,6 +99,21 @@ constexpr CollectiveAlgorithm kAlgorithms[] = {CollectiveAlgorithm::kAutomatic, 
                                                CollectiveAlgorithm::kCentral, CollectiveAlgorithm::kRing,
                                                CollectiveAlgorithm::kHalving};
 
+// A number of ranks per host of which a group of `ranks` has two or more; 0 if there is none.
+std::uint16_t draw_ranks_per_host(Prng& prng, std::size_t ranks) {
+  std::vector<std::uint16_t> possible;
+  for (std::uint16_t each = 2; each < ranks; ++each) {
+    if (ranks % each == 0) possible.push_back(each);
+  }
+  return possible.empty() ? std::uint16_t{0} : possible[prng.below(possible.size())];
+}
+
+// Half of the calls of a group that may take two levels do.
+CollectiveAlgorithm draw_algorithm(Prng& prng, std::uint16_t ranks_per_host) {
+  if (ranks_per_host > 0 && prng.chance(0.5)) return CollectiveAlgorithm::kTwoLevel;
+  return kAlgorithms[prng.below(std::size(kAlgorithms))];
+}
+
 constexpr CollectiveAlgorithm kRooted[] = {CollectiveAlgorithm::kAutomatic, CollectiveAlgorithm::kDirect,
                                            CollectiveAlgorithm::kChain};
 
@@ -158,12 +173,15 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
     const std::size_t elements = world.prng.chance(0.2) ? world.prng.below(8) : world.prng.below(most);
     auto first = test::random_tensors(world.prng, world.ranks, elements), second = first;
     const std::vector<float> expected = test::exact_sum(first, true);
-    const CollectiveAlgorithm algorithm = kAlgorithms[world.prng.below(std::size(kAlgorithms))];
-    const CollectiveAlgorithm carries = collective::algorithm_of(algorithm, world.ranks, 4 * elements, 0);
-    const std::vector<float> expected_second = test::sum_by(carries, first, true);
+    const std::uint16_t ranks_per_host = draw_ranks_per_host(world.prng, world.ranks);
+    const CollectiveAlgorithm algorithm = draw_algorithm(world.prng, ranks_per_host);
+    const collective::GroupSize size = {world.ranks, ranks_per_host};
+    const CollectiveAlgorithm carries = collective::algorithm_of(algorithm, size, 4 * elements, 0);
+    const std::vector<float> expected_second = test::sum_by(carries, first, true, ranks_per_host);
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       CollectiveRequest both[] = {all_reduce(1, first[rank]), all_reduce(2, second[rank])};
       both[1].algorithm = algorithm;
+      both[1].ranks_per_host = ranks_per_host;
       for (CollectiveRequest& one : both) one.ranks = world.group();
       world.simulator.at(world.simulator.now() + static_cast<base::DurationNs>(world.prng.below(3 * kMillisecond)),
                          [&hosts = world.hosts, rank, one = both[0], two = both[1]] {
@@ -263,7 +281,8 @@ TEST_CASE("collectives__an_all_reduce_of_any_type_by_any_reduction_is_the_same_a
     CAPTURE(std::string(reduction_name(request.reduction)));
     request.operation = 1;
     const std::size_t elements = world.prng.chance(0.4) ? world.prng.below(40) : world.prng.below(60'000);
-    request.algorithm = kAlgorithms[world.prng.below(std::size(kAlgorithms))];
+    request.ranks_per_host = draw_ranks_per_host(world.prng, world.ranks);
+    request.algorithm = draw_algorithm(world.prng, request.ranks_per_host);
     std::vector<std::vector<std::byte>> tensors(world.ranks);
     for (auto& tensor : tensors) {
       tensor.resize(elements * wire::element_bytes(request.element));
@@ -502,7 +521,10 @@ class DrawnCall {
     }
     outputs_.assign(n, Words(has_parts_out() ? n * part_ : part_, 9));
     if (is_in_place()) outputs_ = inputs_;
-    if (kind_ == CollectiveKind::kAllReduce) algorithm_ = kAlgorithms[prng.below(std::size(kAlgorithms))];
+    if (kind_ == CollectiveKind::kAllReduce) {
+      ranks_per_host_ = draw_ranks_per_host(prng, n);
+      algorithm_ = draw_algorithm(prng, ranks_per_host_);
+    }
     const bool is_rooted = kind_ == CollectiveKind::kBroadcast || kind_ == CollectiveKind::kReduce;
     if (is_rooted) algorithm_ = kRooted[prng.below(std::size(kRooted))];
   }
@@ -515,6 +537,7 @@ class DrawnCall {
     made.element = wire::ElementType::kUint32;
     made.reduction = collective::Reduction::kSum;
     made.algorithm = algorithm_;
+    made.ranks_per_host = ranks_per_host_;
     made.root = has_root(kind_) ? ranks_[root_] : std::uint16_t{0};
     const bool is_root = member == root_;
     const bool has_input =
@@ -589,6 +612,7 @@ class DrawnCall {
   std::size_t part_;
   std::size_t root_;
   CollectiveAlgorithm algorithm_ = CollectiveAlgorithm::kAutomatic;
+  std::uint16_t ranks_per_host_ = 0;
   std::vector<Words> inputs_, outputs_;
 };
 

@@ -15,65 +15,105 @@ constexpr auto kCentral = CollectiveAlgorithm::kCentral;
 constexpr auto kRing = CollectiveAlgorithm::kRing;
 constexpr auto kHalving = CollectiveAlgorithm::kHalving;
 constexpr auto kChain = CollectiveAlgorithm::kChain;
+constexpr auto kTwoLevel = CollectiveAlgorithm::kTwoLevel;
 
 constexpr std::uint64_t kTebibyte = std::uint64_t{1} << 40;
 
 }  // namespace
 
 TEST_CASE("chosen_algorithm__of_small_tensors_whose_bound_can_spare_nothing_is_direct_or_central") {
-  CHECK(chosen_algorithm(2, 65'536, 0) == kDirect);
-  CHECK(chosen_algorithm(2, 65'540, 0) == kRing);
-  CHECK(chosen_algorithm(3, 32'768, 0) == kDirect);
-  CHECK(chosen_algorithm(3, 32'772, 0) != kDirect);
-  CHECK(chosen_algorithm(16, 4, 0) == kDirect);
-  CHECK(chosen_algorithm(17, 4, 0) == kCentral);
-  CHECK(chosen_algorithm(17, 4'096, 0) == kCentral);
-  CHECK(chosen_algorithm(17, 4'100, 0) != kCentral);
-  CHECK(chosen_algorithm(1'025, 64, 0) == kCentral);
-  CHECK(chosen_algorithm(1'026, 64, 0) != kCentral);
-  CHECK(chosen_algorithm(65'535, 0, 0.99) == kCentral);
-  CHECK(chosen_algorithm(1, kTebibyte, 0) == kDirect);
-  CHECK(chosen_algorithm(65'535, kTebibyte, 0) == kRing);
-  CHECK(chosen_algorithm(2, 2'044, 0.5) == kDirect);
-  CHECK(chosen_algorithm(2, 2'048, 0.5) == kRing);
-  CHECK(chosen_algorithm(2, 65'536, 0.0156) == kDirect);
-  CHECK(chosen_algorithm(2, 65'536, 0.015625) == kRing);
-  CHECK(chosen_algorithm(17, 2'044, 0.5) == kCentral);
-  CHECK(chosen_algorithm(17, 2'048, 0.5) == kRing);
+  CHECK(chosen_algorithm({2}, 65'536, 0) == kDirect);
+  CHECK(chosen_algorithm({2}, 65'540, 0) == kRing);
+  CHECK(chosen_algorithm({3}, 32'768, 0) == kDirect);
+  CHECK(chosen_algorithm({3}, 32'772, 0) != kDirect);
+  CHECK(chosen_algorithm({16}, 4, 0) == kDirect);
+  CHECK(chosen_algorithm({17}, 4, 0) == kCentral);
+  CHECK(chosen_algorithm({17}, 4'096, 0) == kCentral);
+  CHECK(chosen_algorithm({17}, 4'100, 0) != kCentral);
+  CHECK(chosen_algorithm({1'025}, 64, 0) == kCentral);
+  CHECK(chosen_algorithm({1'026}, 64, 0) != kCentral);
+  CHECK(chosen_algorithm({65'535}, 0, 0.99) == kCentral);
+  CHECK(chosen_algorithm({1}, kTebibyte, 0) == kDirect);
+  CHECK(chosen_algorithm({65'535}, kTebibyte, 0) == kRing);
+  CHECK(chosen_algorithm({2}, 2'044, 0.5) == kDirect);
+  CHECK(chosen_algorithm({2}, 2'048, 0.5) == kRing);
+  CHECK(chosen_algorithm({2}, 65'536, 0.0156) == kDirect);
+  CHECK(chosen_algorithm({2}, 65'536, 0.015625) == kRing);
+  CHECK(chosen_algorithm({17}, 2'044, 0.5) == kCentral);
+  CHECK(chosen_algorithm({17}, 2'048, 0.5) == kRing);
 }
 
 TEST_CASE("chosen_algorithm__of_middle_tensors_is_halving") {
-  CHECK(chosen_algorithm(3, 32'772, 0) == kRing);
-  CHECK(chosen_algorithm(4, 21'848, 0) == kRing);
-  CHECK(chosen_algorithm(5, 16'388, 0) == kHalving);
-  CHECK(chosen_algorithm(5, 20'480, 0) == kHalving);
-  CHECK(chosen_algorithm(5, 20'484, 0) == kRing);
-  CHECK(chosen_algorithm(17, 4'100, 0) == kHalving);
-  CHECK(chosen_algorithm(256, 1U << 20, 0) == kHalving);
-  CHECK(chosen_algorithm(256, (1U << 20) + 4, 0) == kRing);
-  CHECK(chosen_algorithm(16, 65'536, 0.0156) == kHalving);
-  CHECK(chosen_algorithm(16, 65'536, 0.015625) == kRing);
+  CHECK(chosen_algorithm({3}, 32'772, 0) == kRing);
+  CHECK(chosen_algorithm({4}, 21'848, 0) == kRing);
+  CHECK(chosen_algorithm({5}, 16'388, 0) == kHalving);
+  CHECK(chosen_algorithm({5}, 20'480, 0) == kHalving);
+  CHECK(chosen_algorithm({5}, 20'484, 0) == kRing);
+  CHECK(chosen_algorithm({17}, 4'100, 0) == kHalving);
+  CHECK(chosen_algorithm({256}, 1U << 20, 0) == kHalving);
+  CHECK(chosen_algorithm({256}, (1U << 20) + 4, 0) == kRing);
+  CHECK(chosen_algorithm({16}, 65'536, 0.0156) == kHalving);
+  CHECK(chosen_algorithm({16}, 65'536, 0.015625) == kRing);
+}
+
+// What a ring would carry, and only with as many hosts as measurements show a gain for.
+TEST_CASE("chosen_algorithm__of_large_tensors_between_two_or_three_hosts_is_two_level") {
+  CHECK(chosen_algorithm({4, 2}, 1 << 20, 0) == kTwoLevel);
+  CHECK(chosen_algorithm({16, 8}, 1 << 20, 0) == kTwoLevel);
+  CHECK(chosen_algorithm({6, 2}, 1 << 20, 0) == kTwoLevel);
+  CHECK(chosen_algorithm({8, 2}, 1 << 20, 0) == kRing);
+  CHECK(chosen_algorithm({4, 1}, 1 << 20, 0) == kRing);
+  CHECK(chosen_algorithm({4, 4}, 1 << 20, 0) == kRing);
+  CHECK(chosen_algorithm({4, 0}, 1 << 20, 0) == kRing);
+  CHECK(chosen_algorithm({4, 2}, 1 << 20, 0.1) == kRing);
+  CHECK(chosen_algorithm({4, 2}, 4'096, 0) == kDirect);
+  CHECK(chosen_algorithm({16, 8}, 65'536, 0) == kHalving);
+}
+
+TEST_CASE("check_algorithm__two_levels_need_hosts_with_equally_many_adjacent_ranks") {
+  CHECK(check_algorithm(kTwoLevel, {4, 2}, 4) == "");
+  CHECK(check_algorithm(kTwoLevel, {6, 2}, kTebibyte) == "");
+  CHECK(check_algorithm(kTwoLevel, {1, 1}, 4) == "");
+  for (const std::uint64_t per_host : {0U, 1U, 4U}) {
+    CHECK(check_algorithm(kTwoLevel, {4, per_host}, 4).find("two or more hosts") != std::string::npos);
+  }
+}
+
+TEST_CASE("ranks_per_host__is_0_unless_every_host_has_as_many_members_in_one_run") {
+  using Ranks = std::vector<std::uint16_t>;
+  const Ranks hosts = {7, 7, 2, 2, 5, 5, 7};
+  CHECK(ranks_per_host(Ranks{0, 1, 2, 3}, hosts) == 2);
+  CHECK(ranks_per_host(Ranks{3, 2, 5, 4, 1, 0}, hosts) == 2);
+  CHECK(ranks_per_host(Ranks{0, 2, 4}, hosts) == 1);
+  CHECK(ranks_per_host(Ranks{0, 1, 6}, hosts) == 3);
+  CHECK(ranks_per_host(Ranks{0, 2, 1, 3}, hosts) == 0);        // two runs of one host
+  CHECK(ranks_per_host(Ranks{0, 1, 2}, hosts) == 0);           // another number
+  CHECK(ranks_per_host(Ranks{0, 1, 2, 4}, hosts) == 0);        // another number in the sum of two runs
+  CHECK(ranks_per_host(Ranks{0, 1, 2, 3, 6, 0}, hosts) == 0);  // a host again at the end
+  CHECK(ranks_per_host(Ranks{0, 7}, hosts) == 0);              // not known
+  CHECK(ranks_per_host(Ranks{0, 1}, Ranks{}) == 0);
+  CHECK(ranks_per_host(Ranks{}, hosts) == 0);
 }
 
 TEST_CASE("algorithm_of__a_request_is_the_one_that_it_names_except_in_a_group_of_one") {
   for (const auto named : {kDirect, kCentral, kRing, kHalving}) {
-    CHECK(algorithm_of(named, 4, 4, 0) == named);
-    CHECK(algorithm_of(named, 4, 1 << 20, 0.1) == named);
-    CHECK(algorithm_of(named, 1, 1 << 20, 0) == kDirect);
+    CHECK(algorithm_of(named, {4}, 4, 0) == named);
+    CHECK(algorithm_of(named, {4}, 1 << 20, 0.1) == named);
+    CHECK(algorithm_of(named, {1}, 1 << 20, 0) == kDirect);
   }
-  CHECK(algorithm_of(kAutomatic, 4, 4, 0) == kDirect);
+  CHECK(algorithm_of(kAutomatic, {4}, 4, 0) == kDirect);
 }
 
 TEST_CASE("check_algorithm__rejects_what_is_unknown_or_would_take_too_much_memory") {
-  CHECK(check_algorithm(static_cast<CollectiveAlgorithm>(kCollectiveAlgorithmCount), 2, 4).find("unknown") !=
+  CHECK(check_algorithm(static_cast<CollectiveAlgorithm>(kCollectiveAlgorithmCount), {2}, 4).find("unknown") !=
         std::string::npos);
-  CHECK(check_algorithm(kAutomatic, 65'535, kTebibyte) == "");
-  CHECK(check_algorithm(kRing, 65'535, kTebibyte) == "");
-  CHECK(check_algorithm(kHalving, 65'535, kTebibyte) == "");
-  CHECK(check_algorithm(kDirect, 1, kTebibyte) == "");
+  CHECK(check_algorithm(kAutomatic, {65'535}, kTebibyte) == "");
+  CHECK(check_algorithm(kRing, {65'535}, kTebibyte) == "");
+  CHECK(check_algorithm(kHalving, {65'535}, kTebibyte) == "");
+  CHECK(check_algorithm(kDirect, {1}, kTebibyte) == "");
   for (const auto named : {kDirect, kCentral}) {
-    CHECK(check_algorithm(named, 8, 32U << 20) == "");
-    const std::string problem = check_algorithm(named, 8, (32U << 20) + 4);
+    CHECK(check_algorithm(named, {8}, 32U << 20) == "");
+    const std::string problem = check_algorithm(named, {8}, (32U << 20) + 4);
     CHECK(problem.find(algorithm_name(named)) != std::string::npos);
     CHECK(problem.find("holds 8 tensors of 33554436 bytes") != std::string::npos);
   }
@@ -105,7 +145,7 @@ TEST_CASE("check_rooted_algorithm__rejects_what_only_an_all_reduce_has_and_check
   }
   const auto unknown = static_cast<CollectiveAlgorithm>(kCollectiveAlgorithmCount);
   CHECK(check_rooted_algorithm(unknown, "broadcast").find("unknown") != std::string::npos);
-  CHECK(check_algorithm(kChain, 4, 4).find("no chain algorithm") != std::string::npos);
+  CHECK(check_algorithm(kChain, {4}, 4).find("no chain algorithm") != std::string::npos);
 }
 
 TEST_CASE("encode__an_all_reduce_s_shape_carries_the_algorithm_and_describe_shape_names_it") {
@@ -117,6 +157,12 @@ TEST_CASE("encode__an_all_reduce_s_shape_carries_the_algorithm_and_describe_shap
   CHECK(bytes[25] == std::byte{4});
   for (std::size_t i = 26; i < kShapeBytes; ++i) CHECK(bytes[i] == std::byte{0});
   CHECK(describe_shape(bytes) == "all-reduce number 4 of 400 bytes of float32, loss bound 0, sum, algorithm halving");
+  shape.algorithm = kTwoLevel;
+  shape.ranks_per_host = 300;
+  CHECK(encode(shape)[26] == std::byte{300 % 256});
+  CHECK(encode(shape)[27] == std::byte{1});
+  CHECK(describe_shape(encode(shape)).find("sum, algorithm two-level of 300 ranks per host") != std::string::npos);
+  shape.ranks_per_host = 0;
   shape.kind = CollectiveKind::kBarrier;
   shape.algorithm = kAutomatic;
   CHECK(describe_shape(encode(shape)).find("algorithm") == std::string::npos);

@@ -364,7 +364,7 @@ TEST_CASE("calls_that_differ__fail_at_every_member_naming_both_whatever_they_are
       if (has_root(call.kind)) shape.root = call.root;
       shape.bytes = call.kind == Kind::kBarrier ? 0 : 4 * call.elements;
       shape.element = call.kind == Kind::kBarrier ? ElementType::kUint8 : call.element;
-      if (call.kind == Kind::kAllReduce) shape.algorithm = chosen_algorithm(n, shape.bytes, 0);
+      if (call.kind == Kind::kAllReduce) shape.algorithm = chosen_algorithm({n}, shape.bytes, 0);
       if (call.kind == Kind::kBroadcast || call.kind == Kind::kReduce) {
         shape.algorithm = rooted_algorithm_of(CollectiveAlgorithm::kAutomatic, n, shape.bytes, 0);
       }

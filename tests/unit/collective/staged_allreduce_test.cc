@@ -1,6 +1,6 @@
-// The all-reduce by recursive halving and doubling over a bus without endpoints: sums bit for bit in any order of
-// arrival, groups of any size, how few transfers, scarce slots, calls that differ, failures.
-#include "collective/halving_allreduce.h"
+// The all-reduce in stages, by recursive halving and by two levels, over a bus without endpoints: sums bit for bit in any
+// order of arrival, groups of any size, how few transfers, scarce slots, calls that differ, failures.
+#include "collective/staged_allreduce.h"
 
 #include <array>
 #include <ranges>
@@ -17,6 +17,18 @@ CollectiveRequest halving_request(OperationId operation, std::vector<float>& dat
   request.algorithm = CollectiveAlgorithm::kHalving;
   return request;
 }
+
+CollectiveRequest two_level_request(OperationId operation, std::vector<float>& data, std::uint16_t ranks_per_host) {
+  CollectiveRequest request = all_reduce_request(operation, data);
+  request.algorithm = CollectiveAlgorithm::kTwoLevel;
+  request.ranks_per_host = ranks_per_host;
+  return request;
+}
+
+struct Hosts {
+  std::uint16_t hosts, ranks_per_host;
+};
+constexpr Hosts kHosts[] = {{2, 2}, {2, 3}, {3, 2}, {4, 2}, {2, 8}, {5, 3}, {8, 2}};
 
 }  // namespace
 
@@ -61,8 +73,9 @@ TEST_CASE("halving_allreduce__has_two_log_n_transfers_each_way_and_the_shapes") 
     Membership group;
     for (std::uint16_t rank = 0; rank < ranks; ++rank) group.ranks.push_back(rank);
     group.own = own;
-    const HalvingAllReduce halving(group, std::as_writable_bytes(std::span(data)), mlt::wire::ElementType::kFloat32,
-                                   Reduction::kSum);
+    const auto bytes = std::as_writable_bytes(std::span(data));
+    const StagedAllReduce halving(group, bytes, mlt::wire::ElementType::kFloat32, Reduction::kSum,
+                                  halving_stages(ranks, own, bytes, sizeof(float)));
     std::array<std::uint32_t, 2> sent_and_received{};
     for (const Stream& stream : halving.streams) sent_and_received[stream.is_send ? 0 : 1] += stream.steps;
     return sent_and_received;
@@ -75,13 +88,13 @@ TEST_CASE("halving_allreduce__has_two_log_n_transfers_each_way_and_the_shapes") 
   CHECK(steps(3, 1, 1'000) == std::array{3U, 2U});
   CHECK(steps(3, 0, 1'000) == std::array{5U, 5U});
   // Long parts are cut.
-  CHECK(steps(2, 0, 5 * kHalvingPieceBytes / sizeof(float)) == std::array{7U, 7U});
+  CHECK(steps(2, 0, 5 * kStagePieceBytes / sizeof(float)) == std::array{7U, 7U});
 }
 
 TEST_CASE("halving_allreduce__long_parts_are_carried_in_pieces") {
   for (const std::uint16_t ranks : {std::uint16_t{2}, std::uint16_t{3}, std::uint16_t{4}}) {
     FakeBus bus({.ranks = ranks, .seed = ranks, .segment_bytes = [](auto, auto) { return 8'920U; }});
-    auto tensors = random_tensors(ranks, 3 * kHalvingPieceBytes / sizeof(float) + 7, ranks);
+    auto tensors = random_tensors(ranks, 3 * kStagePieceBytes / sizeof(float) + 7, ranks);
     const auto expected = halving_sum(tensors, true);
     all_reduce(bus, tensors, true, 0, CollectiveAlgorithm::kHalving);
     for (const auto& tensor : tensors) CHECK(tensor == expected);
@@ -167,6 +180,105 @@ TEST_CASE("halving_allreduce__a_rank_that_dies_is_named_by_each_that_does_not_ha
     auto tensors = random_tensors(ranks, 300, seed);
     const auto expected = halving_sum(tensors, true);
     for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, halving_request(1, tensors[rank]));
+    bus.run_steps(static_cast<int>(seed));
+    const auto dead = static_cast<std::uint16_t>(seed % ranks);
+    bus.kill(dead);
+    bus.run();
+    failures += check_death_is_named(bus, dead, tensors, expected);
+  }
+  CHECK(failures > 100);
+}
+
+TEST_CASE("two_level_allreduce__is_the_sum_of_its_stages_bit_for_bit_in_any_order_of_arrival") {
+  for (const auto [hosts, ranks_per_host] : kHosts) {
+    for (const std::size_t elements : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{1'003}}) {
+      for (const std::uint64_t seed : {1U, 2U, 3U}) {
+        CAPTURE(hosts);
+        CAPTURE(ranks_per_host);
+        CAPTURE(elements);
+        CAPTURE(seed);
+        const auto ranks = static_cast<std::uint16_t>(hosts * ranks_per_host);
+        FakeBus bus({.ranks = ranks, .seed = seed * elements + ranks});
+        auto tensors = random_tensors(ranks, elements, elements + seed);
+        const auto expected = two_level_sum(tensors, ranks_per_host, true);
+        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+          bus.start(rank, two_level_request(rank + 1U, tensors[rank], ranks_per_host));
+        }
+        bus.run();
+        check_complete(bus, tensors, expected);
+      }
+    }
+  }
+}
+
+// More slices than are in progress at once, and few slots: memory for what a slice receives is used again.
+TEST_CASE("two_level_allreduce__slices_take_turns") {
+  for (const auto [hosts, ranks_per_host] : {Hosts{2, 2}, Hosts{3, 2}}) {
+    for (const std::size_t max_posted : {std::size_t{3}, std::size_t{1'000}}) {
+      CAPTURE(hosts);
+      CAPTURE(max_posted);
+      const auto ranks = static_cast<std::uint16_t>(hosts * ranks_per_host);
+      FakeBus bus({.ranks = ranks,
+                   .seed = hosts,
+                   .max_posted = max_posted,
+                   .shared_transfers = 2,
+                   .segment_bytes = [](auto, auto) { return 8'920U; }});
+      // 9 slices.
+      auto tensors = random_tensors(ranks, (33U << 20) / sizeof(float) + 7, hosts);
+      const auto expected = two_level_sum(tensors, ranks_per_host, false);
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+        CollectiveRequest request = two_level_request(1, tensors[rank], ranks_per_host);
+        request.reduction = Reduction::kSum;
+        bus.start(rank, request);
+      }
+      bus.run();
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) REQUIRE(bus.done(rank).size() == 1);
+      for (const auto& tensor : tensors) CHECK(tensor == expected);
+    }
+  }
+}
+
+TEST_CASE("two_level_allreduce__members_that_know_other_hosts_are_named_at_every_rank_and_the_next_call_works") {
+  for (std::uint16_t odd = 0; odd < 12; ++odd) {
+    CAPTURE(odd);
+    FakeBus bus({.ranks = 12, .seed = odd + 1U});
+    auto tensors = random_tensors(12, 100, 3), next = random_tensors(12, 60, 4);
+    for (std::uint16_t rank = 0; rank < 12; ++rank) {
+      bus.start(rank, two_level_request(1, tensors[rank], rank == odd ? 3 : 4));
+    }
+    bus.run();
+    while (std::ranges::any_of(std::views::iota(0, 12),
+                               [&](int rank) { return bus.done(static_cast<std::uint16_t>(rank)).empty(); })) {
+      REQUIRE(bus.run_to_next_timeout());
+      bus.run();
+    }
+    for (std::uint16_t rank = 0; rank < 12; ++rank) {
+      const CollectiveDone& done = bus.done(rank)[0];
+      CAPTURE(done.error);
+      CHECK(done.status == CompletionStatus::kSizeMismatch);
+      CHECK(done.error.find("rank " + std::to_string(odd) + " called all-reduce") != std::string::npos);
+      CHECK(done.error.find("two-level of 3 ranks per host") != std::string::npos);
+      CHECK(done.error.find("two-level of 4 ranks per host") != std::string::npos);
+    }
+    const auto expected = two_level_sum(next, 4, true);
+    for (std::uint16_t rank = 0; rank < 12; ++rank) bus.start(rank, two_level_request(2, next[rank], 4));
+    bus.run();
+    for (const auto& tensor : next) CHECK(tensor == expected);
+  }
+}
+
+TEST_CASE("two_level_allreduce__a_rank_that_dies_is_named_by_each_that_does_not_have_the_result") {
+  std::size_t failures = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    CAPTURE(seed);
+    const auto [hosts, ranks_per_host] = kHosts[seed % 4];
+    const auto ranks = static_cast<std::uint16_t>(hosts * ranks_per_host);
+    FakeBus bus({.ranks = ranks, .seed = seed});
+    auto tensors = random_tensors(ranks, 300, seed);
+    const auto expected = two_level_sum(tensors, ranks_per_host, true);
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      bus.start(rank, two_level_request(1, tensors[rank], ranks_per_host));
+    }
     bus.run_steps(static_cast<int>(seed));
     const auto dead = static_cast<std::uint16_t>(seed % ranks);
     bus.kill(dead);
