@@ -79,8 +79,8 @@ enum {
 };
 
 /* How an all-reduce, broadcast or reduce carries the tensors. AUTOMATIC: by their size, the group's and the loss bound.
- * An all-reduce has all but CHAIN, and TWO_LEVEL only where mlt_set_hosts() permits; all but RING lose nothing, whatever
- * the bound. A broadcast or reduce has DIRECT and CHAIN, which loses nothing either. */
+ * An all-reduce has all but CHAIN, and TWO_LEVEL only where mlt_set_hosts() permits; all but RING lose nothing,
+ * whatever the bound. A broadcast or reduce has DIRECT and CHAIN, which loses nothing either. */
 enum {
   MLT_ALGORITHM_AUTOMATIC = 0,
   MLT_ALGORITHM_DIRECT = 1,
@@ -276,8 +276,8 @@ MLT_API int mlt_connect_start(mlt_context* context, const mlt_peer* peers, size_
 /* MLT_OK: all peers that were named are up. MLT_IN_PROGRESS: not yet. Any other result is the error of one that failed,
  * as of mlt_connect; the context stays open, and operations with the others work. Never blocks. */
 MLT_API int mlt_connect_test(mlt_context* context);
-/* The host of each rank of the job, by any number: ranks of one number share a host. The same at every rank, once, before
- * the first collective. Large all-reduces then may send less between hosts (TWO_LEVEL). */
+/* The host of each rank of the job, by any number: ranks of one number share a host. The same at every rank, once,
+ * before the first collective. Large all-reduces then may send less between hosts (TWO_LEVEL). */
 MLT_API int mlt_set_hosts(mlt_context* context, const uint16_t* hosts, size_t rank_count);
 /* Says goodbye to the peers and cancels what is in progress; its completions can still be taken. `failure`: why this
  * rank ends before its work is done, which its peers report; NULL or "": it is done. */

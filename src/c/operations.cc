@@ -39,8 +39,8 @@ static_assert(kSame<Reduction::kSum, MLT_SUM> && kSame<Reduction::kMean, MLT_MEA
 static_assert(kSame<Algorithm::kAutomatic, MLT_ALGORITHM_AUTOMATIC> &&
               kSame<Algorithm::kDirect, MLT_ALGORITHM_DIRECT> && kSame<Algorithm::kCentral, MLT_ALGORITHM_CENTRAL> &&
               kSame<Algorithm::kRing, MLT_ALGORITHM_RING> && kSame<Algorithm::kHalving, MLT_ALGORITHM_HALVING> &&
-              kSame<Algorithm::kChain, MLT_ALGORITHM_CHAIN> &&
-              kSame<Algorithm::kTwoLevel, MLT_ALGORITHM_TWO_LEVEL> && kAlgorithmCount == 7);
+              kSame<Algorithm::kChain, MLT_ALGORITHM_CHAIN> && kSame<Algorithm::kTwoLevel, MLT_ALGORITHM_TWO_LEVEL> &&
+              kAlgorithmCount == 7);
 static_assert(kSame<Status::kComplete, MLT_STATUS_COMPLETE> && kSame<Status::kWithinBound, MLT_STATUS_WITHIN_BOUND> &&
               kSame<Status::kDeadline, MLT_STATUS_DEADLINE> && kSame<Status::kSizeMismatch, MLT_STATUS_SIZE_MISMATCH> &&
               kSame<Status::kTypeMismatch, MLT_STATUS_TYPE_MISMATCH> &&

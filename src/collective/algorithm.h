@@ -60,8 +60,8 @@ inline constexpr std::uint64_t kMaxRecordsBytes = 256U << 20;
 // sizes.
 inline constexpr std::uint64_t kChainBytes = 64U << 10;
 
-// Max hosts between which two levels are chosen: with more, a ring's link carries hardly more bytes, and a ring does not
-// wait for whole parts. Measured (docs/collectives.md).
+// Max hosts between which two levels are chosen: with more, a ring's link carries hardly more bytes, and a ring does
+// not wait for whole parts. Measured (docs/collectives.md).
 inline constexpr std::uint64_t kMaxTwoLevelHosts = 3;
 
 // The members of a group, for the choice.

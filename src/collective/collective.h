@@ -101,7 +101,7 @@ struct Shape {
   double loss_bound = 0;
   wire::ElementType element = wire::ElementType::kFloat32;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm(): the one that carries it
-  std::uint16_t ranks_per_host = 0;  // of two levels; else 0
+  std::uint16_t ranks_per_host = 0;                                 // of two levels; else 0
 };
 inline constexpr std::size_t kShapeBytes = 32;
 std::array<std::byte, kShapeBytes> encode(const Shape& shape);

@@ -84,7 +84,7 @@ class StagedAllReduce final : public Collective {
   std::uint32_t ranks_;
   std::uint32_t own_;
   std::uint32_t slices_at_once_;
-  std::vector<Exchange> exchanges_;                     // in order
+  std::vector<Exchange> exchanges_;  // in order
   std::vector<Slice> slices_;
   std::vector<std::vector<std::size_t>> exchanges_of_;  // of each stream, in order
   std::size_t first_open_ = 0;                          // all exchanges before it are complete and sent

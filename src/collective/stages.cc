@@ -119,10 +119,12 @@ StagePlan two_level_stages(std::uint32_t ranks, std::uint32_t own, std::uint32_t
                            std::span<std::byte> data, std::uint32_t element_bytes) {
   const std::uint32_t hosts = ranks / ranks_per_host;
   const std::uint32_t host = own / ranks_per_host, local = own % ranks_per_host, first = host * ranks_per_host;
-  // PROTOCOL 22.7.2: A tensor of b bytes MUST be cut into slices as in 22.2.2, as many as a slice of b / 8 bytes, but at
+  // PROTOCOL 22.7.2: A tensor of b bytes MUST be cut into slices as in 22.2.2, as many as a slice of b / 8 bytes, but
+  // at
   //     least 524,288 and at most 4,194,304, goes into it, rounded up, and at least one.
   const std::size_t slice_bytes = std::clamp((data.size() + kSlices - 1) / kSlices, kMinSliceBytes, kMaxSliceBytes);
-  const auto slices = static_cast<std::uint32_t>(std::max<std::size_t>(1, (data.size() + slice_bytes - 1) / slice_bytes));
+  const auto slices =
+      static_cast<std::uint32_t>(std::max<std::size_t>(1, (data.size() + slice_bytes - 1) / slice_bytes));
   std::vector<SliceStages> plans;
   for (std::uint32_t slice = 0; slice < slices; ++slice) {
     SliceStages& out = plans.emplace_back(slice, element_bytes);

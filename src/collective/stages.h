@@ -1,5 +1,5 @@
-// The stages of an all-reduce in which ranks exchange whole parts (collective/staged_allreduce.h): which part each sends
-// to whom, receives from whom, and combines or copies. Two plans: recursive halving, and two levels.
+// The stages of an all-reduce in which ranks exchange whole parts (collective/staged_allreduce.h): which part each
+// sends to whom, receives from whom, and combines or copies. Two plans: recursive halving, and two levels.
 //
 // Recursive halving and doubling (Rabenseifner): a reduce-scatter in which the part that two ranks exchange halves in
 // each stage, then an all-gather in which it doubles. A rank sends about as much as in a ring

@@ -92,8 +92,7 @@ std::vector<float> two_level_sum(const std::vector<std::vector<float>>& tensors,
           host_sums[host].push_back(sum);
         }
       }
-      for (const float sum :
-           std::has_single_bit(hosts) ? halving_sum(host_sums, false) : ring_sum(host_sums, false)) {
+      for (const float sum : std::has_single_bit(hosts) ? halving_sum(host_sums, false) : ring_sum(host_sums, false)) {
         result.push_back(average ? sum * (1.0F / static_cast<float>(n)) : sum);
       }
     }

@@ -110,8 +110,7 @@ def perf(
         str,
         typer.Option(
             metavar="ALGORITHM,...",
-            help="Algorithms of mlt's allreduce, by commas: automatic, direct, central, ring, halving,"
-            " two-level.",
+            help="Algorithms of mlt's allreduce, by commas: automatic, direct, central, ring, halving, two-level.",
         ),
     ] = AUTOMATIC,
     segment_bytes: Annotated[

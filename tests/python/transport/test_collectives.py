@@ -605,7 +605,9 @@ def test_all_reduce__by_two_levels_is_rejected_where_ranks_do_not_share_hosts_ev
                 contexts[0].post_all_reduce(tensor, algorithm="two-level", ranks=ranks)
         tensors = [np.full(4, rank, np.float32) for rank in range(4)]
         group = [0, 2, 1, 3]  # in this order the ranks of each host are adjacent
-        operations = [contexts[rank].post_all_reduce(tensors[rank], algorithm="two-level", ranks=group) for rank in group]
+        operations = [
+            contexts[rank].post_all_reduce(tensors[rank], algorithm="two-level", ranks=group) for rank in group
+        ]
         for operation in operations:
             operation.wait(10)
         assert all((tensor == 1.5).all() for tensor in tensors)

@@ -1,5 +1,5 @@
-// The all-reduce in stages, by recursive halving and by two levels, over a bus without endpoints: sums bit for bit in any
-// order of arrival, groups of any size, how few transfers, scarce slots, calls that differ, failures.
+// The all-reduce in stages, by recursive halving and by two levels, over a bus without endpoints: sums bit for bit in
+// any order of arrival, groups of any size, how few transfers, scarce slots, calls that differ, failures.
 #include "collective/staged_allreduce.h"
 
 #include <array>
