@@ -170,7 +170,8 @@ def run(
     """Run COMMAND once per host and remove everything afterwards.
 
     COMMAND has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_JOB_SECRET, MLT_INTERFACE
-    and GLOO_SOCKET_IFNAME in its environment. Exits with 0 if every COMMAND does. Without root it enters a user namespace of its own.
+    and GLOO_SOCKET_IFNAME in its environment. Exits with 0 if every COMMAND does. Without root it enters a user
+    namespace of its own.
     """
     with _errors():
         _check_command(command)
