@@ -74,7 +74,7 @@ class GroupCollectives:
         ``op``: how the elements are combined. Every element type has SUM, MIN, MAX and PRODUCT; floating point has
         MEAN; integers and bool have AND, OR and XOR, bit by bit. Integers are exact: sums and products wrap. A sum of
         bool is "or", its product "and". float16 and bfloat16 are computed in float32, and rounded once if the tensor is
-        small, else at each of the ring's ``n - 1`` hops, or of the ``log2 n`` of halving.
+        small, else at each of the ring's ``n - 1`` hops, of the ``log2 n`` of halving, or of the rounds of two levels.
 
         ``tensor`` may be a list of tensors of one element type, which are carried as one, in the order of the list: one
         collective instead of one for each, for two copies of the data (docs/collectives.md says when that pays). Those

@@ -112,7 +112,9 @@ bool StagedAllReduce::is_sending(const Part& part) const {
   return stream.posted > part.first_step && stream.settled < part.first_step + part.pieces;
 }
 
-// PROTOCOL 22.7.6: ... A member MUST send a round's parts once the rounds before it of the same slice are complete. ...
+// PROTOCOL 22.7.6: ... A member MUST NOT send a round's parts before the rounds before it of the same slice are
+// complete.
+//     ...
 bool StagedAllReduce::is_ready(const Stream& stream, std::uint32_t step) const {
   const std::size_t index = exchange_of(stream, step);
   const Exchange& exchange = exchanges_[index];
