@@ -2,7 +2,6 @@
 // is passed on early; how much is held; calls that differ; failures.
 #include "collective/chain.h"
 
-#include <ranges>
 #include <set>
 
 #include "fake_bus.h"
@@ -36,19 +35,6 @@ CollectiveRequest reduce_request(const std::vector<float>& input, std::vector<fl
   request.reduction = reduction;
   request.algorithm = algorithm;
   return request;
-}
-
-bool is_over(FakeBus& bus, std::uint16_t ranks) {
-  return std::ranges::all_of(std::views::iota(0, int{ranks}),
-                             [&](int rank) { return !bus.done(static_cast<std::uint16_t>(rank)).empty(); });
-}
-
-void run_to_the_end(FakeBus& bus, std::uint16_t ranks) {
-  bus.run();
-  while (!is_over(bus, ranks)) {
-    REQUIRE(bus.run_to_next_timeout());
-    bus.run();
-  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -445,6 +446,19 @@ inline void check_waits_for_space(std::uint16_t ranks, std::size_t calls, std::s
       const auto expected = direct_sum(random_tensors(ranks, elements + i, i), true);
       for (const auto& tensor : tensors[i]) CHECK(tensor == expected);
     }
+  }
+}
+
+// Until every rank has ended a call: a member whose call differs may end only by a timeout.
+inline void run_to_the_end(FakeBus& bus, std::uint16_t ranks) {
+  const auto is_over = [&] {
+    return std::ranges::all_of(std::views::iota(0, int{ranks}),
+                               [&](int rank) { return !bus.done(static_cast<std::uint16_t>(rank)).empty(); });
+  };
+  bus.run();
+  while (!is_over()) {
+    REQUIRE(bus.run_to_next_timeout());
+    bus.run();
   }
 }
 

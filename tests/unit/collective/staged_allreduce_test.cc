@@ -3,7 +3,6 @@
 #include "collective/staged_allreduce.h"
 
 #include <array>
-#include <ranges>
 
 #include "fake_bus.h"
 
@@ -23,6 +22,15 @@ CollectiveRequest two_level_request(OperationId operation, std::vector<float>& d
   request.algorithm = CollectiveAlgorithm::kTwoLevel;
   request.ranks_per_host = ranks_per_host;
   return request;
+}
+
+// The bus loses `dead` after `steps`. How many ranks have the error that names it; the others have the result.
+std::size_t failures_after_a_death(FakeBus& bus, int steps, std::uint16_t dead,
+                                   const std::vector<std::vector<float>>& tensors, const std::vector<float>& expected) {
+  bus.run_steps(steps);
+  bus.kill(dead);
+  bus.run();
+  return check_death_is_named(bus, dead, tensors, expected);
 }
 
 struct Hosts {
@@ -146,12 +154,7 @@ TEST_CASE("halving_allreduce__a_member_that_names_another_algorithm_is_named_at_
             if (rank == odd) request.algorithm = other;
             bus.start(rank, request);
           }
-          bus.run();
-          while (std::ranges::any_of(std::views::iota(0, int{ranks}),
-                                     [&](int rank) { return bus.done(static_cast<std::uint16_t>(rank)).empty(); })) {
-            REQUIRE(bus.run_to_next_timeout());
-            bus.run();
-          }
+          run_to_the_end(bus, ranks);
           for (std::uint16_t rank = 0; rank < ranks; ++rank) {
             REQUIRE(bus.done(rank).size() == 1);
             const CollectiveDone& done = bus.done(rank)[0];
@@ -180,11 +183,8 @@ TEST_CASE("halving_allreduce__a_rank_that_dies_is_named_by_each_that_does_not_ha
     auto tensors = random_tensors(ranks, 300, seed);
     const auto expected = halving_sum(tensors, true);
     for (std::uint16_t rank = 0; rank < ranks; ++rank) bus.start(rank, halving_request(1, tensors[rank]));
-    bus.run_steps(static_cast<int>(seed));
     const auto dead = static_cast<std::uint16_t>(seed % ranks);
-    bus.kill(dead);
-    bus.run();
-    failures += check_death_is_named(bus, dead, tensors, expected);
+    failures += failures_after_a_death(bus, static_cast<int>(seed), dead, tensors, expected);
   }
   CHECK(failures > 100);
 }
@@ -246,12 +246,7 @@ TEST_CASE("two_level_allreduce__members_that_know_other_hosts_are_named_at_every
     for (std::uint16_t rank = 0; rank < 12; ++rank) {
       bus.start(rank, two_level_request(1, tensors[rank], rank == odd ? 3 : 4));
     }
-    bus.run();
-    while (std::ranges::any_of(std::views::iota(0, 12),
-                               [&](int rank) { return bus.done(static_cast<std::uint16_t>(rank)).empty(); })) {
-      REQUIRE(bus.run_to_next_timeout());
-      bus.run();
-    }
+    run_to_the_end(bus, 12);
     for (std::uint16_t rank = 0; rank < 12; ++rank) {
       const CollectiveDone& done = bus.done(rank)[0];
       CAPTURE(done.error);
@@ -279,11 +274,8 @@ TEST_CASE("two_level_allreduce__a_rank_that_dies_is_named_by_each_that_does_not_
     for (std::uint16_t rank = 0; rank < ranks; ++rank) {
       bus.start(rank, two_level_request(1, tensors[rank], ranks_per_host));
     }
-    bus.run_steps(static_cast<int>(seed));
     const auto dead = static_cast<std::uint16_t>(seed % ranks);
-    bus.kill(dead);
-    bus.run();
-    failures += check_death_is_named(bus, dead, tensors, expected);
+    failures += failures_after_a_death(bus, static_cast<int>(seed), dead, tensors, expected);
   }
   CHECK(failures > 100);
 }
