@@ -474,6 +474,12 @@ class Engine {
   // rank ends before its work is complete; its peers report that it failed, with this reason. Empty: it did not fail.
   void close(const std::string& failure = {});
 
+  // close() in two steps, for a process that ends but does not know its exit status yet. The first ends all operations;
+  // the I/O thread keeps the connections. close() then waits for the second, at most `max_ns`.
+  void close_before_exit(std::int64_t max_ns);
+  // The second: the peers report a status other than 0 as the failure of this rank. close() follows.
+  void set_exit_status(int status);
+
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;

@@ -21,7 +21,6 @@ from mlt.torch.work import CallQueue
 
 import torch
 import torch.distributed as dist
-from mlt.job import ending
 from torch.distributed.distributed_c10d import _world
 
 if TYPE_CHECKING:
@@ -189,13 +188,16 @@ class ProcessGroupBase(dist.ProcessGroup):
             contexts.forget_context(self._context)
             self._context.close()
 
-    def abort(self, *, failure: str = "") -> None:
-        """Shut down without waiting for calls in progress: closes the context first, which fails them.
-
-        ``failure``: as of ``Context.close``.
-        """
+    def abort(self) -> None:
+        """Shut down without waiting for calls in progress: closes the context first, which fails them."""
         if not self._calls.is_closed:
-            self._context.close(failure=failure)
+            self._context.close()
+            self.shutdown()
+
+    def end_at_exit(self) -> None:
+        """The same at the interpreter's end: the other ranks learn why this process ends."""
+        if not self._calls.is_closed:
+            self._context.close_at_exit()
             self.shutdown()
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -246,4 +248,4 @@ def root_of(opts: Any) -> int:
 def _end_at_exit(reference: weakref.ref[ProcessGroupBase]) -> None:
     group = reference()
     if group is not None:
-        group.abort(failure=ending.unhandled())
+        group.end_at_exit()

@@ -405,6 +405,17 @@ class Context(GroupCollectives):
         if self._callbacks is not None:
             self._callbacks.join()
 
+    def close_at_exit(self) -> None:
+        """Close at the interpreter's end, and report why it ends; for the modules of this package only.
+
+        Python tells its exit status to none of its own handlers. Unless an exception ends the program, the engine
+        therefore outlives the interpreter, and reports a status other than 0 as a failure.
+        """
+        failure = ending.unhandled()
+        if not failure:
+            self._engine.close_at_exit()
+        self.close(failure=failure)
+
     def __enter__(self) -> Context:
         return self
 
@@ -477,6 +488,5 @@ def _choice(value: str, name: str, off: str, on: str) -> bool:
 def _close_all() -> None:
     # A daemon thread that returns from the native library during interpreter shutdown is killed there. The peers would
     # then receive no goodbye.
-    failure = ending.unhandled()
     for context in list(_open_contexts):
-        context.close(failure=failure)
+        context.close_at_exit()

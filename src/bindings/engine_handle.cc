@@ -6,8 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
+#include "bindings/process_exit.h"
 #include "engine/error_text.h"
 
 namespace mlt::bindings {
@@ -30,6 +32,10 @@ auto naming_tensor(const TensorView& view, Post&& post) {
 
 // Max delay of a pending Ctrl-C in wait_workers_gone().
 constexpr std::int64_t kSignalSliceNs = 100'000'000;
+
+// Max time in which calls that the end of their operations wakes return to Python: 1 s.
+constexpr std::chrono::milliseconds kReturnWait{1};
+constexpr int kMaxReturnWaits = 1'000;
 
 // Checks for signals from a thread that runs without the GIL.
 void look_for_signals() {
@@ -66,16 +72,17 @@ bool overlap(const TensorView& a, const TensorView& b) {
 }  // namespace
 
 EngineHandle::EngineHandle(const Options& options)
-    : engine_(std::make_unique<Engine>(options)), rank_(options.rank), ranks_(options.ranks), owner_(forks.load()) {
+    : engine_(std::make_shared<Engine>(options)), rank_(options.rank), ranks_(options.ranks), owner_(forks.load()) {
   if (watches_forks != 0) throw Error(ErrorCode::kSystem, name() + ": pthread_atfork() failed: out of memory");
 }
 
 EngineHandle::~EngineHandle() {
   if (is_fork()) {
     // The I/O thread did not survive the fork: joining it would hang, and only the parent may send its goodbye.
-    static_cast<void>(engine_.release());
+    static_cast<void>(new std::shared_ptr<Engine>(std::move(engine_)));
     return;
   }
+  if (exits_) return;
   {
     const py::gil_scoped_release release;
     engine_->close();
@@ -115,8 +122,21 @@ void EngineHandle::connect(const std::vector<PeerAddress>& peers, std::int64_t t
   target.connect(peers, timeout_ns);
 }
 
+void EngineHandle::close_at_exit() {
+  if (is_fork() || closed_) return;
+  closed_ = exits_ = true;
+  {
+    const py::gil_scoped_release release;
+    bindings::close_at_exit(engine_);
+    // An interpreter that ends kills threads as they take the GIL: inside a call of C++ that aborts the process.
+    for (int waits = 0; blocking_calls_ > 0 && waits < kMaxReturnWaits; ++waits)
+      std::this_thread::sleep_for(kReturnWait);
+  }
+  engine_->take_lent().clear();
+}
+
 void EngineHandle::close(const std::string& failure) {
-  if (is_fork()) return;
+  if (is_fork() || exits_) return;
   {
     const py::gil_scoped_release release;
     engine_->close(failure);
@@ -231,7 +251,7 @@ std::optional<Completion> EngineHandle::wait(OperationId operation, std::int64_t
                                              const py::object& on_quiet) {
   Engine& target = engine();
   std::optional<Completion> done = [&] {
-    const py::gil_scoped_release release;
+    const BlockingCall call(blocking_calls_);
     using Clock = std::chrono::steady_clock;
     const Clock::time_point start = Clock::now();
     std::int64_t seconds = 0;
@@ -255,7 +275,7 @@ bool EngineHandle::watch(OperationId operation) { return engine().watch(operatio
 std::optional<Completion> EngineHandle::next_watched(std::int64_t timeout_ns) {
   Engine& target = engine();
   std::optional<Completion> done = [&] {
-    const py::gil_scoped_release release;
+    const BlockingCall call(blocking_calls_);
     return target.next_watched(timeout_ns);
   }();
   if (done) hand_back(*done);
@@ -322,7 +342,7 @@ bool EngineHandle::wait_workers_gone(std::int64_t timeout_ns) {
   Engine& target = engine();
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
-  const py::gil_scoped_release release;
+  const BlockingCall call(blocking_calls_);
   while (true) {
     std::int64_t left = kSignalSliceNs;
     if (timeout_ns >= 0) {

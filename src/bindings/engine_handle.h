@@ -2,6 +2,7 @@
 // lets Ctrl-C interrupt waits, and does nothing in forked children.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -80,6 +81,8 @@ class EngineHandle {
   Engine& engine() const;
   void connect(const std::vector<PeerAddress>& peers, std::int64_t timeout_ns);
   void close(const std::string& failure);
+  // For an interpreter that ends without an error: as close(), but the peers receive the exit status of the process.
+  void close_at_exit();
   bool is_closed() const { return closed_; }
   std::size_t pinned() const { return engine_->lending(); }
 
@@ -129,6 +132,23 @@ class EngineHandle {
   bool wait_workers_gone(std::int64_t timeout_ns);
 
  private:
+  // A call that may block for long: without the GIL, and counted until its thread has the GIL again.
+  class BlockingCall {
+   public:
+    explicit BlockingCall(std::atomic<int>& calls) : counted_(calls) {}
+
+   private:
+    struct Counted {
+      explicit Counted(std::atomic<int>& all) : calls(all) { calls.fetch_add(1); }
+      ~Counted() { calls.fetch_sub(1); }
+      Counted(const Counted&) = delete;
+      Counted& operator=(const Counted&) = delete;
+      std::atomic<int>& calls;
+    };
+    Counted counted_;
+    py::gil_scoped_release release_;
+  };
+
   std::uint16_t peer_rank(std::int64_t rank) const;
   std::string name() const { return "rank " + std::to_string(rank_); }
   // Validates the group and fills the fields common to all collectives in `options`.
@@ -157,11 +177,13 @@ class EngineHandle {
   // Whether this process is a fork of the one that created this object.
   bool is_fork() const;
 
-  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<Engine> engine_;
   std::uint16_t rank_;
   std::uint16_t ranks_;
   std::uint32_t owner_;  // fork count of the process that created this object
+  std::atomic<int> blocking_calls_{0};
   bool closed_ = false;
+  bool exits_ = false;  // the engine ends with the process
 };
 
 }  // namespace mlt::bindings

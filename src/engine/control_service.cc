@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/time.h"
 #include "io/os/clock.h"
 
 namespace mlt::engine {
@@ -17,6 +18,16 @@ using base::TimeNs;
 constexpr base::DurationNs kGoodbyeNs = base::kSecond;
 constexpr base::DurationNs kGoodbyeLostNs = 7 * base::kSecond;
 constexpr base::DurationNs kChannelPollNs = 50 * base::kMicrosecond;
+
+// Of a rank whose operations have ended.
+class IgnoringSink final : public io::ControlSink {
+ public:
+  void on_peer_up(const io::PeerHello&) override {}
+  void on_message(std::uint16_t, std::uint8_t, std::span<const std::byte>) override {}
+  void on_peer_down(std::uint16_t, io::PeerDownCause, const std::string&) override {}
+  void on_refused(const io::SocketAddress&, const std::string&) override {}
+  bool needs(std::uint16_t) const override { return false; }
+};
 
 }  // namespace
 
@@ -53,10 +64,29 @@ void ControlService::send_fallback(TimeNs now) {
   }
 }
 
-// The outcomes of the last receives precede the goodbye on the same connection.
 void ControlService::say_goodbye(TimeNs& now, io::ControlSink& sink, const std::string& failure) {
+  report_outcomes(now);
+  leave(now, sink, failure);
+}
+
+void ControlService::leave_at_exit(TimeNs& now, ExitWait& exit, const std::function<void()>& end_operations) {
+  report_outcomes(now);
+  end_operations();
+  exit.on_operations_ended();
+  IgnoringSink sink;
+  const TimeNs until = base::after(now, exit.max_ns().value_or(0));
+  while (!exit.status() && now < until) pause(now, sink);
+  const int status = exit.status().value_or(0);
+  leave(now, sink, status == 0 ? std::string() : "ended with exit status " + std::to_string(status));
+}
+
+// The outcomes of the last receives precede the goodbye on the same connection.
+void ControlService::report_outcomes(TimeNs now) {
   endpoint_.on_control(now, core::Closing{});
   send_fallback(now);
+}
+
+void ControlService::leave(TimeNs& now, io::ControlSink& sink, const std::string& failure) {
   if (!failure.empty()) {
     // PROTOCOL 3.7.6: Before that it SHOULD send why, as a failure message of at most 1,024 bytes of text.
     const auto bytes = std::as_bytes(std::span(failure).first(std::min(failure.size(), kMaxFailureBytes)));
@@ -72,12 +102,14 @@ void ControlService::say_goodbye(TimeNs& now, io::ControlSink& sink, const std::
     return channel_.finished() || now - began >= kGoodbyeLostNs ||
            (now - began >= kGoodbyeNs && channel_.is_goodbye_acknowledged());
   };
-  while (!is_over()) {
-    pollfd ready{channel_.poll_fd(), POLLIN, 0};
-    ::poll(&ready, 1, 10);
-    now = io::monotonic_now();
-    channel_.service(now, sink);
-  }
+  while (!is_over()) pause(now, sink);
+}
+
+void ControlService::pause(TimeNs& now, io::ControlSink& sink) {
+  pollfd ready{channel_.poll_fd(), POLLIN, 0};
+  ::poll(&ready, 1, 10);
+  now = io::monotonic_now();
+  channel_.service(now, sink);
 }
 
 }  // namespace mlt::engine

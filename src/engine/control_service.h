@@ -7,10 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
 #include "core/endpoint.h"
+#include "engine/exit_wait.h"
 #include "io/control/control_channel.h"
 
 namespace mlt::engine {
@@ -41,7 +43,17 @@ class ControlService {
   // seven while the host of one has not acknowledged it.
   void say_goodbye(base::TimeNs& now, io::ControlSink& sink, const std::string& failure = {});
 
+  // The same in two steps, for a process that ends: tells the peers what they still need, keeps the connections until
+  // `exit` has the status or its time is over, and then leaves, as a failure if the status is not 0. Calls
+  // `end_operations` in between, after which it accesses no tensor. Ignores what arrives.
+  void leave_at_exit(base::TimeNs& now, ExitWait& exit, const std::function<void()>& end_operations);
+
  private:
+  void report_outcomes(base::TimeNs now);
+  void leave(base::TimeNs& now, io::ControlSink& sink, const std::string& failure);
+  // Serves the channel for at most 10 ms.
+  void pause(base::TimeNs& now, io::ControlSink& sink);
+
   core::Endpoint& endpoint_;
   io::ControlChannel& channel_;
   core::ControlOutput output_;

@@ -71,6 +71,13 @@ void Engine::close(const std::string& failure) {
   impl_->loop.stop(failure);
 }
 
+void Engine::close_before_exit(std::int64_t max_ns) {
+  impl_->submitter.close();
+  impl_->loop.stop_before_exit(max_ns);
+}
+
+void Engine::set_exit_status(int status) { impl_->loop.set_exit_status(status); }
+
 std::uint32_t Engine::segment_bytes(std::uint16_t peer) const {
   return peer < impl_->loop.options().ranks ? impl_->loop.peers().segment_bytes(peer) : 0;
 }

@@ -113,10 +113,14 @@ void EventLoop::run() {
   driving_.run();
   run_commands();
   now_ = io::monotonic_now();
+  const auto end = [this] {
+    snapshot_counters();
+    end_operations();
+    peers_.close();
+  };
+  if (exit_.max_ns()) return control_service_.leave_at_exit(now_, exit_, end);
   control_service_.say_goodbye(now_, *this, failure_);
-  snapshot_counters();
-  end_operations();
-  peers_.close();
+  end();
 }
 
 void EventLoop::end_operations() {
@@ -126,6 +130,20 @@ void EventLoop::end_operations() {
   operations_.finish_all([&](const std::string& name) {
     return "rank " + std::to_string(options_.rank) + ": " + name + " was in progress when the context was closed";
   });
+}
+
+void EventLoop::stop_before_exit(base::DurationNs max_ns) {
+  commands_.close();
+  {
+    const std::lock_guard lock(thread_mutex_);
+    if (thread_.joinable()) {
+      exit_.begin(max_ns);
+      stopping_ = true;
+      driving_.close();
+      return exit_.wait_operations_ended();
+    }
+  }
+  stop();  // it has no peers, or was stopped before
 }
 
 void EventLoop::stop(const std::string& failure) {

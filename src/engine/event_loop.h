@@ -23,6 +23,7 @@
 #include "engine/counter_snapshot.h"
 #include "engine/datapath_opening.h"
 #include "engine/driving.h"
+#include "engine/exit_wait.h"
 #include "engine/hello_negotiation.h"
 #include "engine/local_peers.h"
 #include "engine/operation_table.h"
@@ -55,6 +56,9 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   bool test_connected();
   // `failure`: why this rank leaves, if it failed; else empty.
   void stop(const std::string& failure = {});
+  // stop() in two steps: this ends the operations, and stop() waits for the exit status, at most `max_ns`.
+  void stop_before_exit(base::DurationNs max_ns);
+  void set_exit_status(int status) { exit_.set_status(status); }
   // Runs `command(now)` with the loop's lock: here if the lock is free, else its holder does. False if the queue
   // rejects it.
   template <typename Command>
@@ -158,6 +162,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   TimeNs now_ = 0;  // of the turn or command
   std::atomic<bool> stopping_{false};
   std::atomic<bool> started_{false};
+  ExitWait exit_;
   std::mutex thread_mutex_;
   std::thread thread_;                        // guarded by thread_mutex_
   std::vector<PeerAddress> named_;            // those of start_connect(); guarded by thread_mutex_

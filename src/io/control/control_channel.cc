@@ -407,8 +407,8 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
       //     connection; closing is the reply.
       return go_down(*connection.rank, PeerDownCause::kGoodbye,
                      peer_text(*connection.rank, connection.remote) +
-                         " left the job: its process closed its context, or ended (sys.exit() too). If that was too "
-                         "early, look at its output and exit status.",
+                         " left the job: its process closed its context, or ended with exit status 0. If that was too "
+                         "early, look at its output.",
                      sink);
   }
   // PROTOCOL 3.1.5: A receiver MUST treat a frame as malformed if the connection's state does not allow its type, or if
@@ -446,6 +446,8 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
         sink);
   } else if (state == State::kAwaitConfirm) {
     counters_.add(ControlCounter::kAbandoned);
+    peers_[*connection.rank].last_cause =
+        "it ended the connection (" + how + ") before it confirmed it; unless it tries again, its process has ended";
   }
   close(connection);
 }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.process_group_base import BACKEND
 
 import mlt
+from mlt._shared.ports import free_port
 
 
 def test_abort__closes_the_context_and_later_calls_are_rejected() -> None:
@@ -30,6 +34,65 @@ def test_pending_collective__does_not_hold_up_the_end_of_a_failed_process() -> N
     assert failed.status == 1
     assert "the program failed" in failed.output
     assert watching.answer["gone_after"] < 20
+
+
+ENDING = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+def program(rank, port):
+    dist.init_process_group("mlt", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.barrier()
+    if rank == 1:
+        END
+    try:
+        dist.all_reduce(torch.ones(1))
+    except Exception as error:
+        print(error, flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    START
+"""
+DIRECT = "program(int(sys.argv[1]), int(sys.argv[2]))"
+SPAWNED = """torch.multiprocessing.start_processes(
+        program, (int(sys.argv[2]),), nprocs=2, join=False, start_method="spawn"
+    ).processes[0].join() if sys.argv[1] == "0" else None"""
+
+
+@pytest.mark.parametrize(
+    ("end", "start", "named"),
+    [
+        ("sys.exit(3)", DIRECT, "failed (ended with exit status 3)"),
+        ("raise KeyError('secret')", DIRECT, "failed (ended by KeyError)"),
+        # torch catches the exception, prints it and ends the process.
+        ("raise KeyError('secret')", SPAWNED, "failed (ended with exit status 1)"),
+        ("dist.destroy_process_group(); sys.exit(3)", DIRECT, "left the job: its process closed its context"),
+    ],
+    ids=["exit", "exception", "exception-in-spawned", "exit-after-destroy"],
+)
+def test_end__of_a_process_reaches_the_other_ranks_with_its_cause(
+    end: str, start: str, named: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "ending.py"
+    program.write_text(ENDING.replace("END", end).replace("START", start), encoding="utf-8")
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(rank), port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        outputs = [one.communicate(timeout=180) for one in ranks]
+    finally:
+        for one in ranks:
+            one.kill()
+    assert named in outputs[0][0], outputs
+    assert "secret" not in outputs[0][0]
 
 
 def test_split_group__is_refused_and_new_subgroups_does_it() -> None:

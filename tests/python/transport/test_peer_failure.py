@@ -159,8 +159,7 @@ def test_exit__without_close_still_says_goodbye() -> None:
             one.say("go")
         with takes(at_most=5.0):
             text = ranks[0].hear()
-        # Nothing that runs before the interpreter's end knows with which status it ends.
-        assert_names(text, "rank 1", "left the job", "closed its context", "sys.exit()", "exit status")
+        assert_names(text, "rank 1", "left the job", "closed its context", "exit status 0")
         for one in ranks:
             one.process.join(10)
             assert one.process.exitcode == 0
@@ -242,6 +241,67 @@ def test_exception__of_one_rank_is_known_as_a_failure_with_its_type_at_all_other
             assert_names(text, "PeerFailedError", "about rank 1")
 
 
+EXITING = """
+import os
+import sys
+import threading
+import numpy as np
+import mlt
+
+context = mlt.Context(
+    rank := int(sys.argv[1]), 2, 0, master_addr="127.0.0.1", rendezvous_port=int(sys.argv[2]), connect_timeout=60
+)
+context.barrier()
+pending = context.post_recv(np.zeros(4), from_=1 - rank, timeout=60)
+if rank == 0:
+    try:
+        pending.wait()
+    except mlt.PeerFailedError as error:
+        print(error, flush=True)
+    context.close()
+else:
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "named"),
+    [
+        ("sys.exit(3)", 3, "failed (ended with exit status 3)"),
+        ("raise SystemExit('its text stays here')", 1, "failed (ended with exit status 1)"),
+        ("raise KeyError('its text stays here')", 1, "failed (ended by KeyError)"),
+        ("sys.exit()", 0, "left the job: its process closed its context, or ended with exit status 0"),
+        ("context.close(); sys.exit(3)", 3, "left the job: its process closed its context"),
+        ("os._exit(3)", 3, "ended without closing its context, or was killed"),
+        # The thread returns from the native library while the interpreter ends.
+        ("threading.Thread(target=pending.wait, daemon=True).start(); sys.exit(4)", 4, "ended with exit status 4"),
+        # The child has the context too, and says nothing.
+        ("os.fork() or sys.exit(5); sys.exit(6)", 6, "ended with exit status 6"),
+        ("os.kill(os.getpid(), 2); threading.Event().wait()", -2, "failed (ended by KeyboardInterrupt)"),
+    ],
+)
+def test_end__of_a_program_reaches_the_other_ranks_with_its_cause(end: str, status: int, named: str) -> None:
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", EXITING.format(end=end), str(rank), port],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        outputs = [one.communicate(timeout=120) for one in ranks]
+    finally:
+        for one in ranks:
+            one.kill()
+    assert ranks[1].returncode == status, outputs[1]
+    assert named in outputs[0][0], outputs
+    assert "its text stays here" not in outputs[0][0]
+    assert ranks[0].returncode == 0, outputs[0]
+
+
 SUDDEN_END = """
 import sys
 import mlt
@@ -255,6 +315,7 @@ context = mlt.Context(0, 1, 1, master_addr="127.0.0.1", rendezvous_port=int(sys.
     [
         ("raise KeyError('x')", 1, "KeyError"),
         ("with context: sys.exit(4)", 1, "sys.exit(4)"),
+        ("sys.exit(4)", 1, "exit status 4"),
         ("context.close()", 0, ""),
         ("", 0, ""),
     ],

@@ -28,7 +28,9 @@ struct ServiceRank final : io::ControlSink {
     service.emplace(endpoint, *channel);
   }
   void on_peer_up(const io::PeerHello&) override { is_up = true; }
-  void on_message(std::uint16_t, std::uint8_t, std::span<const std::byte>) override {}
+  void on_message(std::uint16_t, std::uint8_t type, std::span<const std::byte> payload) override {
+    if (type == engine::kFailureMessage) failure = engine::failure_reason(payload);
+  }
   void on_peer_down(std::uint16_t, io::PeerDownCause why, const std::string&) override { cause = why; }
   void on_refused(const io::SocketAddress&, const std::string&) override {}
   bool needs(std::uint16_t) const override { return false; }
@@ -39,6 +41,7 @@ struct ServiceRank final : io::ControlSink {
   std::unique_ptr<io::ControlChannel> channel;
   std::optional<engine::ControlService> service;
   bool is_up = false;
+  std::string failure;  // what it reported before its end
   std::optional<io::PeerDownCause> cause;
 };
 
@@ -94,6 +97,44 @@ TEST_CASE("say_goodbye__does_not_wait_long_for_a_process_that_does_not_read_once
   CHECK(now - before >= base::kSecond);
   // Seven seconds are for hosts that do not acknowledge.
   CHECK(now - before < 7 * base::kSecond);
+  high.service->service(io::monotonic_now(), high);
+  CHECK(high.cause == io::PeerDownCause::kGoodbye);
+}
+
+TEST_CASE("leave_at_exit__tells_the_exit_status_that_is_known_after_the_operations_have_ended") {
+  for (const int status : {0, 3}) {
+    CAPTURE(status);
+    ServiceRank low(0), high(1);
+    base::TimeNs now = io::monotonic_now();
+    const base::TimeNs until = now + 30 * base::kSecond;
+    bring_up(low, high, now, until);
+    engine::ExitWait exit;
+    exit.begin(30 * base::kSecond);
+    bool have_ended = false;
+    std::thread leaving([&] { low.service->leave_at_exit(now, exit, [&] { have_ended = true; }); });
+    exit.wait_operations_ended();
+    CHECK(have_ended);
+    CHECK_FALSE(high.cause);  // no frame says it before the status is known
+    exit.set_status(status);
+    exit.set_status(9);  // the first counts
+    while (!high.cause && io::monotonic_now() < until) {
+      high.service->service(io::monotonic_now(), high);
+      std::this_thread::sleep_for(std::chrono::microseconds(100));  // only between two turns
+    }
+    leaving.join();
+    CHECK(high.cause == (status == 0 ? io::PeerDownCause::kGoodbye : io::PeerDownCause::kLost));
+    CHECK(high.failure == (status == 0 ? "" : "ended with exit status 3"));
+  }
+}
+
+TEST_CASE("leave_at_exit__of_a_process_that_goes_on_is_an_orderly_end_after_its_time") {
+  ServiceRank low(0), high(1);
+  base::TimeNs now = io::monotonic_now();
+  const base::TimeNs until = now + 30 * base::kSecond;
+  bring_up(low, high, now, until);
+  engine::ExitWait exit;
+  exit.begin(10 * base::kMillisecond);
+  low.service->leave_at_exit(now, exit, [] {});
   high.service->service(io::monotonic_now(), high);
   CHECK(high.cause == io::PeerDownCause::kGoodbye);
 }

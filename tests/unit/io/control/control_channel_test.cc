@@ -398,6 +398,19 @@ TEST_CASE("hello__attempt_ended_before_confirming_is_no_death") {
   CHECK(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1; }));
 }
 
+TEST_CASE("hello__attempt_ended_before_confirming_is_named_if_no_other_follows") {
+  Node zero(0, 2);
+  zero.expect(1, 500 * base::kMillisecond);
+  {
+    RawClient client(zero);
+    client.say_hello(hello_of(1, 0));
+  }
+  REQUIRE(serve({&zero}, [&] { return zero.sink.downs.size() == 1; }));
+  CHECK(zero.sink.downs[0].cause == PeerDownCause::kUnreachable);
+  CHECK_CONTAINS(zero.sink.downs[0].text, "rank 1 did not connect to rank 0");
+  CHECK_CONTAINS(zero.sink.downs[0].text, "before it confirmed it; unless it tries again, its process has ended");
+}
+
 TEST_CASE("hello__a_second_attempt_of_the_same_process_replaces_the_first") {
   Node zero(0, 2);
   RawClient first(zero);
