@@ -27,6 +27,7 @@
 #   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
 #   make lint    ruff, mypy, clang-format
 #   make wheels  a wheel for every Python of this machine, each tested in an empty environment (build/wheels)
+#   make release checks whether this commit can be released; RELEASE_ARGS=--tag makes its packages and its tag
 #   make docs    the documentation as a site (build/site); fails on a broken link
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -46,7 +47,7 @@ PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyp
 # One pip at a time in an environment, also with -j; the compilers use all cores by themselves.
 .NOTPARALLEL:
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed nccl-speed build-van test-van van-speed lint format wheel wheels docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed nccl-speed build-van test-van van-speed lint format wheel wheels release docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -109,6 +110,9 @@ docs: $(VENV)/.docs
 
 wheels: build/.system
 	$(PYTHON) tools/wheels.py $(WHEELS_ARGS)
+
+release: $(VENV)/.packages
+	@$(BIN)/python tools/release.py $(RELEASE_ARGS)
 
 demo: $(VENV)/.wheel
 	$(BIN)/mlt demo $(DEMO_ARGS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -60,6 +62,109 @@ def test_changelog__has_a_number_and_a_date_for_each_release_newest_first() -> N
     dates = [date.fromisoformat(one[4]) for one in found if one]
     assert numbers == sorted(set(numbers), reverse=True)
     assert dates == sorted(dates, reverse=True)
+
+
+def test_changelog__has_the_version_of_the_protocol() -> None:
+    header = (ROOT / "src" / "wire" / "packet.h").read_text(encoding="utf-8")
+    version = re.search(r"^#define MLT_PROTOCOL_VERSION (\d+)", header, re.MULTILINE)
+    assert version is not None
+    assert f"version {version[1]}." in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Of a project that can be released, with one commit."""
+    files = {
+        "pyproject.toml": '[project]\nname = "mlt"\nversion = "1.2.0"\nclassifiers = [\n'
+        '  "Programming Language :: Python :: 3.12",\n  "Programming Language :: Python :: 3.13",\n]\n',
+        "CMakeLists.txt": "project(mlt VERSION 1.2.0 LANGUAGES CXX)\n",
+        "CHANGELOG.md": "# Changelog\n\n## 1.2.0 - 2026-01-01\n\n### Transport\n\n- Faster.\n\n"
+        "## 1.1.0 - 2025-01-01\n\n- Old.\n",
+        ".gitignore": "build/\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "config", "user.name", "test")
+    git(tmp_path, "config", "user.email", "test@localhost")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    for python in ("312", "313"):
+        wheel = tmp_path / "build" / "wheels" / f"mlt-1.2.0-cp{python}-cp{python}-linux_x86_64.whl"
+        wheel.parent.mkdir(parents=True, exist_ok=True)
+        wheel.write_bytes(b"a wheel")
+        os.utime(wheel, (2**31, 2**31))  # later than the commit
+    return tmp_path
+
+
+def git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+def released(release: ModuleType, root: Path, *arguments: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["release.py", *arguments])
+        return int(release.main(root))
+
+
+def test_release__makes_the_tag_with_the_notes_and_the_packages(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release = load(ROOT / "tools" / "release.py")
+    assert released(release, checkout) == 0
+    assert "ready" in capsys.readouterr().out
+    assert not git(checkout, "tag")
+    built = []
+    real = subprocess.run
+
+    def run(words: list[str], **options: object) -> object:
+        if words[0] == sys.executable:  # the source distribution of this small project cannot be built
+            return built.append(words)
+        return real(words, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(release.subprocess, "run", run)
+    assert released(release, checkout, "--tag") == 0
+    monkeypatch.undo()
+    assert built
+    assert git(checkout, "tag") == "v1.2.0\n"
+    message = git(checkout, "tag", "-l", "--format=%(contents)", "v1.2.0")
+    assert "### Transport\n\n- Faster." in message
+    assert "Old" not in message
+    names = sorted(one.name for one in (checkout / "build" / "release").iterdir())
+    assert names == ["SHA256SUMS", *(f"mlt-1.2.0-cp{one}-cp{one}-linux_x86_64.whl" for one in (312, 313))]
+    sums = (checkout / "build" / "release" / "SHA256SUMS").read_text(encoding="utf-8")
+    assert sums.count("mlt-1.2.0") == 2
+    assert released(release, checkout) == 1
+    assert "the tag v1.2.0 exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [
+        ("CMakeLists.txt", "1.2.0", "1.1.0", "CMakeLists.txt has version 1.1.0"),
+        ("CHANGELOG.md", "## 1.2.0", "## 1.3.0", "CHANGELOG.md has version 1.3.0"),
+        ("CHANGELOG.md", "# Changelog\n", "# Changelog\n\n## Unreleased\n\n- More.\n", "Unreleased"),
+        ("CHANGELOG.md", "### Transport\n\n- Faster.\n", "", "says nothing about 1.2.0"),
+        ("pyproject.toml", "3.12", "3.11", "no wheel of 1.2.0 for Python 3.11"),
+        ("pyproject.toml", "classifiers", "# a change\nclassifiers", "no commit has, the first is pyproject.toml"),
+    ],
+)
+def test_release__says_what_is_missing(
+    checkout: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, named: str
+) -> None:
+    text = (checkout / file).read_text(encoding="utf-8")
+    assert old in text
+    (checkout / file).write_text(text.replace(old, new), encoding="utf-8")
+    assert released(load(ROOT / "tools" / "release.py"), checkout, "--tag") == 1
+    assert named in capsys.readouterr().err
+    assert not git(checkout, "tag")
+
+
+def test_release__rejects_wheels_of_an_earlier_commit(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wheel in (checkout / "build" / "wheels").iterdir():
+        os.utime(wheel, (1, 1))
+    assert released(load(ROOT / "tools" / "release.py"), checkout) == 1
+    assert capsys.readouterr().err.count("older than the commit") == 2
 
 
 def test_wheels__finds_this_python_and_tests_that_exist(wheels: ModuleType) -> None:
