@@ -10,9 +10,8 @@ namespace {
 // PROTOCOL 22.4.1: A member MUST treat an all-reduce as small when n - 1 times the tensor's bytes are at most 65,536.
 bool is_small(std::uint64_t ranks, std::uint64_t bytes) { return (ranks - 1) * bytes <= kDirectBytes; }
 
-bool saves_by_loss(std::uint64_t bytes, double loss_bound) {
-  return loss_bound * static_cast<double>(bytes) >= kDirectLossBytes;
-}
+// Not small: at most this.
+bool is_middle(std::uint64_t ranks, std::uint64_t bytes) { return bytes <= ranks * kHalvingBytesPerRank; }
 
 }  // namespace
 
@@ -34,29 +33,32 @@ std::uint16_t ranks_per_host(std::span<const std::uint16_t> group, std::span<con
   return std::ranges::adjacent_find(seen) == seen.end() ? static_cast<std::uint16_t>(length) : std::uint16_t{0};
 }
 
-// PROTOCOL 22.2.6: A caller MAY name the algorithm. If it names none, a member MUST take: the ring when the loss bound
-//     times the tensor's bytes is 1,024 or more, in float64; else for a small all-reduce (22.4.1) direct in a group of
-//     at most 16 ranks, central in a larger one; else halving when the tensor has at most 4,096 bytes for each rank;
-//     else two levels in a group of two or three hosts that may take them (22.7.1); else the ring. So every member
-//     finds the same, and its shape carries the one that is taken. A group of one rank takes direct, whatever its
-//     caller names.
-CollectiveAlgorithm chosen_algorithm(const GroupSize& group, std::uint64_t bytes, double loss_bound) {
+bool depends_on_hosts(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes) {
+  if (requested != CollectiveAlgorithm::kAutomatic) return requested == CollectiveAlgorithm::kTwoLevel;
+  return ranks > 1 && !is_small(ranks, bytes) && !is_middle(ranks, bytes);
+}
+
+// PROTOCOL 22.2.6: A caller MAY name the algorithm. If it names none, a member MUST take, whatever the loss bound: for
+// a
+//     small all-reduce (22.4.1) direct in a group of at most 16 ranks, central in a larger one; else halving when the
+//     tensor has at most 4,096 bytes for each rank; else two levels in a group of two or three hosts that may take them
+//     (22.7.1); else the ring. So every member finds the same, and its shape carries the one that is taken. A group of
+//     one rank takes direct, whatever its caller names.
+CollectiveAlgorithm chosen_algorithm(const GroupSize& group, std::uint64_t bytes) {
   const std::uint64_t ranks = group.ranks;
   if (ranks == 1) return CollectiveAlgorithm::kDirect;
-  if (saves_by_loss(bytes, loss_bound)) return CollectiveAlgorithm::kRing;
   if (is_small(ranks, bytes)) {
     return ranks > kMaxDirectRanks ? CollectiveAlgorithm::kCentral : CollectiveAlgorithm::kDirect;
   }
-  if (bytes <= ranks * kHalvingBytesPerRank) return CollectiveAlgorithm::kHalving;
+  if (is_middle(ranks, bytes)) return CollectiveAlgorithm::kHalving;
   const bool has_few_hosts = group.has_two_levels() && ranks / group.ranks_per_host <= kMaxTwoLevelHosts;
   return has_few_hosts ? CollectiveAlgorithm::kTwoLevel : CollectiveAlgorithm::kRing;
 }
 
-CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes,
-                                 double loss_bound) {
+CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes) {
   // A group of one has nothing to carry.
   const bool chooses = requested == CollectiveAlgorithm::kAutomatic || group.ranks == 1;
-  return chooses ? chosen_algorithm(group, bytes, loss_bound) : requested;
+  return chooses ? chosen_algorithm(group, bytes) : requested;
 }
 
 std::string check_algorithm(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes) {
@@ -78,13 +80,11 @@ std::string check_algorithm(CollectiveAlgorithm requested, const GroupSize& grou
 }
 
 // PROTOCOL 22.6.1: A caller of a broadcast or reduce MAY name the algorithm. If it names none, a member MUST take the
-//     chain when the tensor has 65,536 bytes or more, and the loss bound times its bytes is below 1,024, in float64;
-//     else direct. A group of one rank takes direct, whatever its caller names.
-CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes,
-                                        double loss_bound) {
+//     chain when the tensor has 65,536 bytes or more, whatever the loss bound; else direct. A group of one rank takes
+//     direct, whatever its caller names.
+CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes) {
   if (ranks == 1) return CollectiveAlgorithm::kDirect;
   if (requested != CollectiveAlgorithm::kAutomatic) return requested;
-  if (saves_by_loss(bytes, loss_bound)) return CollectiveAlgorithm::kDirect;
   return bytes >= kChainBytes ? CollectiveAlgorithm::kChain : CollectiveAlgorithm::kDirect;
 }
 

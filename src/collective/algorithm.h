@@ -44,8 +44,6 @@ constexpr const char* algorithm_name(CollectiveAlgorithm algorithm) {
 
 // Max bytes that a rank of a direct or central all-reduce sends in total.
 inline constexpr std::uint64_t kDirectBytes = 64U << 10;
-// Min missing bytes that a loss bound must allow to save a segment: below it a lossy transfer gains nothing.
-inline constexpr double kDirectLossBytes = 1'024;
 // Larger groups use the central algorithm for small tensors.
 inline constexpr std::uint64_t kMaxDirectRanks = 16;
 // Max bytes of a tensor by halving, for each rank of the group: of groups of up to 4 all that is small is as large.
@@ -75,19 +73,21 @@ struct GroupSize {
 // GroupSize::ranks_per_host of a group: `hosts` has the number of each rank's host, or is empty.
 std::uint16_t ranks_per_host(std::span<const std::uint16_t> group, std::span<const std::uint16_t> hosts);
 
-// What carries a tensor of `bytes` of an all-reduce that names no algorithm.
-CollectiveAlgorithm chosen_algorithm(const GroupSize& group, std::uint64_t bytes, double loss_bound);
+// Whether what carries the tensor depends on GroupSize::ranks_per_host, which takes a look at every rank.
+bool depends_on_hosts(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes);
+
+// What carries a tensor of `bytes` of an all-reduce that names no algorithm. A loss bound changes nothing: what it
+// saves a ring is less than what a ring costs beside the others (docs/collectives.md).
+CollectiveAlgorithm chosen_algorithm(const GroupSize& group, std::uint64_t bytes);
 
 // What carries it where the request names `requested`, or none.
-CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes,
-                                 double loss_bound);
+CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes);
 
 // Why an all-reduce must not name the algorithm; empty if it may.
 std::string check_algorithm(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes);
 
 // The same of a broadcast or reduce, which is direct or a chain; `what`: the collective's name.
-CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes,
-                                        double loss_bound);
+CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes);
 std::string check_rooted_algorithm(CollectiveAlgorithm requested, const std::string& what);
 
 }  // namespace mlt::collective

@@ -305,9 +305,9 @@ CollectiveAlgorithm algorithm_of(const CollectiveRequest& request) {
   if (!has_algorithm(request.kind)) return CollectiveAlgorithm::kAutomatic;
   if (has_root(request.kind)) {
     const std::size_t bytes = request.kind == CollectiveKind::kReduce ? request.input.size() : request.output.size();
-    return rooted_algorithm_of(request.algorithm, request.ranks.size(), bytes, request.loss_bound);
+    return rooted_algorithm_of(request.algorithm, request.ranks.size(), bytes);
   }
-  return algorithm_of(request.algorithm, group_size(request), request.output.size(), request.loss_bound);
+  return algorithm_of(request.algorithm, group_size(request), request.output.size());
 }
 
 namespace {

@@ -104,7 +104,7 @@ EarlyTransfer* EarlyBuffer::find_or_insert_for_data(std::uint16_t peer, const wi
   return early;
 }
 
-bool EarlyBuffer::abort(std::uint16_t peer, const wire::TransferId& transfer) {
+bool EarlyBuffer::abort(std::uint16_t peer, const wire::TransferId& transfer, const wire::AbortReason& reason) {
   EarlyTransfer* early = find(peer, transfer);
   // Clears early data even if there is no space to remember the ABORT:
   // PROTOCOL 8.1.3: A receiver remembers an ABORT of a transfer that is not posted yet, and forgets its early data: the
@@ -115,10 +115,13 @@ bool EarlyBuffer::abort(std::uint16_t peer, const wire::TransferId& transfer) {
     if (early != nullptr) erase(*early);
     List& probed = peers_[peer].of(EarlyKind::kProbed);
     if (!has_room(peer, EarlyKind::kAborted) && probed.size > 0) erase(transfers_[probed.first]);
-    return insert(peer, transfer, EarlyKind::kAborted) != nullptr;
+    early = insert(peer, transfer, EarlyKind::kAborted);
+    if (early == nullptr) return false;
+  } else {
+    unlink(*early);
+    link(*early, EarlyKind::kAborted);
   }
-  unlink(*early);
-  link(*early, EarlyKind::kAborted);
+  early->abort_reason = reason;
   return true;
 }
 

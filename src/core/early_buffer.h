@@ -40,6 +40,7 @@ struct EarlyTransfer {
   bool probed = false;                                // a probe arrived: reply as soon as the receive is posted
   bool segment_lost = false;                          // one of its segments may have been dropped here
   std::uint32_t drops = 0;                            // EarlyBuffer::note_drop() calls before its record was made
+  wire::AbortReason abort_reason;                     // of an aborted one
   wire::Probe probe;                                  // its newest probe, or one made from END_OF_ROUND
   std::array<std::uint32_t, MLT_MAX_PATHS> newest{};  // newest sequence number per path, buffered or not; 0: none
   std::uint32_t next_alike = kNil;                    // next in the hash chain, or free
@@ -63,7 +64,7 @@ class EarlyBuffer {
   EarlyTransfer* find_or_insert_for_data(std::uint16_t peer, const wire::TransferId& transfer);
   // Records an ABORT and frees the transfer's segments. False if no record was free; the segments are freed even then.
   // Replaces a record that holds only a probe.
-  bool abort(std::uint16_t peer, const wire::TransferId& transfer);
+  bool abort(std::uint16_t peer, const wire::TransferId& transfer, const wire::AbortReason& reason);
 
   enum class Kept : std::uint8_t { kKept, kDuplicate, kNoRoom };
   // Buffers a copy of the segment in a record for data. A duplicate takes no space: the sender counts what it sent.

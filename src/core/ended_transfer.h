@@ -20,6 +20,7 @@ void describe_end(const State& state, const SegmentGrid& grid, CompletionKind ki
   completion.remote_total_bytes = state.remote_total_bytes;
   completion.remote_element = state.remote_element;
   completion.elapsed_ns = state.elapsed_ns;
+  completion.aborted = {};
   completion.received_bitmap = {};
   completion.segment_count = grid.count();
   completion.segment_bytes = grid.segment_bytes();

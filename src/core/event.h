@@ -136,7 +136,8 @@ struct Completion {
   std::uint64_t repaired_segments = 0;      // sent again (send), or arrived after a request (receive)
   std::uint64_t remote_total_bytes = 0;     // on a size mismatch: the peer's size
   wire::ElementType remote_element = wire::ElementType::kUint8;  // on a type mismatch: the peer's type
-  DurationNs elapsed_ns = 0;                                     // from post to completion
+  wire::AbortReason aborted;  // of a receive that the sender's ABORT ended: why; else without a cause
+  DurationNs elapsed_ns = 0;  // from post to completion
   // Receive only: bit i = segment i arrived. Empty if nothing is missing. Valid until the endpoint's next entry point.
   std::span<const std::uint64_t> received_bitmap;
   std::uint32_t segment_count = 0;

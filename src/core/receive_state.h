@@ -33,6 +33,7 @@ struct ReceiveState {
   CompletionStatus status = CompletionStatus::kComplete;
   std::uint64_t remote_total_bytes = 0;
   wire::ElementType remote_element = wire::ElementType::kUint8;
+  wire::AbortReason aborted;
   DurationNs elapsed_ns = 0;
 
   bool is_free() const { return machine.phase() == ReceivePhase::k_free; }

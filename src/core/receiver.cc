@@ -132,6 +132,7 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   if (early == nullptr) return;
   note_seen(state);
   const bool aborted = early->aborted();
+  const wire::AbortReason reason = early->abort_reason;
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
   if (early_.may_lack_segments(*early)) state.budget.note_dropped();
@@ -142,9 +143,7 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   });
   if (!state.is_in_progress()) return;
   if (aborted) {  // the sender aborted before this receive was posted
-    state.reply_by_control = true;
-    finish(now, state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
-    return;
+    return end_by_abort(now, state, reason);
   }
   Reply ready;
   ready.kind = ReplyKind::kReady;
@@ -326,6 +325,7 @@ void Receiver::complete(std::uint32_t slot, Completion& completion) const {
   describe_end(state, grid, CompletionKind::kReceive, completion);
   completion.missing_bytes = state.placement.missing_bytes();
   completion.allowed_missing_bytes = state.budget.bytes();
+  completion.aborted = state.aborted;
   if (state.placement.missing_bytes() > 0) {
     completion.received_bitmap = state.placement.words().first(base::words_for_bits(grid.count()));
   }

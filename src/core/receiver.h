@@ -76,6 +76,7 @@ class Receiver {
   void check_completion(TimeNs now, ReceiveState& state);
   // `event` ends the receive. If the transfer is not in progress, it only counts the event.
   void finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender);
+  void end_by_abort(TimeNs now, ReceiveState& state, const wire::AbortReason& reason);
   void arm(ReceiveState& state);
   void reply_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
                       bool by_control, bool unseen = false);

@@ -214,10 +214,8 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
 void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort) {
   shared_.counters.add(Counter::k_aborts_received);
   if (ReceiveState* state = receives_.find(from, abort.transfer)) {
-    // PROTOCOL 8.1.2: On ABORT a receive in progress MUST end as cancelled.
     note_seen(*state);
-    state->reply_by_control = true;
-    return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
+    return end_by_abort(now, *state, abort.reason);
   }
   // PROTOCOL 8.1.4: A receiver MUST ignore an ABORT of a transfer that has ended, except for the reply of 8.1.6
   //     (stale_control).
@@ -230,7 +228,7 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   //     receive ends as cancelled when it is posted.
   // Without space for the ABORT, the receive ends at its timeout once posted. Late segments would be buffered again, so
   // the sender must not receive a confirmation that its data is gone.
-  if (!early_.abort(from, abort.transfer)) return shared_.counters.add(Counter::k_aborts_dropped);
+  if (!early_.abort(from, abort.transfer, abort.reason)) return shared_.counters.add(Counter::k_aborts_dropped);
   Reply reply;
   // PROTOCOL 8.1.6: A receiver MUST reply to an ABORT over the control connection: with NOT_POSTED and a probe
   //     timestamp of zero if no receive is posted and the ABORT is remembered
@@ -238,6 +236,13 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   reply.peer = from;
   reply.transfer = abort.transfer;
   replies_.push(reply, true);
+}
+
+// PROTOCOL 8.1.2: On ABORT a receive in progress MUST end as cancelled. Its report SHOULD say why the sender aborted.
+void Receiver::end_by_abort(TimeNs now, ReceiveState& state, const wire::AbortReason& reason) {
+  state.reply_by_control = true;
+  if (state.is_in_progress()) state.aborted = reason;
+  finish(now, state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
 }
 
 void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control) {

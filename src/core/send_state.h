@@ -48,6 +48,7 @@ struct SendState {
   TimeNs probe_ns = base::kNever;  // when to probe, or to send ABORT again
   bool has_probe_turn = false;     // waits for its turn among the probes to the peer
   std::uint32_t aborts = 0;        // how often ABORT was due
+  std::uint32_t path_bytes = 0;    // aborted because of a path limit: the payload that arrives
 
   CompletionStatus status = CompletionStatus::kComplete;
   std::uint64_t missing_bytes = 0;

@@ -230,7 +230,9 @@ void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload
     // PROTOCOL 18.1.5: Where every path to a peer has a limit (R2.6.5), a sender MUST end every send to that peer with
     //     a longer segment as peer failed, and abort it (8.1.1): nothing of it would ever arrive.
     const std::uint32_t longest = std::min(state.grid.total_bytes(), state.grid.segment_bytes());
-    if (longest > payload_bytes) abort_send(now, state, SendEvent::k_cancel, CompletionStatus::kPeerFailed);
+    if (longest <= payload_bytes) continue;
+    state.path_bytes = payload_bytes;
+    abort_send(now, state, SendEvent::k_cancel, CompletionStatus::kPeerFailed);
   }
 }
 

@@ -187,6 +187,16 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   }
 }
 
+namespace {
+
+wire::AbortReason abort_reason(const SendState& state) {
+  if (state.status == CompletionStatus::kPeerFailed) return {wire::AbortCause::kPathTooSmall, state.path_bytes};
+  const bool timed_out = state.status == CompletionStatus::kTimedOut;
+  return {timed_out ? wire::AbortCause::kTimedOut : wire::AbortCause::kCancelled, 0};
+}
+
+}  // namespace
+
 bool Sender::fill_fallback(TimeNs now, ControlOutput& output) {
   if (!aborts_due_.empty()) {
     const std::uint32_t aborted = aborts_due_.first();
@@ -196,6 +206,9 @@ bool Sender::fill_fallback(TimeNs now, ControlOutput& output) {
     abort.prefix.type = wire::PacketType::kAbort;
     abort.prefix.cookie = shared_.peers[state.request.peer].remote_cookie;
     abort.transfer = state.transfer();
+    // PROTOCOL 8.1.8: ABORT MUST carry why the sender ended the transfer: cancelled, timed out, or by 18.1.5 or 18.1.6,
+    //     with the largest payload that arrives.
+    abort.reason = abort_reason(state);
     output.peer = state.request.peer;
     output.size = wire::encode_abort(abort, output.bytes);
     shared_.counters.add(Counter::k_aborts_sent);

@@ -5,6 +5,25 @@
 
 namespace mlt::engine {
 
+namespace {
+
+// Why a receive was cancelled: here, or what its sender says.
+std::string cancel_text(const core::Completion& receive, const std::string& sender, const std::string& path_error) {
+  switch (receive.aborted.cause) {
+    case wire::AbortCause::kNone:
+      return "cancelled by this rank";
+    case wire::AbortCause::kCancelled:
+      return "cancelled by " + sender + ", which cancelled its send";
+    case wire::AbortCause::kTimedOut:
+      return "cancelled by " + sender + ", whose send timed out: post this receive earlier, or raise the timeout there";
+    case wire::AbortCause::kPathTooSmall:
+      return path_error;
+  }
+  return "internal error: unexpected cause";
+}
+
+}  // namespace
+
 std::string failure_text(std::uint16_t rank, const std::string& what, const core::Completion& completion,
                          const std::string& peer_error) {
   std::string text = "rank " + std::to_string(rank) + ": " + what + " failed: ";
@@ -25,8 +44,9 @@ std::string failure_text(std::uint16_t rank, const std::string& what, const core
       return text + "check that " + other + " posted the matching " + (is_send ? "receive" : "send") +
              ", or raise the timeout";
     case core::CompletionStatus::kCancelled:
-      return text + "cancelled by this rank, or by " + other + ", whose " + (is_send ? "receive" : "send") +
-             " was cancelled, timed out or failed: the error there has the cause";
+      if (!is_send) return text + cancel_text(completion, other, peer_error);
+      return text + "cancelled by this rank, or by " + other +
+             ", whose receive was cancelled, timed out or failed: the error there has the cause";
     case core::CompletionStatus::kComplete:
     case core::CompletionStatus::kWithinBound:
     case core::CompletionStatus::kDeadline:

@@ -11,7 +11,12 @@ std::string path_mtu_error_text(const PathMtuError& error) {
   const std::string size =
       std::to_string(error.packet_bytes) + " bytes (segments of " + std::to_string(error.segment_bytes) + " bytes)";
   std::string text = "MTU mismatch: ";
-  if (error.is_probed) {
+  if (error.source == PathMtuSource::kReported) {
+    const std::string sender = "rank " + std::to_string(error.peer);
+    text += "the path from " + sender + " (" + error.host + ") to rank " + std::to_string(error.rank) +
+            " carries packets of at most " + std::to_string(error.path_bytes) + " bytes, not of " + size + ", as " +
+            sender + " found; ";
+  } else if (error.source == PathMtuSource::kProbes) {
     text += "the path from rank " + std::to_string(error.rank) + " to rank " + std::to_string(error.peer) + " (" +
             error.host + ") drops packets of " + size + " but carries packets of " + std::to_string(error.path_bytes) +
             " bytes, as mlt's MTU probes measured; ";
@@ -69,7 +74,17 @@ std::string PathMtuErrors::probed_text(std::uint16_t peer) const {
   error.packet_bytes = error.segment_bytes + MLT_DATA_HEADER_BYTES + headers;
   error.path_bytes = datagram + headers;
   error.fitting_bytes = datagram - MLT_DATA_HEADER_BYTES;
-  error.is_probed = true;
+  error.source = PathMtuSource::kProbes;
+  return path_mtu_error_text(error);
+}
+
+std::string PathMtuErrors::reported_text(std::uint16_t peer, std::uint32_t payload_bytes) const {
+  const std::uint32_t overhead = MLT_DATA_HEADER_BYTES + io::udp_header_bytes(peers_.addresses(peer).front());
+  PathMtuError error = error_with(peer);
+  error.packet_bytes = error.segment_bytes + overhead;
+  error.path_bytes = payload_bytes + overhead;
+  error.fitting_bytes = payload_bytes / 8 * 8;
+  error.source = PathMtuSource::kReported;
   return path_mtu_error_text(error);
 }
 

@@ -1,9 +1,9 @@
 // Why operations fail although the peer is up: the path to it carries smaller packets than the pair's segments need.
 //
-// Two sources: the MTU of this host's interface, when the system rejects a batch as too large, and the limit that the
-// endpoint's MTU probes found. Locking: all functions require the loop's lock.
-// Invariant: an interface error exists only while no path's interface carries a full segment, as far as is known; a
-// transfer of several segments that was sent disproves it.
+// Three sources: the MTU of this host's interface, when the system rejects a batch as too large; the limit that the
+// endpoint's MTU probes found; and what a peer says that aborted a transfer to this rank. Locking: all functions
+// require the loop's lock. Invariant: an interface error exists only while no path's interface carries a full segment,
+// as far as is known; a transfer of several segments that was sent disproves it.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,12 @@
 
 namespace mlt::engine {
 
+enum class PathMtuSource : std::uint8_t {
+  kInterface,  // this host's interface towards the peer
+  kProbes,     // MTU probes to the peer
+  kReported    // the peer's own, of its way here
+};
+
 struct PathMtuError {
   std::uint16_t rank = 0;
   std::uint16_t peer = 0;
@@ -24,7 +30,7 @@ struct PathMtuError {
   std::uint32_t packet_bytes = 0;   // size of the IP packet that does not pass
   std::uint32_t path_bytes = 0;     // max size that passes
   std::uint32_t fitting_bytes = 0;  // the segment bytes that would fit; 0: none
-  bool is_probed = false;           // found by MTU probes; else the interface's MTU
+  PathMtuSource source = PathMtuSource::kInterface;
 };
 std::string path_mtu_error_text(const PathMtuError& error);
 
@@ -43,6 +49,8 @@ class PathMtuErrors {
 
   // Text of the error on the path to a peer that is up; empty if none is known.
   std::string text(std::uint16_t peer) const;
+  // Of the peer's way to this rank, as the peer said: DATA with more than `payload_bytes` does not arrive.
+  std::string reported_text(std::uint16_t peer, std::uint32_t payload_bytes) const;
   // The peer's error if it is not up, else the one on the path to it; empty if none is known.
   std::string peer_or_path_error(std::uint16_t peer) const;
 

@@ -70,8 +70,11 @@ void UserOperations::on_completion(const core::Completion& completion) {
 
 // The failure, and known conditions that may be its cause.
 std::string UserOperations::error_text(const core::Completion& completion) const {
-  std::string text = failure_text(options_.rank, operations_.name(completion.operation), completion,
-                                  path_mtu_errors_.peer_or_path_error(completion.peer));
+  const bool is_path = completion.aborted.cause == wire::AbortCause::kPathTooSmall;
+  const std::string peer_error = is_path
+                                     ? path_mtu_errors_.reported_text(completion.peer, completion.aborted.path_bytes)
+                                     : path_mtu_errors_.peer_or_path_error(completion.peer);
+  std::string text = failure_text(options_.rank, operations_.name(completion.operation), completion, peer_error);
   const std::string& send_error = transmitter_.last_error(completion.peer);
   const bool timed_out = completion.status == core::CompletionStatus::kTimedOut;
   if (!send_error.empty() && (timed_out || completion.status == core::CompletionStatus::kPeerFailed)) {

@@ -73,7 +73,7 @@ class Reader {
     return load_le64(at_ - 8);
   }
   // Skips reserved bytes; false if one is not zero.
-  // PROTOCOL 4.11.9: A receiver MUST drop ACK, PROBE, STOP and MTU_PROBE if a reserved byte is not zero
+  // PROTOCOL 4.11.9: A receiver MUST drop ACK, PROBE, STOP, ABORT and MTU_PROBE if a reserved byte is not zero
   //     (drop_unknown_flags).
   bool zeros(std::size_t count) {
     const std::byte* begin = at_;
@@ -104,7 +104,7 @@ constexpr std::size_t kAckBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferI
 constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 3 * 4 + 4;
 constexpr std::size_t kBitmapBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12;
 constexpr std::size_t kStopBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4 + 4 + 8;
-constexpr std::size_t kAbortBytes = MLT_PREFIX_BYTES + kTransferIdBytes;
+constexpr std::size_t kAbortBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 8;
 constexpr std::size_t kRetireBytes = MLT_PREFIX_BYTES + 4 + 4;
 static_assert(kRetireBytes + std::size_t{8} * MLT_MAX_RETIRE_TAGS <= kMaxControlBytes);
 static_assert(kBitmapBytes + MLT_BITMAP_CHUNK_SEGMENTS / 8 == kMaxControlBytes);
@@ -174,6 +174,9 @@ std::size_t encode_abort(const Abort& message, std::byte* out) {
   Writer w(out);
   w.prefix(message.prefix);
   w.transfer(message.transfer);
+  w.u8(static_cast<std::uint8_t>(message.reason.cause));
+  for (int i = 0; i < 3; ++i) w.u8(0);
+  w.u32(message.reason.path_bytes);
   return w.sealed();
 }
 
@@ -304,6 +307,14 @@ DropReason decode_abort(std::span<const std::byte> datagram, const Prefix& prefi
   Reader r(datagram);
   message.prefix = prefix;
   message.transfer = r.transfer();
+  const std::uint8_t cause = r.u8();
+  // PROTOCOL 4.11.12: A receiver MUST drop ABORT if its cause is none of those of 4.10, or if it names a payload with
+  //     another cause than 3.
+  if (cause == 0 || cause >= kAbortCauseCount) return DropReason::kBadLength;
+  if (!r.zeros(3)) return DropReason::kUnknownFlags;
+  message.reason = {static_cast<AbortCause>(cause), r.u32()};
+  if (message.reason.path_bytes != 0 && message.reason.cause != AbortCause::kPathTooSmall)
+    return DropReason::kBadLength;
   return DropReason::kNone;
 }
 

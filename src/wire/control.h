@@ -110,11 +110,26 @@ struct Stop {
   std::uint32_t receiver_total_bytes = 0;
 };
 
-// The sender ended the transfer (cancelled or timed out): no more of its packets follow. Rare and final, so it uses the
-// control connection, which delivers it.
+// Why a sender ended a transfer.
+enum class AbortCause : std::uint8_t {
+  kNone = 0,         // not on the wire
+  kCancelled = 1,    // by its caller, or because the receiver said so
+  kTimedOut = 2,     // at the send's own timeout
+  kPathTooSmall = 3  // no path to the receiver carries the tensor's segments
+};
+inline constexpr std::uint8_t kAbortCauseCount = 4;
+
+struct AbortReason {
+  AbortCause cause = AbortCause::kNone;
+  std::uint32_t path_bytes = 0;  // of kPathTooSmall: the largest payload of DATA that arrives; else 0
+};
+
+// The sender ended the transfer: no more of its packets follow. Rare and final, so it uses the control connection,
+// which delivers it.
 struct Abort {
   Prefix prefix;
   TransferId transfer;
+  AbortReason reason;
 };
 
 // Probes whether a datagram of its own size passes the path in its prefix. Padded with zeros.

@@ -96,6 +96,7 @@ int main(int argc, char** argv) {
   for (const bool is_ring : {false, true}) {
     const auto measure = is_ring ? &test::time_all_reduces : &time_tensors;
     test::AllReduces what;
+    what.algorithm = collective::CollectiveAlgorithm::kRing;  // of a tensor over one link: not read
     what.algorithm = collective::CollectiveAlgorithm::kRing;
     heading(is_ring ? "All-reduce of eight hosts, one of which sends over the lossy link"
                     : "One tensor over the lossy link");

@@ -125,7 +125,7 @@ std::vector<float> sum_by(collective::CollectiveAlgorithm algorithm, const std::
 }
 
 std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average) {
-  return sum_by(collective::chosen_algorithm({tensors.size()}, tensors[0].size() * sizeof(float), 0), tensors, average);
+  return sum_by(collective::chosen_algorithm({tensors.size()}, tensors[0].size() * sizeof(float)), tensors, average);
 }
 
 }  // namespace mlt::test

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-VERSION = 12
+VERSION = 13
 MASK = 2**64 - 1
 OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, ASK, FALLBACK = 1, 2, 3, 4, 5, 6, 7, 16
 CONNECTING, LISTENING = 1, 2
@@ -74,6 +74,8 @@ class Message:
     status: int = 0
     missing: int = 0
     payload: bytes = b""
+    cause: int = 0
+    path_bytes: int = 0
     floor: int = 0
     kept: tuple[int, ...] = ()
 
@@ -265,7 +267,8 @@ class IndependentEndpoint:
             message.kept = struct.unpack(f"<{count}Q", data[24:])
             message.tag, message.generation, message.probe_timestamp = 0, 0, 0
         elif kind == ABORT:
-            message.tag, message.generation = struct.unpack("<QI", data[16:])
+            message.tag, message.generation, message.cause, message.path_bytes = struct.unpack("<QIBxxxI", data[16:])
+            assert message.cause in (1, 2, 3) and data[29:32] == bytes(3)  # 4.10
         elif kind in (MTU_PROBE, MTU_REPLY):
             message.timestamp, message.total = struct.unpack("<II", data[16:24])
             assert message.total == len(data) or kind == MTU_REPLY  # 4.12.1

@@ -160,6 +160,7 @@ def test_abort__goes_over_tcp(pair: tuple[IndependentEndpoint, _core.Engine]) ->
     peer.pump(lambda: independent.ABORT in kinds(peer))
     abort = next(message for message in peer.heard if message.kind == independent.ABORT)
     assert (abort.over_tcp, abort.tag, abort.generation) == (True, 9, 0)
+    assert (abort.cause, abort.path_bytes) == (1, 0)  # 8.1.8
     assert done(engine, operation).status == "cancelled"
 
 

@@ -63,8 +63,12 @@ def test_routed__a_smaller_mtu_on_the_route_is_found_within_a_second_and_named()
         for rank, one in enumerate(found):
             assert one["segment"] == 1432
             assert one["small sent"] == one["small received"] == "complete"
-            # The other side's send fails as ours does, so our receive is cancelled.
+            # The other side's send fails as ours does, so our receive is cancelled, and its error has that cause.
             assert one["large received"].startswith("CancelledError")
+            other = bed.address(f"host{1 - rank}")
+            assert_names(one["large received"], f"the path from rank {1 - rank} ({other}) to rank {rank}")
+            assert_names(one["large received"], "at most 1396 bytes, not of 1500 bytes", f"as rank {1 - rank} found")
+            assert "Context(segment_bytes=1328)" in one["large received"]
             assert one["large seconds"] < 3
             text = one["large sent"]
             assert text.startswith(f"PeerFailedError: rank {rank}: send of tag 100000")
@@ -102,7 +106,7 @@ def test_switched__a_port_that_drops_large_frames_silently_is_named() -> None:
 
 
 # Rank 0 sends rank 1 a tensor that does not pass, and ends by the error. The receive of that tensor is cancelled at
-# once, before rank 0 ends; what rank 1 waits for next fails with the cause.
+# once, before rank 0 ends, and what rank 1 waits for next fails: both with the cause.
 ONE_WAY = """
 import sys
 import numpy as np
@@ -115,7 +119,7 @@ with mlt.Context(connect_timeout=20, operation_timeout=60) as context:
     try:
         context.wait(first)
     except mlt.CancelledError as error:
-        assert "the error there has the cause" in str(error), error
+        assert "MTU mismatch: the path from rank 0" in str(error), error
     context.wait(second)
 """
 

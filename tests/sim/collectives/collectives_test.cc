@@ -176,7 +176,7 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
     const std::uint16_t ranks_per_host = draw_ranks_per_host(world.prng, world.ranks);
     const CollectiveAlgorithm algorithm = draw_algorithm(world.prng, ranks_per_host);
     const collective::GroupSize size = {world.ranks, ranks_per_host};
-    const CollectiveAlgorithm carries = collective::algorithm_of(algorithm, size, 4 * elements, 0);
+    const CollectiveAlgorithm carries = collective::algorithm_of(algorithm, size, 4 * elements);
     const std::vector<float> expected_second = test::sum_by(carries, first, true, ranks_per_host);
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       CollectiveRequest both[] = {all_reduce(1, first[rank]), all_reduce(2, second[rank])};

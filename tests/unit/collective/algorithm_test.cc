@@ -21,53 +21,56 @@ constexpr std::uint64_t kTebibyte = std::uint64_t{1} << 40;
 
 }  // namespace
 
-TEST_CASE("chosen_algorithm__of_small_tensors_whose_bound_can_spare_nothing_is_direct_or_central") {
-  CHECK(chosen_algorithm({2}, 65'536, 0) == kDirect);
-  CHECK(chosen_algorithm({2}, 65'540, 0) == kRing);
-  CHECK(chosen_algorithm({3}, 32'768, 0) == kDirect);
-  CHECK(chosen_algorithm({3}, 32'772, 0) != kDirect);
-  CHECK(chosen_algorithm({16}, 4, 0) == kDirect);
-  CHECK(chosen_algorithm({17}, 4, 0) == kCentral);
-  CHECK(chosen_algorithm({17}, 4'096, 0) == kCentral);
-  CHECK(chosen_algorithm({17}, 4'100, 0) != kCentral);
-  CHECK(chosen_algorithm({1'025}, 64, 0) == kCentral);
-  CHECK(chosen_algorithm({1'026}, 64, 0) != kCentral);
-  CHECK(chosen_algorithm({65'535}, 0, 0.99) == kCentral);
-  CHECK(chosen_algorithm({1}, kTebibyte, 0) == kDirect);
-  CHECK(chosen_algorithm({65'535}, kTebibyte, 0) == kRing);
-  CHECK(chosen_algorithm({2}, 2'044, 0.5) == kDirect);
-  CHECK(chosen_algorithm({2}, 2'048, 0.5) == kRing);
-  CHECK(chosen_algorithm({2}, 65'536, 0.0156) == kDirect);
-  CHECK(chosen_algorithm({2}, 65'536, 0.015625) == kRing);
-  CHECK(chosen_algorithm({17}, 2'044, 0.5) == kCentral);
-  CHECK(chosen_algorithm({17}, 2'048, 0.5) == kRing);
+TEST_CASE("chosen_algorithm__of_small_tensors_is_direct_or_central") {
+  CHECK(chosen_algorithm({2}, 65'536) == kDirect);
+  CHECK(chosen_algorithm({2}, 65'540) == kRing);
+  CHECK(chosen_algorithm({3}, 32'768) == kDirect);
+  CHECK(chosen_algorithm({3}, 32'772) != kDirect);
+  CHECK(chosen_algorithm({16}, 4) == kDirect);
+  CHECK(chosen_algorithm({17}, 4) == kCentral);
+  CHECK(chosen_algorithm({17}, 4'096) == kCentral);
+  CHECK(chosen_algorithm({17}, 4'100) != kCentral);
+  CHECK(chosen_algorithm({1'025}, 64) == kCentral);
+  CHECK(chosen_algorithm({1'026}, 64) != kCentral);
+  CHECK(chosen_algorithm({65'535}, 0) == kCentral);
+  CHECK(chosen_algorithm({1}, kTebibyte) == kDirect);
+  CHECK(chosen_algorithm({65'535}, kTebibyte) == kRing);
 }
 
 TEST_CASE("chosen_algorithm__of_middle_tensors_is_halving") {
-  CHECK(chosen_algorithm({3}, 32'772, 0) == kRing);
-  CHECK(chosen_algorithm({4}, 21'848, 0) == kRing);
-  CHECK(chosen_algorithm({5}, 16'388, 0) == kHalving);
-  CHECK(chosen_algorithm({5}, 20'480, 0) == kHalving);
-  CHECK(chosen_algorithm({5}, 20'484, 0) == kRing);
-  CHECK(chosen_algorithm({17}, 4'100, 0) == kHalving);
-  CHECK(chosen_algorithm({256}, 1U << 20, 0) == kHalving);
-  CHECK(chosen_algorithm({256}, (1U << 20) + 4, 0) == kRing);
-  CHECK(chosen_algorithm({16}, 65'536, 0.0156) == kHalving);
-  CHECK(chosen_algorithm({16}, 65'536, 0.015625) == kRing);
+  CHECK(chosen_algorithm({3}, 32'772) == kRing);
+  CHECK(chosen_algorithm({4}, 21'848) == kRing);
+  CHECK(chosen_algorithm({5}, 16'388) == kHalving);
+  CHECK(chosen_algorithm({5}, 20'480) == kHalving);
+  CHECK(chosen_algorithm({5}, 20'484) == kRing);
+  CHECK(chosen_algorithm({17}, 4'100) == kHalving);
+  CHECK(chosen_algorithm({256}, 1U << 20) == kHalving);
+  CHECK(chosen_algorithm({256}, (1U << 20) + 4) == kRing);
 }
 
 // What a ring would carry, and only with as many hosts as measurements show a gain for.
 TEST_CASE("chosen_algorithm__of_large_tensors_between_two_or_three_hosts_is_two_level") {
-  CHECK(chosen_algorithm({4, 2}, 1 << 20, 0) == kTwoLevel);
-  CHECK(chosen_algorithm({16, 8}, 1 << 20, 0) == kTwoLevel);
-  CHECK(chosen_algorithm({6, 2}, 1 << 20, 0) == kTwoLevel);
-  CHECK(chosen_algorithm({8, 2}, 1 << 20, 0) == kRing);
-  CHECK(chosen_algorithm({4, 1}, 1 << 20, 0) == kRing);
-  CHECK(chosen_algorithm({4, 4}, 1 << 20, 0) == kRing);
-  CHECK(chosen_algorithm({4, 0}, 1 << 20, 0) == kRing);
-  CHECK(chosen_algorithm({4, 2}, 1 << 20, 0.1) == kRing);
-  CHECK(chosen_algorithm({4, 2}, 4'096, 0) == kDirect);
-  CHECK(chosen_algorithm({16, 8}, 65'536, 0) == kHalving);
+  CHECK(chosen_algorithm({4, 2}, 1 << 20) == kTwoLevel);
+  CHECK(chosen_algorithm({16, 8}, 1 << 20) == kTwoLevel);
+  CHECK(chosen_algorithm({6, 2}, 1 << 20) == kTwoLevel);
+  CHECK(chosen_algorithm({8, 2}, 1 << 20) == kRing);
+  CHECK(chosen_algorithm({4, 1}, 1 << 20) == kRing);
+  CHECK(chosen_algorithm({4, 4}, 1 << 20) == kRing);
+  CHECK(chosen_algorithm({4, 0}, 1 << 20) == kRing);
+  CHECK(chosen_algorithm({4, 2}, 4'096) == kDirect);
+  CHECK(chosen_algorithm({16, 8}, 65'536) == kHalving);
+}
+
+TEST_CASE("depends_on_hosts__where_the_choice_would_change_with_them") {
+  for (const std::uint64_t ranks : {4U, 6U, 16U}) {
+    for (const std::uint64_t bytes : {4U, 4'096U, 65'536U, 65'540U, 1U << 20}) {
+      const bool changes = chosen_algorithm({ranks, 2}, bytes) != chosen_algorithm({ranks, 0}, bytes);
+      if (ranks / 2 <= kMaxTwoLevelHosts) CHECK(depends_on_hosts(kAutomatic, ranks, bytes) == changes);
+      CHECK(depends_on_hosts(kTwoLevel, ranks, bytes));
+      CHECK_FALSE(depends_on_hosts(kRing, ranks, bytes));
+    }
+  }
+  CHECK_FALSE(depends_on_hosts(kAutomatic, 1, kTebibyte));
 }
 
 TEST_CASE("check_algorithm__two_levels_need_hosts_with_equally_many_adjacent_ranks") {
@@ -97,11 +100,11 @@ TEST_CASE("ranks_per_host__is_0_unless_every_host_has_as_many_members_in_one_run
 
 TEST_CASE("algorithm_of__a_request_is_the_one_that_it_names_except_in_a_group_of_one") {
   for (const auto named : {kDirect, kCentral, kRing, kHalving}) {
-    CHECK(algorithm_of(named, {4}, 4, 0) == named);
-    CHECK(algorithm_of(named, {4}, 1 << 20, 0.1) == named);
-    CHECK(algorithm_of(named, {1}, 1 << 20, 0) == kDirect);
+    CHECK(algorithm_of(named, {4}, 4) == named);
+    CHECK(algorithm_of(named, {4}, 1 << 20) == named);
+    CHECK(algorithm_of(named, {1}, 1 << 20) == kDirect);
   }
-  CHECK(algorithm_of(kAutomatic, {4}, 4, 0) == kDirect);
+  CHECK(algorithm_of(kAutomatic, {4}, 4) == kDirect);
 }
 
 TEST_CASE("check_algorithm__rejects_what_is_unknown_or_would_take_too_much_memory") {
@@ -121,20 +124,13 @@ TEST_CASE("check_algorithm__rejects_what_is_unknown_or_would_take_too_much_memor
 
 TEST_CASE("rooted_algorithm_of__is_a_chain_for_long_tensors_unless_the_request_names_another") {
   for (const std::uint64_t ranks : {2U, 3U, 64U}) {
-    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes - 1, 0) == kDirect);
-    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes, 0) == kChain);
-    CHECK(rooted_algorithm_of(kDirect, ranks, kTebibyte, 0) == kDirect);
-    CHECK(rooted_algorithm_of(kChain, ranks, 0, 0) == kChain);
+    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes - 1) == kDirect);
+    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes) == kChain);
+    CHECK(rooted_algorithm_of(kDirect, ranks, kTebibyte) == kDirect);
+    CHECK(rooted_algorithm_of(kChain, ranks, 0) == kChain);
   }
-  CHECK(rooted_algorithm_of(kAutomatic, 1, kTebibyte, 0) == kDirect);
-  CHECK(rooted_algorithm_of(kChain, 1, kTebibyte, 0) == kDirect);
-}
-
-// A chain loses nothing: it would not use the bound.
-TEST_CASE("rooted_algorithm_of__is_direct_where_a_bound_allows_a_segment_or_more_to_be_missing") {
-  CHECK(rooted_algorithm_of(kAutomatic, 4, 65'536, 1'023.0 / 65'536) == kChain);
-  CHECK(rooted_algorithm_of(kAutomatic, 4, 65'536, 1'024.0 / 65'536) == kDirect);
-  CHECK(rooted_algorithm_of(kChain, 4, 65'536, 0.5) == kChain);
+  CHECK(rooted_algorithm_of(kAutomatic, 1, kTebibyte) == kDirect);
+  CHECK(rooted_algorithm_of(kChain, 1, kTebibyte) == kDirect);
 }
 
 TEST_CASE("check_rooted_algorithm__rejects_what_only_an_all_reduce_has_and_check_algorithm_the_chain") {

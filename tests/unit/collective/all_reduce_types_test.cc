@@ -63,7 +63,7 @@ std::vector<std::byte> reference(const Tensors& tensors, ElementType element, Re
   const std::size_t n = tensors.size(), bytes = mlt::wire::element_bytes(element);
   const std::size_t elements = tensors[0].size() / bytes;
   std::vector<std::byte> result(tensors[0].size());
-  if (chosen_algorithm({n}, result.size(), 0) == CollectiveAlgorithm::kDirect) {
+  if (chosen_algorithm({n}, result.size()) == CollectiveAlgorithm::kDirect) {
     std::vector<const std::byte*> terms;
     for (const auto& tensor : tensors) terms.push_back(tensor.data());
     kernel.combine_all(result.data(), terms, elements, static_cast<std::uint32_t>(terms.size()));

@@ -223,6 +223,7 @@ TEST_CASE("reduce__of_floats_keeps_its_bound_and_a_missing_term_is_zero") {
     if (rank == 0) request.output = std::as_writable_bytes(std::span(sum));
     request.element = ElementType::kFloat32;
     request.loss_bound = 0.1;
+    request.algorithm = CollectiveAlgorithm::kDirect;
     bus.start(rank, request);
   }
   bus.run();
@@ -364,9 +365,9 @@ TEST_CASE("calls_that_differ__fail_at_every_member_naming_both_whatever_they_are
       if (has_root(call.kind)) shape.root = call.root;
       shape.bytes = call.kind == Kind::kBarrier ? 0 : 4 * call.elements;
       shape.element = call.kind == Kind::kBarrier ? ElementType::kUint8 : call.element;
-      if (call.kind == Kind::kAllReduce) shape.algorithm = chosen_algorithm({n}, shape.bytes, 0);
+      if (call.kind == Kind::kAllReduce) shape.algorithm = chosen_algorithm({n}, shape.bytes);
       if (call.kind == Kind::kBroadcast || call.kind == Kind::kReduce) {
-        shape.algorithm = rooted_algorithm_of(CollectiveAlgorithm::kAutomatic, n, shape.bytes, 0);
+        shape.algorithm = rooted_algorithm_of(CollectiveAlgorithm::kAutomatic, n, shape.bytes);
       }
       return describe_shape(encode(shape));
     };

@@ -117,7 +117,7 @@ TEST_CASE("ring_allreduce__losses_stay_within_the_bound_of_each_rank_and_ranks_e
     // Chunks of several pieces, and of one, whose segments are passed on one by one.
     const std::size_t elements = (seed % 8 < 4 ? 100'000 : 16'000) + seed;
     std::vector<std::vector<float>> tensors(ranks, std::vector<float>(elements, 1.0F));
-    all_reduce(bus, tensors, false, bound);
+    all_reduce(bus, tensors, false, bound, CollectiveAlgorithm::kRing);
     std::uint64_t missing = 0;
     for (std::uint16_t rank = 0; rank < ranks; ++rank) {
       REQUIRE(bus.done(rank).size() == 1);
@@ -191,7 +191,7 @@ TEST_CASE("ring_allreduce__in_a_mean_the_own_term_takes_the_weights_of_the_missi
       const auto first = static_cast<std::size_t>(at - tensors[segment.to].data());
       for (std::size_t i = first; i < first + segment.length / sizeof(float); ++i) is_missing[segment.to][i] = true;
     };
-    all_reduce(bus, tensors, true, bound);
+    all_reduce(bus, tensors, true, bound, CollectiveAlgorithm::kRing);
     std::vector<float> expected(elements);
     for (std::size_t chunk = 0; chunk < ranks; ++chunk) {
       const std::size_t first = elements / ranks * chunk + std::min(chunk, elements % ranks);
@@ -223,7 +223,7 @@ TEST_CASE("ring_allreduce__a_mean_of_equal_terms_is_no_smaller_for_what_is_lost"
     const auto ranks = static_cast<std::uint16_t>(count);
     FakeBus bus({.ranks = ranks, .seed = 11, .lossy = true});
     std::vector<std::vector<float>> tensors(ranks, std::vector<float>(60'000, 5.0F));
-    all_reduce(bus, tensors, true, 0.3);
+    all_reduce(bus, tensors, true, 0.3, CollectiveAlgorithm::kRing);
     CHECK(bus.lost_elements() > 10'000);
     for (const float value : tensors[0]) REQUIRE(value == doctest::Approx(5.0).epsilon(1e-6));
   }
@@ -232,7 +232,7 @@ TEST_CASE("ring_allreduce__a_mean_of_equal_terms_is_no_smaller_for_what_is_lost"
 TEST_CASE("ring_allreduce__a_mean_of_two_is_of_the_terms_that_arrived") {
   FakeBus bus({.ranks = 2, .seed = 9, .lossy = true});
   std::vector<std::vector<float>> tensors = {std::vector<float>(50'000, 2.0F), std::vector<float>(50'000, 6.0F)};
-  all_reduce(bus, tensors, true, 0.2);
+  all_reduce(bus, tensors, true, 0.2, CollectiveAlgorithm::kRing);
   CHECK(tensors[0] == tensors[1]);
   CHECK(bus.lost_elements() > 0);
   std::size_t lost = 0;

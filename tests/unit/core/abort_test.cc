@@ -59,6 +59,33 @@ TEST_CASE("abort__the_next_send_loses_nothing_while_abort_is_in_flight") {
   }
 }
 
+TEST_CASE("abort__says_why_also_to_a_receive_that_is_posted_later") {
+  for (const bool times_out : {false, true}) {
+    Simulation network(small_early_buffer(8, 8));
+    TransferOptions options;
+    if (times_out) options.send_timeout_ns = 2 * kMillisecond;
+    Transfer aborted(network, 2 * kSegment, options);
+    REQUIRE(aborted.post_send() == core::PostStatus::kPosted);
+    network.run_for(kMillisecond);
+    if (!times_out) network.cancel(0, 1, core::CompletionKind::kSend);
+    network.run_for(10 * kMillisecond);
+    REQUIRE(aborted.post_receive() == core::PostStatus::kPosted);
+    REQUIRE(aborted.received() != nullptr);
+    CHECK(aborted.received()->status == CompletionStatus::kCancelled);
+    CHECK(aborted.received()->aborted.cause ==
+          (times_out ? wire::AbortCause::kTimedOut : wire::AbortCause::kCancelled));
+  }
+}
+
+TEST_CASE("abort__a_receive_that_is_cancelled_here_names_no_sender") {
+  Simulation network(small_early_buffer(8, 8));
+  const auto cancelled = transfer_of(network, 1, 2, 0);
+  REQUIRE(cancelled->post_receive() == core::PostStatus::kPosted);
+  network.cancel(1, 1, core::CompletionKind::kReceive);
+  REQUIRE(cancelled->received() != nullptr);
+  CHECK(cancelled->received()->aborted.cause == wire::AbortCause::kNone);
+}
+
 TEST_CASE("abort__an_abort_that_was_lost_is_sent_again") {
   Simulation network(small_early_buffer(8, 8));
   const auto aborted = transfer_of(network, 1, 2, 0);
@@ -73,6 +100,7 @@ TEST_CASE("abort__an_abort_that_was_lost_is_sent_again") {
   network.run_for(500 * kMillisecond);
   REQUIRE(aborted->received() != nullptr);
   CHECK(aborted->received()->status == CompletionStatus::kCancelled);
+  CHECK(aborted->received()->aborted.cause == wire::AbortCause::kCancelled);
   CHECK(network.counter(0, Counter::k_aborts_sent) == 2);
   CHECK(sends_held(network) == 0);
 }

@@ -69,6 +69,8 @@ TEST_CASE("black_hole__is_found_within_a_second_and_ends_longer_sends_only") {
     REQUIRE(large->run(kSecond));
     CHECK(large->sent()->status == CompletionStatus::kPeerFailed);
     CHECK(large->received()->status == CompletionStatus::kCancelled);
+    CHECK(large->received()->aborted.cause == wire::AbortCause::kPathTooSmall);
+    CHECK(large->received()->aborted.path_bytes == network.endpoint(0).path_limit_bytes(1) - MLT_DATA_HEADER_BYTES);
     REQUIRE(small->run(kSecond));
     CHECK(small->sent()->status == CompletionStatus::kComplete);
     const std::uint32_t found = network.endpoint(0).path_limit_bytes(1);

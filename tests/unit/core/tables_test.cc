@@ -170,6 +170,8 @@ TEST_CASE("slot_set__finds_its_smallest") {
 
 namespace {
 
+constexpr wire::AbortReason kCancelled{wire::AbortCause::kCancelled, 0};
+
 struct Queued {
   core::SendQueueLinks queue;
   std::uint32_t order = 0;
@@ -263,7 +265,7 @@ TEST_CASE("early_buffer__one_peer_cannot_use_up_the_share_of_another") {
 TEST_CASE("early_buffer__late_data_of_an_aborted_transfer_takes_no_record_of_data") {
   core::EarlyBuffer early(64, 4, 2, 2);
   for (const std::uint64_t tag : {1UL, 2UL}) {
-    REQUIRE(early.abort(1, {tag, 0}));
+    REQUIRE(early.abort(1, {tag, 0}, kCancelled));
     core::EarlyTransfer* aborted = early.find(1, {tag, 0});
     REQUIRE(aborted != nullptr);
     CHECK(aborted->aborted());
@@ -296,7 +298,7 @@ TEST_CASE("early_buffer__no_mixture_of_records_takes_the_share_of_another_peer")
           }
           break;
         case 2:
-          early.abort(1, transfer);
+          early.abort(1, transfer, kCancelled);
           break;
         default:
           if (core::EarlyTransfer* known = early.find(1, transfer)) {
@@ -313,8 +315,8 @@ TEST_CASE("early_buffer__no_mixture_of_records_takes_the_share_of_another_peer")
     early.forget(1);
     CHECK(early.segments_kept() == kShare);
     CHECK(early.transfers_known() == 2 * kShare);
-    for (std::uint64_t tag = 0; tag < kShare; ++tag) REQUIRE(early.abort(1, {tag, 0}));
-    CHECK_FALSE(early.abort(1, {kShare, 0}));
+    for (std::uint64_t tag = 0; tag < kShare; ++tag) REQUIRE(early.abort(1, {tag, 0}, kCancelled));
+    CHECK_FALSE(early.abort(1, {kShare, 0}, kCancelled));
   }
 }
 
@@ -361,16 +363,16 @@ TEST_CASE("early_buffer__probes_take_no_space_from_data") {
   }
   CHECK(early.find_or_insert_for_data(1, {200, 0}) == nullptr);
   // An ABORT displaces a probe.
-  REQUIRE(early.abort(1, {300, 0}));
+  REQUIRE(early.abort(1, {300, 0}, kCancelled));
   REQUIRE(early.find(1, {300, 0}) != nullptr);
   CHECK(early.find(1, {300, 0})->aborted());
   CHECK(early.segments_kept() == 4);
-  REQUIRE(early.abort(1, {100, 0}));
+  REQUIRE(early.abort(1, {100, 0}, kCancelled));
   CHECK(early.segments_kept() == 3);
   REQUIRE(early.find(1, {100, 0}) != nullptr);
   // An ABORT displaces no other: the newest is not remembered, and its transfer keeps no data either.
-  for (const std::uint64_t tag : {101UL, 102UL}) REQUIRE(early.abort(1, {tag, 0}));
-  CHECK_FALSE(early.abort(1, {103, 0}));
+  for (const std::uint64_t tag : {101UL, 102UL}) REQUIRE(early.abort(1, {tag, 0}, kCancelled));
+  CHECK_FALSE(early.abort(1, {103, 0}, kCancelled));
   CHECK(early.find(1, {103, 0}) == nullptr);
   CHECK(early.segments_kept() == 0);
 }

@@ -55,6 +55,25 @@ TEST_CASE("failure_text__names_ranks_operation_and_cause") {
         "rank 0: receive failed: timed out after 3000 ms: MTU");
 }
 
+TEST_CASE("failure_text__of_a_cancelled_receive_says_who_and_why") {
+  using core::CompletionKind;
+  core::Completion receive = failed(core::CompletionStatus::kCancelled, CompletionKind::kReceive);
+  const auto text = [&](wire::AbortCause cause) {
+    receive.aborted.cause = cause;
+    return engine::failure_text(0, "receive", receive, "MTU mismatch");
+  };
+  CHECK(text(wire::AbortCause::kNone) == "rank 0: receive failed: cancelled by this rank");
+  CHECK(text(wire::AbortCause::kCancelled) == "rank 0: receive failed: cancelled by rank 1, which cancelled its send");
+  CHECK(text(wire::AbortCause::kTimedOut) ==
+        "rank 0: receive failed: cancelled by rank 1, whose send timed out: post this receive earlier, or raise the "
+        "timeout there");
+  CHECK(text(wire::AbortCause::kPathTooSmall) == "rank 0: receive failed: MTU mismatch");
+  const core::Completion send = failed(core::CompletionStatus::kCancelled, CompletionKind::kSend);
+  CHECK(engine::failure_text(0, "send", send, "") ==
+        "rank 0: send failed: cancelled by this rank, or by rank 1, whose receive was cancelled, timed out or failed: "
+        "the error there has the cause");
+}
+
 TEST_CASE("refusal_text__names_the_limit_and_its_option") {
   Options options;
   options.max_operations = 77;

@@ -95,6 +95,17 @@ TEST_CASE("peer_or_path_error__is_the_peers_once_it_is_down") {
   CHECK(world.errors.peer_or_path_error(1) == "rank 1 ended");
 }
 
+// The payload that arrives, as the sender's ABORT names it: 28 bytes of IP and UDP and 40 of DATA come before it.
+TEST_CASE("reported_text__names_the_way_from_the_peer_and_the_packets_that_it_carries") {
+  PathMtuErrorsWorld world({kLoopback});
+  CHECK(world.errors.reported_text(1, 1'332) ==
+        "MTU mismatch: the path from rank 1 (127.0.0.1) to rank 0 carries packets of at most 1400 bytes, not of 65668 "
+        "bytes (segments of 65600 bytes), as rank 1 found; set Context(segment_bytes=1328) on every rank, or set one "
+        "MTU on both hosts and every switch between them (`ip link set DEVICE mtu ...`); `mlt doctor 127.0.0.1` "
+        "measures it");
+  CHECK(world.errors.text(1).empty());
+}
+
 TEST_CASE("path_mtu_error_text__tells_a_probed_limit_from_the_interfaces") {
   engine::PathMtuError error;
   error.rank = 2;
@@ -103,7 +114,7 @@ TEST_CASE("path_mtu_error_text__tells_a_probed_limit_from_the_interfaces") {
   error.segment_bytes = 1'432;
   error.packet_bytes = 1'500;
   error.path_bytes = 1'400;
-  error.is_probed = true;
+  error.source = engine::PathMtuSource::kProbes;
   const std::string text = engine::path_mtu_error_text(error);
   CHECK(
       text.starts_with("MTU mismatch: the path from rank 2 to rank 3 (10.0.0.3) drops packets of 1500 bytes (segments "

@@ -40,6 +40,12 @@ std::vector<std::byte> ack_bytes() {
   return bytes;
 }
 
+std::vector<std::byte> abort_bytes(const wire::AbortReason& reason) {
+  std::vector<std::byte> bytes(wire::kMaxControlBytes);
+  bytes.resize(wire::encode_abort({prefix_of(PacketType::kAbort, 0), kTransfer, reason}, bytes.data()));
+  return bytes;
+}
+
 wire::Probe example_probe(std::uint8_t paths) {
   wire::Probe probe;
   probe.prefix = prefix_of(PacketType::kProbe, MLT_PROBE_FLAGS);
@@ -195,14 +201,32 @@ TEST_CASE("mtu_reply__round_trip_and_exact_length") {
   CHECK(decode_any(bytes) == DropReason::kBadLength);
 }
 
+TEST_CASE("abort__has_a_known_cause_zeros_and_a_payload_with_one_cause_only") {
+  using wire::AbortCause;
+  for (const AbortCause cause : {AbortCause::kCancelled, AbortCause::kTimedOut, AbortCause::kPathTooSmall}) {
+    CHECK(decode_any(abort_bytes({cause, 0})) == DropReason::kNone);
+    CHECK(decode_any(abort_bytes({cause, 1})) ==
+          (cause == AbortCause::kPathTooSmall ? DropReason::kNone : DropReason::kBadLength));
+  }
+  CHECK(decode_any(abort_bytes({AbortCause::kNone, 0})) == DropReason::kBadLength);
+  CHECK(decode_any(abort_bytes({static_cast<AbortCause>(wire::kAbortCauseCount), 0})) == DropReason::kBadLength);
+  for (const std::size_t reserved : {29U, 30U, 31U}) {
+    auto bytes = abort_bytes({AbortCause::kCancelled, 0});
+    bytes[reserved] = std::byte{1};
+    CHECK(decode_any(bytes) == DropReason::kUnknownFlags);
+  }
+}
+
 TEST_CASE("abort__round_trip_and_exact_length") {
-  std::vector<std::byte> bytes(wire::kMaxControlBytes);
-  bytes.resize(wire::encode_abort({prefix_of(PacketType::kAbort, 0), kTransfer}, bytes.data()));
+  auto bytes = abort_bytes({wire::AbortCause::kPathTooSmall, 1'328});
   wire::Prefix prefix;
   wire::Abort abort;
   REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
   REQUIRE(wire::decode_abort(bytes, prefix, abort) == DropReason::kNone);
+  CHECK(bytes.size() == 36);
   CHECK(abort.transfer == kTransfer);
+  CHECK(abort.reason.cause == wire::AbortCause::kPathTooSmall);
+  CHECK(abort.reason.path_bytes == 1'328);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     CHECK(decode_any({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) == DropReason::kTooShort);
   }

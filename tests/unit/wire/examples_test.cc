@@ -102,7 +102,8 @@ std::string examples() {
   stop.receiver_total_bytes = 4'096;
   text += hex("STOP", out.data(), wire::encode_stop(stop, out.data()));
 
-  const wire::Abort abort{prefix_of(PacketType::kAbort, 0, {}, 0), kExampleTransfer};
+  const wire::Abort abort{
+      prefix_of(PacketType::kAbort, 0, {}, 0), kExampleTransfer, {wire::AbortCause::kPathTooSmall, 1'328}};
   text += hex("ABORT", out.data(), wire::encode_abort(abort, out.data()));
 
   const wire::MtuProbe mtu_probe{prefix_of(PacketType::kMtuProbe, 0, {}, 0), 1'300'000, 32};
