@@ -28,6 +28,9 @@ class Writer {
     store_le64(at_, v);
     at_ += 8;
   }
+  void zeros(int count) {
+    for (int i = 0; i < count; ++i) u8(0);
+  }
   void bytes(std::span<const std::byte> b) {
     if (!b.empty()) std::memcpy(at_, b.data(), b.size());
     at_ += b.size();
@@ -121,8 +124,7 @@ std::size_t encode_ack(const Ack& message, std::byte* out) {
     const PathBlock& other = message.others[i];
     w.u8(other.path);
     w.u8(other.fresh ? MLT_ACK_FLAG_ECHO : 0);
-    w.u8(0);
-    w.u8(0);
+    w.zeros(2);
     w.block(other.block);
   }
   return w.sealed();
@@ -164,7 +166,7 @@ std::size_t encode_stop(const Stop& message, std::byte* out) {
   w.transfer(message.transfer);
   w.u32(message.probe_timestamp_ns);
   w.u8(static_cast<std::uint8_t>(message.status));
-  for (int i = 0; i < 3; ++i) w.u8(0);
+  w.zeros(3);
   w.u32(message.missing_bytes);
   w.u32(message.receiver_total_bytes);
   return w.sealed();
@@ -175,7 +177,7 @@ std::size_t encode_abort(const Abort& message, std::byte* out) {
   w.prefix(message.prefix);
   w.transfer(message.transfer);
   w.u8(static_cast<std::uint8_t>(message.reason.cause));
-  for (int i = 0; i < 3; ++i) w.u8(0);
+  w.zeros(3);
   w.u32(message.reason.path_bytes);
   return w.sealed();
 }
