@@ -1,14 +1,14 @@
 // Each algorithm of an all-reduce between simulated hosts around one switch, with production endpoints in virtual time:
-// the mean time in microseconds until the last rank has the result, by ranks, bytes and loss. Prints tables of
-// docs/collectives.md; as many operations a cell as the first argument says (10), and the ranks that follow (8 16 32
-// 64).
+// the mean time in microseconds until the last rank has the result, by ranks, bytes and loss; and what a bound saves a
+// ring. Prints tables of docs/collectives.md; as many operations a cell as the first argument says (10), and the hosts
+// that follow (8 16 32 64).
 //
 // Links of 10 Gbit/s, 2 us from a host to the switch; each loses the given share of its data. A host's CPU costs
 // nothing here.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 
+#include "bench/arguments.h"
 #include "sim/collectives/all_reduce_times.h"
 
 namespace {
@@ -75,10 +75,11 @@ void print_bound_table(std::uint16_t ranks, double loss, DurationNs round_trip_n
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int operations = argc > 1 ? std::atoi(argv[1]) : 10;
+  const bench::Arguments arguments(argc, argv, "[operations a cell] [hosts, 2 or more ...]");
+  const int operations = arguments.number(1, 10);
   std::vector<std::uint16_t> ranks = {8, 16, 32, 64};
-  if (argc > 2) ranks.clear();
-  for (int i = 2; i < argc; ++i) ranks.push_back(static_cast<std::uint16_t>(std::atoi(argv[i])));
+  if (arguments.count() > 1) ranks.clear();
+  for (int i = 2; i <= arguments.count(); ++i) ranks.push_back(arguments.number<std::uint16_t>(i, 0, 2));
   for (const std::uint16_t one : ranks) {
     for (const double loss : {0.0, 0.01}) print_table(one, loss, operations);
     for (const double loss : {0.01, 0.05}) {

@@ -3,9 +3,9 @@
 // row, or as many as the first argument says.
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
+#include "bench/arguments.h"
 #include "sim/collectives/all_reduce_times.h"
 
 namespace {
@@ -92,11 +92,11 @@ void heading(const char* title) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int operations = argc > 1 ? std::atoi(argv[1]) : 1'000;
+  // Rows of 8 MiB have a tenth of them.
+  const int operations = bench::Arguments(argc, argv, "[operations a row, 10 or more]").number(1, 1'000, 10);
   for (const bool is_ring : {false, true}) {
     const auto measure = is_ring ? &test::time_all_reduces : &time_tensors;
     test::AllReduces what;
-    what.algorithm = collective::CollectiveAlgorithm::kRing;  // of a tensor over one link: not read
     what.algorithm = collective::CollectiveAlgorithm::kRing;
     heading(is_ring ? "All-reduce of eight hosts, one of which sends over the lossy link"
                     : "One tensor over the lossy link");

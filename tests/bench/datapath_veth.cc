@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/arguments.h"
 #include "io/os/clock.h"
 #include "io/udp/udp_datapath.h"
 #include "io/xdp/xdp_datapath.h"
@@ -181,12 +182,9 @@ double median(std::vector<double> values) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
-  const int rounds = argc > 2 ? std::atoi(argv[2]) : 7;
-  if (!(seconds > 0) || rounds < 1) {
-    std::fprintf(stderr, "usage: %s [seconds per round] [rounds], both positive\n", argv[0]);
-    return 2;
-  }
+  const mlt::bench::Arguments arguments(argc, argv, "[seconds per round] [rounds], both positive");
+  const double seconds = arguments.number(1, 0.5, 0.001);
+  const int rounds = arguments.number(2, 7);
   if (const std::string missing = VethPair::missing(); !missing.empty()) fail(missing);
   const VethPair cable;
   const struct {

@@ -7,11 +7,11 @@
 // result.
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "bench/arguments.h"
 #include "sim/collective_hosts.h"
 #include "sim/scenarios/stream.h"
 
@@ -84,7 +84,7 @@ Error measure(std::uint16_t ranks, double loss, double lowest, collective::Reduc
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int operations = argc > 1 ? std::atoi(argv[1]) : 16;
+  const int operations = bench::Arguments(argc, argv, "[operations a cell]").number(1, 16);
   std::printf(
       "| ranks | loss | bias: as zero | own term | RMS error: as zero | own term | of -1 to 1: as zero | own term |\n"
       "|---|---|---|---|---|---|---|---|\n");

@@ -268,7 +268,8 @@ class IndependentEndpoint:
             message.tag, message.generation, message.probe_timestamp = 0, 0, 0
         elif kind == ABORT:
             message.tag, message.generation, message.cause, message.path_bytes = struct.unpack("<QIBxxxI", data[16:])
-            assert message.cause in (1, 2, 3) and data[29:32] == bytes(3)  # 4.10
+            assert message.cause in (1, 2, 3)  # 4.10
+            assert data[29:32] == bytes(3)
         elif kind in (MTU_PROBE, MTU_REPLY):
             message.timestamp, message.total = struct.unpack("<II", data[16:24])
             assert message.total == len(data) or kind == MTU_REPLY  # 4.12.1
