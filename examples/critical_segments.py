@@ -1,5 +1,7 @@
 """The cost of critical segments: transfers of 1 MiB with shares of critical segments, in turns (docs/priorities.md).
 
+Takes a minute or two:
+
 mlt testbed run --hosts 2 --rate 200mbit --loss 1% --delay 5ms -- python examples/critical_segments.py
 """
 
@@ -40,7 +42,9 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name, *_ in CASES}
     lost: dict[str, list[float]] = {name: [] for name, *_ in CASES}
     with mlt.Context() as context:
-        for _ in range(ROUNDS):
+        for i in range(ROUNDS):
+            if context.rank == 1 and i % 20 == 0:
+                print(f"round {i} of {ROUNDS}", flush=True)
             for name, share, bound in CASES:
                 if context.rank == 0:
                     context.wait(context.post_recv(request, from_=1, tag=2))

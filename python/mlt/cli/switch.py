@@ -271,8 +271,15 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
         f"{count_of(reading.skipped, 'line or table', 'lines or tables')} that are not QoS skipped"
     )
     print_lines(counts, err=True)
-    if found and all(one.feature == "port" for one in found):
+    absent, ports_compared = sum(one.feature == "port" for one in found), len(ours.behaviour)
+    if absent == ports_compared:
         print_lines(f"none of the policy's ports is in {other.name}; it should be {ours.target.whole}", err=True)
+    elif absent:
+        print_lines(
+            f"{absent} of the policy's {ports_compared} ports are not in {other.name}, which should be "
+            f"{ours.target.whole}; --ports chooses the ports to compare",
+            err=True,
+        )
     raise SystemExit(1 if found or reading.unread else 0)
 
 

@@ -169,6 +169,20 @@ def test_diff__names_the_file_to_use_if_it_has_no_port(tmp_path: Path) -> None:
     assert_names(done.stderr, "notes.txt", "'nv config show -o commands'")
 
 
+def test_diff__counts_the_ports_that_the_file_lacks(tmp_path: Path) -> None:
+    """Those that it has were denied with the others."""
+    made = mlt("generate", EXAMPLE, "-t", "onyx", "--ports", "1-4", "-o", tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    written = tmp_path / "out" / "onyx.apply.txt"
+    done = mlt("diff", EXAMPLE, written, "-t", "onyx")
+    assert done.exit_code == 1
+    error = " ".join(done.stderr.split())
+    assert "12 of the policy's 16 ports are not in onyx.apply.txt" in error
+    assert "--ports" in error
+    assert "none of" not in error
+    assert mlt("diff", EXAMPLE, written, "-t", "onyx", "--ports", "1-4").exit_code == 0
+
+
 def test_facts__name_the_changes_of_the_release() -> None:
     """A release that no file knows was taken without a word."""
     assert_names(mlt("facts", "sonic/202505@mlnx-sn2700").output, "'config apply-patch' of 202505", "202305")
