@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Release:
-    """What the checkout says about its next release. ``problems``: why it can't be released as it is."""
+    """Next release of a checkout. ``problems``: why it can't be made as the checkout is."""
 
     version: str
     notes: str

@@ -73,7 +73,7 @@ def test_changelog__has_the_version_of_the_protocol() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Of a project that can be released, with one commit."""
+    """Checkout of a project that can be released, with one commit."""
     files = {
         "pyproject.toml": '[project]\nname = "mlt"\nversion = "1.2.0"\nclassifiers = [\n'
         '  "Programming Language :: Python :: 3.12",\n  "Programming Language :: Python :: 3.13",\n]\n',
