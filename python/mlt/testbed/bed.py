@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from mlt.job import secret
 from mlt.testbed import (
+    changes,
     cleanup,
     counters,
     delay_line,
@@ -267,22 +268,7 @@ class Testbed:
 
     def set_loss(self, loss: str | float, *, link: str | None = None, direction: str | None = None) -> None:
         """Drop a fraction of packets on one link (default: both directions), or on every host's uplink."""
-        if direction is not None and direction not in DIRECTIONS:
-            raise BadTopologyError(f"direction {direction!r}: up or down")
-        if link is None:
-            links_of = {
-                name: settings.model_copy(update={"loss": None, "loss_up": None, "loss_down": None})
-                for name, settings in self.topology.links.items()
-                if name in self.layout.hosts
-            }
-            kept = {name: settings for name, settings in self.topology.links.items() if name not in links_of}
-            changed = self.topology.changed(
-                loss=loss, links={name: one.model_dump(exclude_none=True) for name, one in {**kept, **links_of}.items()}
-            )
-        else:
-            which = DIRECTIONS if direction is None else (direction,)
-            changed = self.topology.with_link(link, **{f"loss_{one}": loss for one in which})
-        self._change(changed)
+        self._change(changes.with_loss(self.topology, loss, link=link, direction=direction))
 
     def set_delay(
         self,
@@ -296,22 +282,8 @@ class Testbed:
 
         The links must have a delay line, which they have if they were created with a delay, be it 0.
         """
-        given = {name: value for name, value in (("delay", delay), ("jitter", jitter)) if value is not None}
-        if direction is not None and direction not in DIRECTIONS:
-            raise BadTopologyError(f"direction {direction!r}: up or down")
-        if link is None:
-            names = self.topology.host_names()
-            changed = self.topology.changed(**given)
-            for name in names:
-                if name in changed.links:
-                    changed = changed.with_link(name, **{f"{field}_up": value for field, value in given.items()})
-        else:
-            names = [link]
-            which = DIRECTIONS if direction is None else (direction,)
-            changed = self.topology.with_link(
-                link, **{f"{field}_{one}": value for field, value in given.items() for one in which}
-            )
-        for name in names:
+        changed = changes.with_delay(self.topology, delay, jitter=jitter, link=link, direction=direction)
+        for name in self.topology.host_names() if link is None else [link]:
             if self.layout.link(name).line is None:
                 raise BadTopologyError(
                     f"link {name!r} was created without a delay line: create the testbed with --delay 0, or the link "
@@ -321,22 +293,11 @@ class Testbed:
 
     def set_rate(self, rate: str | int, *, link: str | None = None) -> None:
         """Change the rate of one link, or of all."""
-        if link is not None:
-            self._change(self.topology.with_link(link, rate=rate))
-            return
-        cleared = {
-            name: one.model_copy(update={"rate": None}).model_dump(exclude_none=True)
-            for name, one in self.topology.links.items()
-        }
-        uplink = self.topology.uplink.model_copy(update={"rate": None}).model_dump(exclude_none=True)
-        self._change(self.topology.changed(rate=rate, links=cleared, uplink=uplink))
+        self._change(changes.with_rate(self.topology, rate, link=link))
 
     def set_buffer(self, buffer: str | int, *, link: str | None = None) -> None:
         """Change the buffer of the switch ports on one link, or on all."""
-        if link is not None:
-            self._change(self.topology.with_link(link, buffer=buffer))
-        else:
-            self._change(self.topology.changed(buffer=buffer))
+        self._change(changes.with_buffer(self.topology, buffer, link=link))
 
     def set_policy(self, text: str) -> None:
         """Give every switch port the classes of a policy (YAML text) while packets flow; queued packets stay.

@@ -424,12 +424,11 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
       go_down(*connection.rank, PeerDownCause::kGoodbye, peer + " closed the connection after this rank left.", sink);
     } else {
       // PROTOCOL 3.7.3: An endpoint MUST treat a connection that ends without a goodbye as the death of the peer.
-      go_down(
-          *connection.rank, PeerDownCause::kLost,
-          peer + " died: its connection ended without a goodbye (" + how +
-              "). Its process ended without closing its context, or was killed (SIGKILL, often out of memory): look at "
-              "its output for the cause.",
-          sink);
+      go_down(*connection.rank, PeerDownCause::kLost,
+              peer + " died: its connection ended without a goodbye (" + how +
+                  "). Its process ended without closing its context, or was killed by a signal (SIGKILL: often out of "
+                  "memory): look at its output for the cause.",
+              sink);
     }
     return;
   }
