@@ -400,8 +400,8 @@ class Context(GroupCollectives):
         with this reason, instead of that it left. A ``with`` block that an exception leaves, and a program that an
         exception ends, give the exception's type.
         """
-        _open_contexts.discard(self)
         self._engine.close(failure)
+        _open_contexts.discard(self)  # now: an interpreter that ends meanwhile waits for this
         if self._callbacks is not None:
             self._callbacks.join()
 
@@ -412,8 +412,7 @@ class Context(GroupCollectives):
         therefore outlives the interpreter, and reports a status other than 0 as a failure.
         """
         failure = ending.unhandled()
-        if not failure:
-            self._engine.close_at_exit()
+        self._engine.close_at_exit(failure)
         self.close(failure=failure)
 
     def __enter__(self) -> Context:

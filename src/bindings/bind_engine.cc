@@ -82,7 +82,7 @@ void register_engine(py::module_& module) {
       .def_property_readonly("pinned", &EngineHandle::pinned)
       .def("connect", &connect, py::arg("peers"), py::arg("timeout_ns"))
       .def("close", &EngineHandle::close, py::arg("failure") = "")
-      .def("close_at_exit", &EngineHandle::close_at_exit)
+      .def("close_at_exit", &EngineHandle::close_at_exit, py::arg("failure") = "")
       .def("segment_count", &EngineHandle::segment_count, py::arg("peer"), py::arg("total_bytes"))
       .def("segment_bytes", &EngineHandle::segment_bytes, py::arg("peer"))
       .def("paths", &EngineHandle::paths, py::arg("peer"))

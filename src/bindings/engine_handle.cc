@@ -118,18 +118,26 @@ void EngineHandle::refuse_tensor(const std::string& operation, const Error& erro
 
 void EngineHandle::connect(const std::vector<PeerAddress>& peers, std::int64_t timeout_ns) {
   Engine& target = engine();
-  const py::gil_scoped_release release;
+  const CallWithoutGil call(*this);
   target.connect(peers, timeout_ns);
 }
 
-void EngineHandle::close_at_exit() {
-  if (is_fork() || closed_) return;
-  closed_ = exits_ = true;
+void EngineHandle::close_at_exit(const std::string& failure) {
+  if (is_fork() || closed_ || exits_) return;
+  exits_ = true;
   {
     const py::gil_scoped_release release;
-    bindings::close_at_exit(engine_);
+    if (failure.empty()) {
+      bindings::close_at_exit(engine_);
+    } else {
+      engine_->close(failure);
+    }
+  }
+  closed_ = true;  // calls from here on keep the GIL
+  {
+    const py::gil_scoped_release release;
     // An interpreter that ends kills threads as they take the GIL: inside a call of C++ that aborts the process.
-    for (int waits = 0; blocking_calls_ > 0 && waits < kMaxReturnWaits; ++waits)
+    for (int waits = 0; calls_without_gil_ > 0 && waits < kMaxReturnWaits; ++waits)
       std::this_thread::sleep_for(kReturnWait);
   }
   engine_->take_lent().clear();
@@ -138,7 +146,7 @@ void EngineHandle::close_at_exit() {
 void EngineHandle::close(const std::string& failure) {
   if (is_fork() || exits_) return;
   {
-    const py::gil_scoped_release release;
+    const CallWithoutGil call(*this);
     engine_->close(failure);
   }
   closed_ = true;
@@ -153,7 +161,7 @@ std::uint32_t EngineHandle::segment_bytes(std::int64_t peer) const { return engi
 
 std::vector<std::uint16_t> EngineHandle::awaited_ranks(OperationId operation) const {
   const Engine& target = engine();
-  const py::gil_scoped_release release;
+  const CallWithoutGil call(*this);
   return target.awaited_ranks(operation);
 }
 
@@ -162,7 +170,7 @@ bool EngineHandle::is_peer_up(std::int64_t peer) const { return engine().is_peer
 std::vector<PathStatus> EngineHandle::paths(std::int64_t peer) const {
   const Engine& target = engine();
   const std::uint16_t rank = peer_rank(peer);
-  const py::gil_scoped_release release;
+  const CallWithoutGil call(*this);
   return target.paths(rank);
 }
 
@@ -171,13 +179,13 @@ std::string EngineHandle::peer_failure(std::int64_t peer) const { return engine(
 double EngineHandle::rate_bits_per_second(std::int64_t peer) const {
   const Engine& target = engine();
   const std::uint16_t rank = peer_rank(peer);
-  const py::gil_scoped_release release;
+  const CallWithoutGil call(*this);
   return target.rate_bits_per_second(rank);
 }
 
 std::vector<CounterValue> EngineHandle::counters() const {
   const Engine& target = engine();
-  const py::gil_scoped_release release;
+  const CallWithoutGil call(*this);
   return target.counters();
 }
 
@@ -191,7 +199,7 @@ OperationId EngineHandle::post_tensor(TensorView view, OptionsOf&& options_of,
   return naming_tensor(lent->views.front(), [&] {
     PostOptions options = options_of(lent->views.front());
     options.lent = lent;
-    const py::gil_scoped_release release;
+    const CallWithoutGil call(*this);
     return (target.*post)(options);
   });
 }
@@ -240,7 +248,7 @@ OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& a
 std::vector<Completion> EngineHandle::poll(std::size_t max_completions) {
   Engine& target = engine();
   std::vector<Completion> finished = [&] {
-    const py::gil_scoped_release release;
+    const CallWithoutGil call(*this);
     return target.poll(max_completions);
   }();
   for (Completion& done : finished) hand_back(done);
@@ -251,7 +259,7 @@ std::optional<Completion> EngineHandle::wait(OperationId operation, std::int64_t
                                              const py::object& on_quiet) {
   Engine& target = engine();
   std::optional<Completion> done = [&] {
-    const BlockingCall call(blocking_calls_);
+    const CallWithoutGil call(*this);
     using Clock = std::chrono::steady_clock;
     const Clock::time_point start = Clock::now();
     std::int64_t seconds = 0;
@@ -275,7 +283,7 @@ bool EngineHandle::watch(OperationId operation) { return engine().watch(operatio
 std::optional<Completion> EngineHandle::next_watched(std::int64_t timeout_ns) {
   Engine& target = engine();
   std::optional<Completion> done = [&] {
-    const BlockingCall call(blocking_calls_);
+    const CallWithoutGil call(*this);
     return target.next_watched(timeout_ns);
   }();
   if (done) hand_back(*done);
@@ -288,13 +296,13 @@ void EngineHandle::set_hosts(const std::vector<std::uint16_t>& hosts) { engine()
 
 void EngineHandle::use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers) {
   Engine& target = engine();
-  const py::gil_scoped_release release;
+  const CallWithoutGil call(*this);
   target.use_services(ranks, workers);
 }
 
 void EngineHandle::cancel(OperationId operation) {
   Engine& target = engine();
-  const py::gil_scoped_release release;
+  const CallWithoutGil call(*this);
   target.cancel(operation);
 }
 
@@ -327,14 +335,14 @@ OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& 
                                   .layers = arguments.layers,
                                   .timeout_ns = arguments.timeout_ns,
                                   .lent = lent};
-    const py::gil_scoped_release release;
+    const CallWithoutGil call(*this);
     return target.push_pull(options);
   });
 }
 
 void EngineHandle::serve(std::uint16_t workers) {
   Engine& target = engine();
-  const py::gil_scoped_release release;
+  const CallWithoutGil call(*this);
   target.serve(workers);
 }
 
@@ -342,7 +350,7 @@ bool EngineHandle::wait_workers_gone(std::int64_t timeout_ns) {
   Engine& target = engine();
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
-  const BlockingCall call(blocking_calls_);
+  const CallWithoutGil call(*this);
   while (true) {
     std::int64_t left = kSignalSliceNs;
     if (timeout_ns >= 0) {

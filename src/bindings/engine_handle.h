@@ -81,8 +81,9 @@ class EngineHandle {
   Engine& engine() const;
   void connect(const std::vector<PeerAddress>& peers, std::int64_t timeout_ns);
   void close(const std::string& failure);
-  // For an interpreter that ends without an error: as close(), but the peers receive the exit status of the process.
-  void close_at_exit();
+  // For an interpreter that ends: as close(), but without a failure the peers receive the exit status of the process.
+  // Waits for other threads to return from calls, at most 1 s.
+  void close_at_exit(const std::string& failure);
   bool is_closed() const { return closed_; }
   std::size_t pinned() const { return engine_->lending(); }
 
@@ -132,10 +133,13 @@ class EngineHandle {
   bool wait_workers_gone(std::int64_t timeout_ns);
 
  private:
-  // A call that may block for long: without the GIL, and counted until its thread has the GIL again.
-  class BlockingCall {
+  // A call of the engine without the GIL, counted until its thread has the GIL again. Of a closed engine it is short,
+  // and keeps the GIL: the interpreter may be about to end.
+  class CallWithoutGil {
    public:
-    explicit BlockingCall(std::atomic<int>& calls) : counted_(calls) {}
+    explicit CallWithoutGil(const EngineHandle& handle) : counted_(handle.calls_without_gil_) {
+      if (!handle.closed_) release_.emplace();
+    }
 
    private:
     struct Counted {
@@ -146,9 +150,12 @@ class EngineHandle {
       std::atomic<int>& calls;
     };
     Counted counted_;
-    py::gil_scoped_release release_;
+    std::optional<py::gil_scoped_release> release_;
   };
 
+  // A post sends packets, and may wait for the loop's lock.
+  template <typename Post>
+  OperationId without_gil(Post&& post) const;
   std::uint16_t peer_rank(std::int64_t rank) const;
   std::string name() const { return "rank " + std::to_string(rank_); }
   // Validates the group and fills the fields common to all collectives in `options`.
@@ -181,9 +188,9 @@ class EngineHandle {
   std::uint16_t rank_;
   std::uint16_t ranks_;
   std::uint32_t owner_;  // fork count of the process that created this object
-  std::atomic<int> blocking_calls_{0};
+  mutable std::atomic<int> calls_without_gil_{0};
   bool closed_ = false;
-  bool exits_ = false;  // the engine ends with the process
+  bool exits_ = false;  // the interpreter ends
 };
 
 }  // namespace mlt::bindings

@@ -11,18 +11,17 @@ namespace mlt::bindings {
 
 namespace {
 
-// A post sends packets, and may wait for the loop's lock.
-template <typename Post>
-OperationId without_gil(Post&& post) {
-  const py::gil_scoped_release release;
-  return post();
-}
-
 void to_bytes(std::vector<std::uint64_t>& parts, Element element) {
   for (std::uint64_t& part : parts) part *= element_bytes(element);
 }
 
 }  // namespace
+
+template <typename Post>
+OperationId EngineHandle::without_gil(Post&& post) const {
+  const CallWithoutGil call(*this);
+  return std::forward<Post>(post)();
+}
 
 void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
                         const CollectiveArguments& arguments) const {

@@ -23,7 +23,8 @@ std::vector<std::shared_ptr<Engine>>& exiting_engines() {
   return *engines;
 }
 
-void on_exit_status(int status, void* /*unused*/) {
+void on_exit_status(int argument, void* /*unused*/) {
+  const int status = argument & 0xFF;  // what the system keeps of it: exit(256) ends with status 0
   for (const auto& engine : exiting_engines()) engine->set_exit_status(status);  // all first: then they leave at once
   for (const auto& engine : exiting_engines()) engine->close();
 }

@@ -252,14 +252,19 @@ context = mlt.Context(
     rank := int(sys.argv[1]), 2, 0, master_addr="127.0.0.1", rendezvous_port=int(sys.argv[2]), connect_timeout=60
 )
 context.barrier()
-pending = context.post_recv(np.zeros(4), from_=1 - rank, timeout=60)
 if rank == 0:
     try:
-        pending.wait()
+        context.post_recv(np.zeros(4), from_=1, timeout=60).wait()  # a rank that has left already: the post fails
     except mlt.PeerFailedError as error:
         print(error, flush=True)
     context.close()
 else:
+    pending = context.post_recv(np.zeros(4), from_=0, timeout=60)
+
+    def calls():
+        while True:
+            context.counters()
+
     {end}
 """
 
@@ -275,6 +280,14 @@ else:
         ("os._exit(3)", 3, "ended without closing its context, or was killed"),
         # The thread returns from the native library while the interpreter ends.
         ("threading.Thread(target=pending.wait, daemon=True).start(); sys.exit(4)", 4, "ended with exit status 4"),
+        # So do threads that never stop calling it, or that close it. The process must not abort.
+        ("threading.Thread(target=calls, daemon=True).start(); sys.exit(4)", 4, "ended with exit status 4"),
+        ("threading.Thread(target=calls, daemon=True).start(); raise KeyError", 1, "failed (ended by KeyError)"),
+        ("context.close(); threading.Thread(target=calls, daemon=True).start(); sys.exit(4)", 4, "left the job"),
+        ("threading.Thread(target=context.close, daemon=True).start(); sys.exit(4)", 4, "rank 1"),
+        # The system keeps the lowest 8 bits.
+        ("sys.exit(256)", 0, "left the job"),
+        ("sys.exit(-1)", 255, "ended with exit status 255"),
         # The child has the context too, and says nothing.
         ("os.fork() or sys.exit(5); sys.exit(6)", 6, "ended with exit status 6"),
         ("os.kill(os.getpid(), 2); threading.Event().wait()", -2, "failed (ended by KeyboardInterrupt)"),
