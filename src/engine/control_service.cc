@@ -69,6 +69,8 @@ void ControlService::say_goodbye(TimeNs& now, io::ControlSink& sink, const std::
   leave(now, sink, failure);
 }
 
+// PROTOCOL 10.1.4: An endpoint whose process ends MAY end its operations first, and keep its connections until it knows
+//     the exit status, for at most 30 s: a status other than 0 is a failure (3.7.6).
 void ControlService::leave_at_exit(TimeNs& now, ExitWait& exit, const std::function<void()>& end_operations) {
   report_outcomes(now);
   end_operations();
