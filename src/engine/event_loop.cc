@@ -151,6 +151,9 @@ void EventLoop::stop(const std::string& failure) {
   // for the thread's end, because each of them may free its buffers next.
   commands_.close();
   const std::lock_guard lock(thread_mutex_);
+  // The I/O thread waits for the status of a process that ends, and the caller may be a thread that this process ends
+  // first. The operations have ended already.
+  if (exit_.max_ns() && !exit_.status()) return exit_.wait_operations_ended();
   if (!stopping_) failure_ = failure;
   stopping_ = true;
   driving_.close();

@@ -134,7 +134,7 @@ with mlt.Context(connect_timeout=20, operation_timeout=60) as context:
 @pytest.mark.parametrize("program", [ONE_WAY, ALL_REDUCE], ids=["transfer", "all-reduce"])
 def test_receiver__whose_peer_ended_by_the_path_to_it_names_that_path(program: str) -> None:
     with Testbed(hosts=2, rate="200mbit") as bed:
-        shrink = ["ip", "link", "set", "host1", "mtu", "1400"]  # only what goes to rank 1
+        shrink = ["ip", "link", "set", "host1", "mtu", "1400"]  # what goes to rank 1, and what comes from it
         namespaces.inside(bed.path("switch"), lambda: subprocess.run(shrink, check=True))
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         processes = [bed.popen(host, [sys.executable, "-c", program], **pipes) for host in bed.hosts]
@@ -142,10 +142,11 @@ def test_receiver__whose_peer_ended_by_the_path_to_it_names_that_path(program: s
             error = process.communicate(timeout=100)[1].splitlines()[-1]
             assert process.returncode == 1
             assert error.startswith("mlt.errors.PeerFailedError")
-            assert_names(
-                error, "MTU mismatch", f"the path from rank 0 to rank 1 ({bed.address('host1')})", "1500 bytes"
-            )
-            assert_names(error, "Context(segment_bytes=1328)", f"`mlt doctor {bed.address('host1')}`")
+            # In an all-reduce each rank sends, and the one whose probes are first tells the other.
+            sender = 1 if program == ALL_REDUCE and "from rank 1" in error else 0
+            receiver = bed.address(f"host{1 - sender}")
+            assert_names(error, "MTU mismatch", f"the path from rank {sender} to rank {1 - sender} ({receiver})")
+            assert_names(error, "1500 bytes", "Context(segment_bytes=1328)", f"`mlt doctor {receiver}`")
 
 
 def test_interface__whose_mtu_shrinks_while_a_job_runs_ends_its_sends_at_once() -> None:

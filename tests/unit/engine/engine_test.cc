@@ -444,6 +444,21 @@ TEST_CASE("engine__push_pull_gives_every_worker_the_same_bits_under_loss") {
   CHECK(job[2].wait_workers_gone(5 * kSecond));
 }
 
+// A thread that closes the context while the process ends: it would be ended within the call.
+TEST_CASE("close__does_not_wait_for_the_status_of_a_process_that_ends") {
+  Job job(2);
+  std::vector<std::byte> never(400);
+  const OperationId waiting = job[1].post_recv(from(0, 1, never));
+  job[0].close_before_exit(30 * kSecond);
+  job[0].close();
+  CHECK(!job[1].wait(waiting, kSecond / 20).has_value());
+  job[0].set_exit_status(4);
+  job[0].close();
+  const auto done = job[1].wait(waiting, 10 * kSecond);
+  REQUIRE(done.has_value());
+  CHECK(done->error.find("ended with exit status 4") != std::string::npos);
+}
+
 TEST_CASE("close__from_several_threads_ends_every_question_and_operation") {
   for (int round = 0; round < 10; ++round) {
     Job job(2);
