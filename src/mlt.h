@@ -475,7 +475,7 @@ class Engine {
   void close(const std::string& failure = {});
 
   // close() in two steps, for a process that ends but does not know its exit status yet. The first ends all operations;
-  // the I/O thread keeps the connections. close() then waits for the second, at most `max_ns`.
+  // the I/O thread keeps the connections, until the second or for `max_ns`. In between, close() returns at once.
   void close_before_exit(std::int64_t max_ns);
   // The second: the peers report a status other than 0 as the failure of this rank. close() follows.
   void set_exit_status(int status);

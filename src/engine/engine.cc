@@ -36,7 +36,10 @@ Engine::Engine(const Options& options) {
   impl_ = std::make_unique<Impl>(options);
 }
 
-Engine::~Engine() { close(); }
+Engine::~Engine() {
+  set_exit_status(0);  // after close_before_exit() of a process that goes on: the I/O thread must not outlive this
+  close();
+}
 
 std::uint16_t Engine::control_port() const { return impl_->loop.control_port(); }
 std::uint16_t Engine::udp_port() const { return impl_->loop.udp_port(); }

@@ -20,6 +20,21 @@ using collective::CollectiveAlgorithm;
 constexpr CollectiveAlgorithm kAlgorithms[] = {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kCentral,
                                                CollectiveAlgorithm::kRing, CollectiveAlgorithm::kHalving};
 
+test::AllReduces cell(std::uint16_t ranks, std::size_t bytes, double loss, int operations) {
+  test::AllReduces what;
+  what.ranks = ranks;
+  what.bytes = bytes;
+  what.loss = loss;
+  what.all_lose = true;
+  what.operations = operations;
+  return what;
+}
+
+void print_mean(const test::AllReduces& what) {
+  std::printf(" %.0f |", test::time_all_reduces(what).mean() / 1e3);
+  std::fflush(stdout);
+}
+
 void print_table(std::uint16_t ranks, double loss, int operations) {
   std::printf("| %d hosts, %g %% loss |", ranks, 100 * loss);
   for (const CollectiveAlgorithm one : kAlgorithms) std::printf(" %s |", algorithm_name(one));
@@ -32,15 +47,9 @@ void print_table(std::uint16_t ranks, double loss, int operations) {
         std::printf(" |");
         continue;
       }
-      test::AllReduces what;
-      what.ranks = ranks;
-      what.bytes = bytes;
+      test::AllReduces what = cell(ranks, bytes, loss, operations);
       what.algorithm = one;
-      what.loss = loss;
-      what.all_lose = true;
-      what.operations = operations;
-      std::printf(" %.0f |", test::time_all_reduces(what).mean() / 1e3);
-      std::fflush(stdout);
+      print_mean(what);
     }
     std::printf("\n");
   }
@@ -54,18 +63,12 @@ void print_bound_table(std::uint16_t ranks, double loss, DurationNs round_trip_n
   std::printf("|---|---|---|---|\n");
   for (std::size_t bytes = 16'384; bytes <= (1U << 20); bytes *= 4) {
     std::printf("| %zu KiB |", bytes / 1'024);
-    test::AllReduces what;
-    what.ranks = ranks;
-    what.bytes = bytes;
-    what.loss = loss;
-    what.all_lose = true;
-    what.operations = operations;
+    test::AllReduces what = cell(ranks, bytes, loss, operations);
     what.propagation_ns = round_trip_ns / 4;
     for (const double bound : {-1.0, 0.0, 0.1}) {
       what.algorithm = bound < 0 ? CollectiveAlgorithm::kAutomatic : CollectiveAlgorithm::kRing;
       what.loss_bound = std::max(bound, 0.0);
-      std::printf(" %.0f |", test::time_all_reduces(what).mean() / 1e3);
-      std::fflush(stdout);
+      print_mean(what);
     }
     std::printf("\n");
   }

@@ -459,6 +459,17 @@ TEST_CASE("close__does_not_wait_for_the_status_of_a_process_that_ends") {
   CHECK(done->error.find("ended with exit status 4") != std::string::npos);
 }
 
+TEST_CASE("destructor__of_a_process_that_goes_on_is_an_orderly_end") {
+  Job job(2);
+  std::vector<std::byte> never(400);
+  const OperationId waiting = job[1].post_recv(from(0, 1, never));
+  job[0].close_before_exit(30 * kSecond);
+  job.engines[0].reset();
+  const auto done = job[1].wait(waiting, 10 * kSecond);
+  REQUIRE(done.has_value());
+  CHECK(done->error.find("left the job") != std::string::npos);
+}
+
 TEST_CASE("close__from_several_threads_ends_every_question_and_operation") {
   for (int round = 0; round < 10; ++round) {
     Job job(2);
