@@ -157,13 +157,13 @@ void Collectives::begin(TimeNs now, Active& active) {
 }
 
 void Collectives::advance_all(TimeNs now, Active& active) {
-  for (std::size_t i = 0; i < active.collective->streams.size() && !active.stopping; ++i) advance(now, active, i);
+  for (std::size_t i = 0; i < active.collective->streams.size() && active.may_post(); ++i) advance(now, active, i);
 }
 
 // Posts the transfers that the stream's window and the dependencies allow.
 void Collectives::advance(TimeNs now, Active& active, std::size_t index) {
   Stream& stream = active.collective->streams[index];
-  while (!active.stopping && stream.posted < stream.steps && stream.posted < stream.settled + stream.window) {
+  while (active.may_post() && stream.posted < stream.steps && stream.posted < stream.settled + stream.window) {
     const bool is_ready =
         stream.posted == 0 || (stream.is_send ? active.collective->is_ready(stream, stream.posted)
                                               : active.collective->may_receive(stream, stream.posted));

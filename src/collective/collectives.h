@@ -120,11 +120,13 @@ class Collectives {
     int aborted_by = -1;
     // The peer whose transfer had another size than this rank's. Wait equally long for its shape or its `called`.
     int differs_from = -1;
+    // The peer that it waited for when its time was up. Another member may know who never called; wait for its report.
+    int late_from = -1;
+    bool may_post() const { return !stopping && late_from < 0; }
   };
 
   std::string down_text(int peer) const;
-  // `advice`: if no cause is known.
-  std::string late_text(int peer, const std::string& advice) const;
+  std::string late_text(std::uint16_t late, int peer) const;
   static std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
   static Shape shape_of(const Active& active, const Stream& stream);
   // Null if there are too many groups.
@@ -144,6 +146,16 @@ class Collectives {
   void check_shape(TimeNs now, Active& active, const Stream& stream, std::span<const std::byte, kShapeBytes> found);
   void on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion);
   void on_mismatch(TimeNs now, Active& active, const core::Completion& completion);
+  // Its time is up while it waits for `peer`.
+  void on_late(TimeNs now, Active& active, int peer);
+  // The time of `late` is up, and this rank waits for `peer`.
+  void fail_late(TimeNs now, Active& active, std::uint16_t late, int peer);
+  void send_called(const Active& active, const Stream& stream, std::uint16_t peer);
+  void on_aborted(TimeNs now, Active& active, int peer);
+  // The first member whose shape should have arrived here; -1: none.
+  static int absent_member(const Active& active);
+  // Whether the shape of every other member has arrived here.
+  static bool has_all_shapes(const Active& active);
   // Only the first cause counts. Reports it to the other members unless one of them reported it.
   void fail(TimeNs now, Active& active, const Cause& cause, bool tell);
   void mark_failed(TimeNs now, Active& active, const Cause& cause);

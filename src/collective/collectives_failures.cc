@@ -11,6 +11,8 @@ namespace {
 // Time that a rank waits for the cause after a peer aborted a transfer: longer than a frame takes, shorter than any
 // reply timeout.
 constexpr base::DurationNs kExplanationNs = base::kSecond;
+// The same of a rank whose own time is up: shorter, so that it speaks before those whose transfers it aborted give up.
+constexpr base::DurationNs kLateNs = kExplanationNs / 2;
 
 }  // namespace
 
@@ -20,32 +22,78 @@ std::string Collectives::down_text(int peer) const {
   return error.empty() ? rank_text(peer) + " is down: its process failed or left the job" : error;
 }
 
-std::string Collectives::late_text(int peer, const std::string& advice) const {
+// `late`: whose time is up; this rank waits for `peer`.
+std::string Collectives::late_text(std::uint16_t late, int peer) const {
   const std::string error = verbs_.peer_error(static_cast<std::uint16_t>(peer));
-  return rank_text(rank_) + " timed out waiting for " + rank_text(peer) + ": " + (error.empty() ? advice : error);
+  const std::string own = late == rank_ ? "" : ", and " + rank_text(rank_) + " is";
+  return rank_text(late) + " timed out" + own + " waiting for " + rank_text(peer) + ": " +
+         (error.empty() ? "check that " + rank_text(peer) + " called the same collective, or raise the timeout"
+                        : error);
 }
 
 void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion) {
   if (active.stopping) return;  // expected, or no longer relevant
-  const std::string peer = rank_text(completion.peer);
   switch (completion.status) {
     case core::CompletionStatus::kPeerFailed:
       return fail(now, active, {completion.status, completion.peer, down_text(completion.peer)}, true);
     case core::CompletionStatus::kTimedOut:
-      return fail(
-          now, active,
-          {completion.status, completion.peer,
-           late_text(completion.peer, "check that " + peer + " called the same collective, or raise the timeout")},
-          true);
+      return on_late(now, active, completion.peer);
     case core::CompletionStatus::kCancelled:
-      // PROTOCOL 22.1.8: A member whose transfer the other side aborted MUST cancel its own transfers of that
-      //     collective, and wait for failed for at most 1 s: the cause is the one that failed names.
-      active.aborted_by = completion.peer;
-      stop(now, active);
-      return set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
+      return on_aborted(now, active, completion.peer);
     default:
       return on_mismatch(now, active, completion);
   }
+}
+
+// PROTOCOL 22.1.8: A member whose transfer the other side aborted MUST cancel its own transfers of that collective, and
+//     wait for failed for at most 1 s: the cause is the one that failed names.
+void Collectives::on_aborted(TimeNs now, Active& active, int peer) {
+  if (active.late_from >= 0) return;  // it waits for the cause already
+  active.aborted_by = peer;
+  stop(now, active);
+  // Also where its own time is up before: then that of the others is too, and who knows more is about to speak.
+  set_timer(active, base::after(now, kExplanationNs));
+}
+
+int Collectives::absent_member(const Active& active) {
+  const auto& streams = active.collective->streams;
+  const auto one = std::ranges::find_if(streams, [](const Stream& s) { return !s.is_send && s.settled == 0; });
+  return one == streams.end() ? -1 : one->peer;
+}
+
+bool Collectives::has_all_shapes(const Active& active) {
+  std::set<std::uint16_t> arrived;
+  for (const Stream& stream : active.collective->streams) {
+    if (!stream.is_send && stream.settled > 0) arrived.insert(stream.peer);
+  }
+  return arrived.size() + 1 == active.group->ranks.size();
+}
+
+// PROTOCOL 22.1.17: A member whose time for a collective is up MUST fail it, naming a member whose shape it lacks. One
+//     that lacks none, has not received the shape of every member and knows no cause MUST send called to every other
+//     member, post nothing more, and wait for failed for at most 0.5 s first: whom it awaits may wait for another.
+void Collectives::on_late(TimeNs now, Active& active, int peer) {
+  if (active.late_from >= 0) return;
+  if (const int absent = absent_member(active); absent >= 0) return fail_late(now, active, rank_, absent);
+  const bool is_cause_known = !verbs_.peer_error(static_cast<std::uint16_t>(peer)).empty();
+  if (has_all_shapes(active) || is_cause_known) return fail_late(now, active, rank_, peer);
+  active.late_from = peer;
+  set_timer(active, base::after(now, kLateNs));
+  const auto& streams = active.collective->streams;
+  for (const std::uint16_t rank : active.group->ranks) {
+    if (rank == rank_) continue;
+    const auto shared = std::ranges::find(streams, rank, &Stream::peer);
+    send_called(active, shared == streams.end() ? streams.front() : *shared, rank);
+  }
+}
+
+void Collectives::fail_late(TimeNs now, Active& active, std::uint16_t late, int peer) {
+  fail(now, active, {core::CompletionStatus::kTimedOut, peer, late_text(late, peer)}, true);
+}
+
+void Collectives::send_called(const Active& active, const Stream& stream, std::uint16_t peer) {
+  encode(Called{active.group->id, active.sequence, encode(shape_of(active, stream))}, scratch_);
+  verbs_.send_message(peer, scratch_);
 }
 
 // The shapes show the difference: one may still be in flight, one may be part of the transfer that did not fit.
@@ -55,9 +103,7 @@ void Collectives::on_mismatch(TimeNs now, Active& active, const core::Completion
   if (active.differs_from >= 0) return;
   active.differs_from = completion.peer;
   const auto index = static_cast<std::size_t>((local_of(completion.operation) >> kStepBits) & (kMaxStreams - 1));
-  encode(Called{active.group->id, active.sequence, encode(shape_of(active, active.collective->streams[index]))},
-         scratch_);
-  verbs_.send_message(completion.peer, scratch_);
+  send_called(active, active.collective->streams[index], completion.peer);
   set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
 }
 
@@ -188,13 +234,17 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Failed& faile
 // PROTOCOL 22.1.13: A member MUST ignore a called of a collective that is not in progress, or from no member.
 void Collectives::on_message(TimeNs now, std::uint16_t from, const Called& called) {
   const auto found = groups_.find(called.group);
-  if (found == groups_.end()) return;
+  if (found == groups_.end() || std::ranges::find(found->second.ranks, from) == found->second.ranks.end()) return;
   for (const std::uint32_t slot : found->second.open) {
     Active& active = *slots_[slot];
     if (active.sequence != called.sequence || active.failed || !active.collective) continue;
     const auto& streams = active.collective->streams;
     const auto stream = std::ranges::find(streams, from, &Stream::peer);
     if (stream != streams.end()) check_shape(now, active, *stream, called.shape);
+    // PROTOCOL 22.1.17: ... A member that receives called with its own shape and lacks the shape of a third MUST fail
+    //     the collective too, naming that one.
+    const int absent = absent_member(active);
+    if (!active.failed && absent >= 0 && absent != from) fail_late(now, active, from, absent);
     break;
   }
   settle(now, found->second);
@@ -330,18 +380,20 @@ void Collectives::on_timeout(TimeNs now) {
            true);
       continue;
     }
-    // The peer of the first stream that has not ended.
-    int peer = -1;
-    if (active.collective) {
-      const auto& streams = active.collective->streams;
-      const auto open = std::ranges::find_if(streams, [](const Stream& stream) { return !stream.is_over(); });
-      if (open != streams.end()) peer = open->peer;
+    if (active.late_from >= 0) {
+      fail_late(now, active, rank_, active.late_from);
+      continue;
     }
-    fail(now, active,
-         {core::CompletionStatus::kTimedOut, peer,
-          peer < 0 ? rank_text(rank_) + " timed out waiting for the earlier collectives of its group"
-                   : late_text(peer, "check that it called the same collective, or raise the timeout")},
-         true);
+    if (!active.collective) {
+      const std::string text = rank_text(rank_) + " timed out waiting for the earlier collectives of its group";
+      fail(now, active, {core::CompletionStatus::kTimedOut, -1, text}, true);
+      continue;
+    }
+    // The peer of the first stream that has not ended: a collective with none is over.
+    const auto& streams = active.collective->streams;
+    const auto open = std::ranges::find_if(streams, [](const Stream& stream) { return !stream.is_over(); });
+    MLT_CHECK(open != streams.end());
+    on_late(now, active, open->peer);
   }
   settle(now);
 }

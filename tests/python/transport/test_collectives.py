@@ -581,6 +581,23 @@ def test_all_reduce__by_two_levels_is_the_sum_at_every_rank(hosts: int, ranks_pe
                 assert (tensor == np.arange(elements) * (ranks * (ranks + 1) // 2)).all()
 
 
+# In a ring, in halving and in two levels most members share no transfer with the one that is absent.
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("absent", [0, 2, 5])
+def test_timeout__every_member_names_the_one_that_never_called(algorithm: str, absent: int) -> None:
+    with local_job(6, hosts=hosts_of(3, 2)) as contexts:
+        present = [context for rank, context in enumerate(contexts) if rank != absent]
+        start = time.monotonic()
+        operations = [
+            context.post_all_reduce(np.ones(5_000, np.float32), algorithm=algorithm, timeout=0.5) for context in present
+        ]
+        for operation in operations:
+            with pytest.raises(mlt.OperationTimeoutError, match=f"waiting for rank {absent}: check that") as caught:
+                operation.wait(10)
+            assert caught.value.peer == absent
+        assert time.monotonic() - start < 5
+
+
 def test_all_reduce__of_two_hosts_takes_two_levels_by_itself_and_names_ranks_that_take_another() -> None:
     with local_job(4, hosts=hosts_of(2, 2)) as contexts:
         tensors = [np.full(100_000, rank, np.float32) for rank in range(4)]

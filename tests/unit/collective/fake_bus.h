@@ -85,6 +85,21 @@ class FakeBus {
   // The next receive of `rank` ends like this instead of arriving.
   void fail_next_receive(std::uint16_t rank, core::CompletionStatus status) { failures_[rank] = status; }
 
+  // The time of this rank's transfers is up, then that of its collectives; the other ends hear of an abort.
+  void expire(std::uint16_t rank) {
+    Host& at = host(rank);
+    const auto expire_in = [&](auto& queue, core::CompletionKind kind) {
+      while (!queue.empty()) {
+        cancel(at, queue, queue.front().request.operation, kind, core::CompletionStatus::kTimedOut);
+      }
+    };
+    expire_in(at.sends, core::CompletionKind::kSend);
+    expire_in(at.receives, core::CompletionKind::kReceive);
+    deliver_completions();
+    at.machine.on_timeout(now);
+    deliver_completions();
+  }
+
   // One thing that can happen; false if nothing can.
   bool step() {
     deliver_completions();
@@ -194,10 +209,11 @@ class FakeBus {
 
   // The other end is aborted too, once it matches this one's number.
   template <typename Request>
-  void cancel(Host& at, std::deque<Posted<Request>>& queue, OperationId operation, core::CompletionKind kind) {
+  void cancel(Host& at, std::deque<Posted<Request>>& queue, OperationId operation, core::CompletionKind kind,
+              core::CompletionStatus status = core::CompletionStatus::kCancelled) {
     const auto found = std::ranges::find_if(queue, [&](const auto& one) { return one.request.operation == operation; });
     if (found == queue.end()) return;
-    end(at, found->request, kind, core::CompletionStatus::kCancelled);
+    end(at, found->request, kind, status);
     const bool is_send = kind == core::CompletionKind::kSend;
     aborted_.insert({is_send ? at.rank : found->request.peer, is_send ? found->request.peer : at.rank,
                      found->request.tag, found->number, is_send});
