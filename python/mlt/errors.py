@@ -225,10 +225,15 @@ _CODE_OF_STATUS: dict[str, ErrorCode] = {
 }
 
 
+def class_of(code: ErrorCode) -> type[MltError]:
+    """The class of the native library's errors with this code."""
+    return _CLASS_OF_CODE[code]
+
+
 def from_code(code: str, message: str, peer: int) -> MltError:
     """The exception for an error of the native library; ``peer`` below 0 means none."""
     kind = ErrorCode(code)
-    return _CLASS_OF_CODE[kind](message, code=kind, peer=peer if peer >= 0 else None)
+    return class_of(kind)(message, code=kind, peer=peer if peer >= 0 else None)
 
 
 def from_status(status: str, message: str, peer: int) -> MltError:

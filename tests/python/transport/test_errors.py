@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,38 @@ def test_errors__are_what_python_programs_expect() -> None:
     assert issubclass(mlt.OperationTimeoutError, TimeoutError)
     assert issubclass(mlt.WaitTimeoutError, TimeoutError)
     assert not issubclass(mlt.WaitTimeoutError, mlt.TransferError)
+
+
+def _listen_on_the_port_of(context: mlt.Context) -> None:
+    options = mlt._core.Options()
+    options.ranks, options.host, options.udp_port = 1, "127.0.0.1", context.engine.udp_port
+    mlt._core.Engine(options)
+
+
+# Built without its constructor (src/bindings/bind_error.cc).
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        ("unknown_peer", lambda context: context.engine.rate_bits_per_second(7)),
+        ("unknown_operation", lambda context: context.engine.wait(99, -1)),
+        ("config", lambda context: context.engine.use_services([], 1)),
+        ("closed", lambda context: (context.engine.close(), context.barrier())),
+        ("port_in_use", _listen_on_the_port_of),
+    ],
+)
+def test_native_error__is_what_its_constructor_makes(kind: str, call: Callable[[mlt.Context], object]) -> None:
+    with mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port()) as context:
+        with pytest.raises(errors.MltError) as caught:
+            call(context)
+        error = caught.value
+    text = str(error)
+    assert text
+    expected = errors.from_code(kind, text, error.peer if error.peer is not None else -1)
+    assert type(error) is type(expected)
+    assert vars(error) == vars(expected)
+    assert (error.args, str(error), repr(error)) == (expected.args, str(expected), repr(expected))
+    assert getattr(error, "errno", None) is getattr(expected, "errno", None) is None
+    assert pickle.loads(pickle.dumps(error)).args == expected.args
 
 
 def test_package__offers_every_error() -> None:

@@ -265,6 +265,13 @@ else:
         while True:
             context.counters()
 
+    def fails():
+        while True:
+            try:
+                context.engine.rate_bits_per_second(7)
+            except mlt.UnknownPeerError:
+                pass
+
     {end}
 """
 
@@ -285,6 +292,14 @@ else:
         ("threading.Thread(target=calls, daemon=True).start(); raise KeyError", 1, "failed (ended by KeyError)"),
         ("context.close(); threading.Thread(target=calls, daemon=True).start(); sys.exit(4)", 4, "left the job"),
         ("threading.Thread(target=context.close, daemon=True).start(); sys.exit(4)", 4, "rank 1"),
+        # Also while they get errors: those are made without a line of Python, which could be interrupted.
+        (
+            "sys.setswitchinterval(1e-6)\n"
+            "    for _ in range(4): threading.Thread(target=fails, daemon=True).start()\n"
+            "    sys.exit(4)",
+            4,
+            "ended with exit status 4",
+        ),
         # The system keeps the lowest 8 bits.
         ("sys.exit(256)", 0, "left the job"),
         ("sys.exit(-1)", 255, "ended with exit status 255"),
