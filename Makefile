@@ -124,60 +124,18 @@ test-cpp: $(VENV)/.tools
 	$(BIN)/cmake --build --preset default
 	$(BIN)/ctest --preset default --parallel 2
 
-# Tests that compute, or whose processes only have to end in time, run in parallel; those that measure time or create
-# networks run alone.
-PARALLEL_TESTS := tests/plugins $(addprefix tests/python/,cli demo diagnosis gradients job named options planners shared \
-  simulation studies protocol switch_configs switch_push) $(wildcard tests/python/test_*.py)
+# Tests that measure a speed, a delay or a share of the processor run alone. All others run two at a time: they compute,
+# or wait.
+TIMED_TESTS := tests/python/perf tests/python/transport/test_spin.py \
+  $(foreach topic,delay_line links proofs red,tests/python/testbed/test_testbed_$(topic).py)
 test-python: $(WHEEL_AND_TOOLS)
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
-	failed=0; $(BIN)/python -m pytest -n auto --dist loadfile $(PARALLEL_TESTS) || failed=1; \
-	$(BIN)/python -m pytest tests/python $(addprefix --ignore=,$(PARALLEL_TESTS)) || failed=1; exit $$failed
+	failed=0; $(BIN)/python -m pytest -n auto --dist loadfile tests/plugins tests/python \
+	  $(addprefix --ignore=,$(TIMED_TESTS)) || failed=1; \
+	$(BIN)/python -m pytest $(TIMED_TESTS) || failed=1; exit $$failed
 endif
-
-build-asan build-tsan: build-%: $(VENV)/.tools
-	$(BIN)/cmake --preset $*
-	$(BIN)/cmake --build --preset $*
-
-test-asan test-tsan: test-%: build-%
-	$(MAKE) --no-print-directory run-$*
-
-# What was built is not looked at again, so that another part may run at the same time.
-run-asan run-tsan: run-%:
-	$(BIN)/ctest --preset $* --parallel 2 $(CTEST_ARGS)
-
-# SEEDS from FIRST on, on all cores; continues where it was stopped. A failure prints the command that replays it.
-SEEDS ?= 2000
-FIRST ?= 1
-swarm: $(VENV)/.tools
-	$(BIN)/cmake --preset default
-	$(BIN)/cmake --build --preset default --target mlt_swarm
-	$(BIN)/python tools/swarm.py --seeds $(SEEDS) --first $(FIRST) $(SWARM_ARGS)
-
-# Every run of up to DEPTH faults in every scenario, on all cores; MICRO_ARGS="--seeds 1000000" draws long ones.
-DEPTH ?= 2
-micro: $(VENV)/.tools
-	$(BIN)/cmake --preset default
-	$(BIN)/cmake --build --preset default --target mlt_micro
-	$(BIN)/python tools/micro.py --depth $(DEPTH) $(MICRO_ARGS)
-
-mutants: $(VENV)/.tools
-	$(BIN)/python tools/mutants.py $(MUTANTS_ARGS)
-
-build-fuzz: $(VENV)/.tools build/.clang
-	$(BIN)/cmake --preset fuzz
-	$(BIN)/cmake --build --preset fuzz
-
-fuzz: build-fuzz
-	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
-
-# NIGHT_SEED: first seed, new every night: the date, as 20261123.
-NIGHT_SEED ?= $(shell date +%Y%m%d)
-night:
-	failed=0; for long in "swarm SEEDS=1000000 FIRST=$(NIGHT_SEED)000000" "micro DEPTH=2" "mutants" \
-	  "chaos CHAOS_ARGS=--seconds=600" "fuzz FUZZ_SECONDS=3600"; do \
-	  echo "==== $$long"; $(MAKE) --no-print-directory $$long || failed=1; done; exit $$failed
 
 test-live: $(WHEEL_AND_TOOLS)
 	$(BIN)/python -m pytest -m live tests/python
