@@ -261,8 +261,9 @@ enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, k
 inline constexpr std::uint8_t kReductionCount = 8;
 
 // Algorithms of all-reduce, broadcast and reduce (docs/collectives.md). kAutomatic chooses by the sizes of group and
-// tensor and by the loss bound. All-reduce has all but kChain, and kTwoLevel only where set_hosts() permits; only its
-// kRing may lose data. Broadcast and reduce have kDirect and kChain; kChain loses nothing.
+// tensor and by the ranks' hosts, not by the loss bound. All-reduce has all but kChain, and kTwoLevel only where
+// set_hosts() permits; only its kRing may lose data. Broadcast and reduce have kDirect and kChain; kChain loses
+// nothing.
 enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving, kChain, kTwoLevel };
 inline constexpr std::uint8_t kAlgorithmCount = 7;
 
