@@ -52,7 +52,7 @@ void encode_prefix(const Prefix& prefix, std::byte* out) {
   // PROTOCOL 4.2.1: Every datagram MUST start with version, type, flags, path, element type, round, sequence number and
   //     cookie, laid out as above.
   out[MLT_OFFSET_VERSION_TYPE] =
-      static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | static_cast<std::uint8_t>(prefix.type));
+      static_cast<std::byte>((MLT_DATAGRAM_VERSION << 4) | static_cast<std::uint8_t>(prefix.type));
   out[MLT_OFFSET_FLAGS] = static_cast<std::byte>(prefix.flags);
   out[MLT_OFFSET_PATH_ELEMENT] = static_cast<std::byte>((prefix.path << 4) | static_cast<std::uint8_t>(prefix.element));
   out[MLT_OFFSET_ROUND] = static_cast<std::byte>(prefix.round);
@@ -87,7 +87,7 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
   //     check that it fails, and do nothing else with it.
   if (datagram.size() < MLT_PREFIX_BYTES) return DropReason::kTooShort;
   const std::uint8_t version_type = byte_at(datagram, MLT_OFFSET_VERSION_TYPE);
-  if ((version_type >> 4) != MLT_PROTOCOL_VERSION) return DropReason::kBadVersion;
+  if ((version_type >> 4) != MLT_DATAGRAM_VERSION) return DropReason::kBadVersion;
   const std::uint8_t type = version_type & 0x0F;
   if (type < MLT_TYPE_DATA || type > MLT_TYPE_RETIRE) return DropReason::kUnknownType;
   prefix.type = static_cast<PacketType>(type);

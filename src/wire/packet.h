@@ -27,8 +27,10 @@
  * MTU_PROBE and MTU_REPLY; RETIRE
  * 5: segments join round 0 as they become ready (6.5.11); secrets are hashed before they key a proof (3.8.12) */
 #define MLT_PROTOCOL_VERSION 13
+/* What a datagram carries of it: hellos have compared the whole version before. */
+#define MLT_DATAGRAM_VERSION (MLT_PROTOCOL_VERSION & 0x0F)
 
-/* byte 0: version in the high half, type in the low half */
+/* byte 0: MLT_DATAGRAM_VERSION in the high half, type in the low half */
 #define MLT_TYPE_DATA 1
 #define MLT_TYPE_ACK 2
 #define MLT_TYPE_PROBE 3

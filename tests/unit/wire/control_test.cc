@@ -475,7 +475,7 @@ TEST_CASE("decode__mutations_of_every_byte_and_random_bytes_stay_inside") {
   for (int i = 0; i < 50'000; ++i) {
     std::vector<std::byte> bytes(prng.below(120));
     for (std::byte& b : bytes) b = static_cast<std::byte>(prng.next());
-    if (!bytes.empty()) bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | prng.below(10));
+    if (!bytes.empty()) bytes[0] = static_cast<std::byte>((MLT_DATAGRAM_VERSION << 4) | prng.below(10));
     if (bytes.size() > 2) bytes[1] = std::byte{0};
     decode_any(bytes);
   }
