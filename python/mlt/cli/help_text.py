@@ -29,7 +29,7 @@ class HelpMixin:
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parses as the library does; its errors know the command that they are about."""
         try:
-            text = _one_dash(self, ctx, args) or _split_quantity(self, args) or _empty_value(self, ctx, args)
+            text = _wrong_dashes(self, ctx, args) or _split_quantity(self, args) or _empty_value(self, ctx, args)
             if text is not None:
                 ctx.fail(text)
             rest = super().parse_args(ctx, args)  # type: ignore[misc]
@@ -58,21 +58,25 @@ class HelpMixin:
         return help_text(self, ctx)
 
 
-def _one_dash(command: Any, ctx: Any, args: Sequence[str]) -> str | None:
-    """An error about the first long option with one dash, ``-workers 4``, which the libraries read as letters; None:
-    there is none."""
+def _wrong_dashes(command: Any, ctx: Any, args: Sequence[str]) -> str | None:
+    """An error about the first long option with one dash, ``-workers 4``, which the libraries read as letters, or about
+    the first option whose value is missing, ``--json --watch``, where they take the next option for it; None: there is
+    none."""
     names = {name: param for param in command.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
-    value_follows = False
+    waiting = None  # the option whose value follows
     for word in args:
         name = word.partition("=")[0]
-        if value_follows:
-            value_follows = False
+        if waiting is not None:
+            if word.startswith("--") or name in names:
+                long = max(names[waiting].opts, key=len)
+                return f"{waiting} needs a value before {word}; if {word} is the value, write {long}={word}"
+            waiting = None
         elif word == "--" or (not word.startswith("-") and not ctx.allow_interspersed_args):
             return None  # another program's words
         elif name.startswith("-") and not name.startswith("--") and len(name) > 2 and f"-{name}" in names:
             return f"No such option: {name}; write -{name}"
-        else:
-            value_follows = name == word and name in names and takes_value(names[name])
+        elif name == word and name in names and takes_value(names[name]):
+            waiting = name
     return None
 
 

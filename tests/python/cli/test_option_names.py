@@ -247,6 +247,44 @@ def test_options__a_value_or_a_programs_word_with_one_dash_stays(capsys: pytest.
     assert "--rounds 0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("testbed", "status", "--json", "--watch"), "--json needs a value before --watch"),
+        (("doctor", "--json", "--fix"), "if --fix is the value, write --json=--fix"),
+        (("perf", "--local", "--json", "--plot", "x.png"), "--json needs a value before --plot"),
+        (("plan", "assign", "c.yaml", "-o", "--seed"), "if --seed is the value, write --output=--seed"),  # of no command
+        (("launch", "-n", "-n", "2", "true"), "-n needs a value before -n; if -n is the value, write --workers=-n"),
+        (("demo", "--output", "--"), "--output needs a value before --"),
+    ],
+)
+def test_option__is_not_the_value_of_the_one_before_it(
+    words: tuple[str, ...],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line, _ = error_of(words, capsys)
+    assert text in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_option_that_takes_a_value_refuses_the_next_option(capsys: pytest.CaptureFixture[str]) -> None:
+    checked = 0
+    for command, path, param, name in options_of_all():
+        if not takes_value(param):
+            continue
+        with pytest.raises(SystemExit) as ended:
+            style.run(command, [name, "--help"], path)
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out) == (2, ""), (path, name, err)
+        assert f"{name} needs a value before --help" in " ".join(err.split()), (path, name, err)
+        checked += 1
+    assert checked > 150
+
+
 def test_error__leaves_out_what_only_a_program_can_pass(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,3 +123,13 @@ def test_runs__are_commands_that_perf_takes(targets: ModuleType) -> None:
     for name in ("ring-64k-loss-0.1", "ring-1m-loss-0.1"):
         command = run_of(targets, name).command
         assert command.startswith("mlt testbed run --hosts 4 --rate 200mbit --buffer 256KiB --loss 0.1% -- mlt perf ")
+
+
+def test_peers_that_are_missing_are_named_before_anything_is_measured(
+    targets: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no mpirun
+    monkeypatch.setattr(sys, "argv", ["targets", "--output", str(tmp_path / "results")])
+    with pytest.raises(SystemExit, match="nothing was measured: mpi: mpirun is not installed: apt-get install"):
+        targets.main()
+    assert not (tmp_path / "results").exists()
