@@ -309,4 +309,4 @@ def _testbed() -> Iterator[Finding]:
         if extra:
             absent = f"sch_{', sch_'.join(extra)}"
             yield Finding("optional", f"mlt testbed: the kernel has no {absent}: no --queue red",
-                          f"modprobe sch_{' sch_'.join(extra)}, or a distribution kernel")  # fmt: skip
+                          f"modprobe -a sch_{' sch_'.join(extra)}, or a distribution kernel")  # fmt: skip

@@ -224,3 +224,17 @@ def test_examine__names_what_the_testbed_lacks(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(requirements, "problems", lambda _: ["clang is not installed: apt-get install clang"])
     wanted = Finding("optional", "mlt testbed: clang is not installed", "apt-get install clang")
     assert wanted in examine({})
+
+
+def test_testbed__modules_that_the_kernel_lacks_are_loaded_by_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlt.testbed import requirements
+
+    monkeypatch.setattr(requirements, "is_privileged", lambda: True)
+    monkeypatch.setattr(requirements, "problems", lambda _: [])
+    monkeypatch.setattr(requirements, "in_user_namespace", lambda: False)
+    monkeypatch.setattr(requirements, "kernel_has", lambda _: False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/sbin/tc")
+    *_, finding = only(doctor._testbed)
+    # Without -a the second name is an option of the first module.
+    assert finding.fix.startswith("modprobe -a sch_red sch_prio, ")
+    assert "(modprobe -a sch_red sch_prio)" in requirements._kernel_remedy("red")
