@@ -8,6 +8,8 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
+import time
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -109,6 +111,23 @@ def test_interface__a_name_that_is_loopback_here_is_taken_for_this_host(monkeypa
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     (finding,) = only(doctor._interface, {"MASTER_ADDR": "node0"})
     assert finding == Finding("ok", "interface eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s): it routes to MASTER_ADDR node0")
+
+
+@pytest.mark.usefixtures("machine")
+def test_interface__name_servers_that_do_not_answer_do_not_hold_it_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
+    began = time.monotonic()
+    try:
+        (finding,) = only(doctor._interface, {"MASTER_ADDR": "node0"})
+    finally:
+        over.set()
+    assert time.monotonic() - began < 4  # 1 s on a quiet machine; a rank waits 30 s
+    assert finding.level == "problem"
+    assert_names(finding.what, "MASTER_ADDR 'node0' does not resolve", "name servers", "within 1 s")
+    assert caplog.records == []
 
 
 def test_interface__reports_a_missing_route(monkeypatch: pytest.MonkeyPatch) -> None:

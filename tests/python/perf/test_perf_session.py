@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from mlt.job import interfaces
 from mlt.job.handshake_client import proved
 from mlt.job.handshake_server import SPARE_CALLERS, HandshakeServer
 from mlt.job.secret import JobSecret, Prover
-from mlt.perf import remote
+from mlt.perf import conductor, remote
 from mlt.perf.gathering import Gathering
 from mlt.perf.options import Options
 from mlt.perf.patterns import read_case
@@ -294,6 +295,18 @@ def test_job__a_long_start_says_at_every_rank_what_it_waits_for(
     assert_names(lines(0)[-1], "still waiting at", at, "rank 2 of 3", "5 s")
     assert any(f"rank 0 at {at} still waits for other ranks" in text for text in lines(1))
     assert ["rank 2 of 3 did not connect" in error for error in errors] == [False, True, True]
+
+
+def test_run__an_agent_that_does_not_start_is_named_before_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(conductor, "START_SECONDS", 1.0)
+    silent: Any = SimpleNamespace(ranks=(0, 1), start=lambda _: None, send=lambda *_: None)
+    with pytest.raises(PerfError, match=r"rank 0, 1 did not reply within 1 s \(ready\)"):
+        conductor.Conductor(Options(), [silent], queue.SimpleQueue(), lambda *_: None).run()
+    (record,) = caplog.records
+    assert_names(record.getMessage(), "still waiting for mlt of ranks 0, 1 (ready", "1 s")
 
 
 def test_job__port_in_use_is_named() -> None:
