@@ -179,7 +179,7 @@ def test_readme__a_measured_number_has_its_date_machine_and_command() -> None:
 
 
 def test_readme__first_screen() -> None:
-    """What it is in two sentences, links by reader, the picture and its origin, the changed word, two commands."""
+    """Two sentences that say what mlt is, links by reader, the picture and its origin, the word, two commands."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     title, what, by_reader, picture, origin, word, python, before, commands = text.split("\n\n")[:9]
     assert title == "# mlt"
