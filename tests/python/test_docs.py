@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checks import assert_names
 from loading import load
 from test_import_layers import MODULES
 
@@ -175,6 +176,24 @@ def test_readme__a_measured_number_has_its_date_machine_and_command() -> None:
             assert re.search(r"20\d\d-\d\d-\d\d", before), before
             assert "cores" in before
             assert "`make " in before
+
+
+def test_readme__first_screen() -> None:
+    """Two sentences that say what mlt is, links by reader, the picture and its origin, the word, two commands."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    title, what, by_reader, picture, origin, word, python, before, commands = text.split("\n\n")[:9]
+    assert title == "# mlt"
+    assert len(re.findall(r"\.(?=\s|$)", what)) == 2
+    assert re.findall(r"\[(I [^]]*)\]\(docs/(\w+)\.md\)", by_reader) == [
+        ("I train models", "pytorch"), ("I run the network", "network"), ("I plan the cluster", "planners"),
+    ]  # fmt: skip
+    assert re.fullmatch(r"!\[[^]]*gloo[^]]*mlt[^]]*\]\(docs/results/demo/report\.png\)", picture)
+    assert re.search(r"20\d\d-\d\d-\d\d", origin)
+    assert_names(origin, "cores", "`mlt demo --seeds 2`")
+    assert_names(word, "change one word")
+    assert_names(python, 'init_process_group("mlt")', 'instead of "gloo"')
+    assert_names(before, "Two commands")
+    assert re.findall(r"^\w+ \w+", commands, re.MULTILINE) == ["make demo", "make test"]
 
 
 def test_paths__of_a_text() -> None:

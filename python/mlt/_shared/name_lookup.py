@@ -17,7 +17,7 @@ logger = logging.getLogger("mlt")
 
 
 def look_up(host: str, port: int, kind: socket.SocketKind, *, seconds: float = LOOKUP_SECONDS) -> list[tuple[Any, ...]]:
-    """Addresses from ``socket.getaddrinfo``. Logs after 5 s that the name servers do not answer.
+    """Addresses from ``socket.getaddrinfo``. Logs after 5 s that the name servers do not answer, if it waits longer.
 
     Raises socket.gaierror, also after ``seconds``; the thread that asks is then left to itself.
 
@@ -37,12 +37,12 @@ def look_up(host: str, port: int, kind: socket.SocketKind, *, seconds: float = L
     asking = threading.Thread(target=ask, name="mlt-name-lookup", daemon=True)
     asking.start()
     asking.join(min(QUIET_SECONDS, seconds))
-    if asking.is_alive():
+    if asking.is_alive() and seconds > QUIET_SECONDS:
         logger.warning(
             "still looking up the address of %r (times out %g s after its start): this host's name servers "
             "(/etc/resolv.conf) do not answer; an address in numbers needs none", host, seconds,
         )  # fmt: skip
-        asking.join(max(seconds - QUIET_SECONDS, 0.0))
+        asking.join(seconds - QUIET_SECONDS)
     if not found:
         raise socket.gaierror(
             socket.EAI_AGAIN, f"this host's name servers (/etc/resolv.conf) did not answer within {seconds:g} s"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 QUIET_SECONDS = 5  # whole: some waits count seconds
 REPEAT_SECONDS = 60
@@ -40,3 +42,21 @@ class Patience:
             logger.warning("%s", words)
             self._told, self._repeat = words, now + REPEAT_SECONDS
         self._due = now + QUIET_SECONDS
+
+
+@contextmanager
+def speaking(text: Callable[[], str]) -> Iterator[None]:
+    """Around a wait that has no loop: another thread reports what ``text`` says, as ``Patience`` does."""
+    patience, is_over = Patience(), threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(patience.left):
+            patience.ask(text)
+
+    thread = threading.Thread(target=run, name="mlt-patience", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import click
 
+from mlt._shared.addresses import parse_target
 from mlt._shared.json_lines import shown
 from mlt._shared.output_files import WriteFailedError
 from mlt.cli.click_style import Command
@@ -21,7 +22,7 @@ from mlt.cli.unit_option import TIME, UnitOption
 from mlt.diagnosis import frameworks
 from mlt.diagnosis.doctor import Finding, examine
 from mlt.diagnosis.messages import DEFAULT_PORT
-from mlt.errors import MltError
+from mlt.errors import ConfigError, MltError
 from mlt.switch_configs.errors import SwitchConfigError
 
 _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
@@ -132,12 +133,20 @@ def app(
             _finish(_shown(command.examine_job(settings, say=_say), json, fix=fix))
         else:
             assert target is not None
+            _check_host(target, port)
             _finish(_shown(command.examine_host(target, settings), json, fix=fix))
     except (MltError, SwitchConfigError) as error:
         show_error(error)
         raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt as error:
         raise SystemExit(interrupted(error)) from None
+
+
+def _check_host(target: str, port: int) -> None:
+    try:
+        parse_target(target, port)
+    except ConfigError as error:
+        raise ConfigError(f"HOST: {error}") from None
 
 
 def _say(text: str) -> None:

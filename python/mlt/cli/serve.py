@@ -26,7 +26,13 @@ def serve(
     world_size: Annotated[
         int | None, typer.Option(envvar="WORLD_SIZE", help="Number of workers.", show_default=False)
     ] = None,
-    services: Annotated[int, typer.Option(envvar="MLT_SERVICES", help="Number of summation services in the job.")] = 1,
+    services: Annotated[
+        int,
+        typer.Option(
+            envvar="MLT_SERVICES",
+            help="Number of summation services in the job; workers need the same, and have 0 by default.",
+        ),
+    ] = 1,
     index: Annotated[int, typer.Option(help="Index of this service, from 0; its rank is WORLD_SIZE + index.")] = 0,
     rank: Annotated[
         int | None, typer.Option(envvar="RANK", help="Rank of this service, instead of --index.", show_default=False)

@@ -26,8 +26,13 @@ STYLES: Final[dict[str, dict[str, Any]]] = {
     "bounded": {"color": "#ee6677", "linewidth": 1.1},
     "reliable": {"color": "#228833", "linewidth": 1.1},
 }
-DASHES: Final = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (1, 1)))
 SMOOTHING_STEPS: Final = 15
+
+
+def dashes(number: int) -> Any:
+    """The line of the seed with this number, unlike those of all others: a long dash and more and more points."""
+    lines: list[Any] = ["-", (0, (6, 2)), (0, (2, 1.5)), (0, (1, 1))]
+    return lines[number] if number < len(lines) else (0, (6, 1.5, *(1, 1.5) * (number - len(lines) + 1)))
 
 
 def write_png(report: DemoReport, folder: Path) -> Path:
@@ -51,7 +56,7 @@ def draw(report: DemoReport) -> Figure:
     figure, axes = pyplot.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
     seeds = list(dict.fromkeys(run.seed for run in report.runs))
     for run in report.runs:
-        style = {**STYLES[run.name], "linestyle": DASHES[seeds.index(run.seed) % len(DASHES)]}
+        style = {**STYLES[run.name], "linestyle": dashes(seeds.index(run.seed))}
         # By the time that each step took, where a network gives it meaning.
         at = (
             np.array(step_ends(run)) if report.settings.testbed is not None else np.arange(1.0, len(step_ends(run)) + 1)
@@ -90,7 +95,7 @@ def _legend(figure: Figure, report: DemoReport, seeds: list[int]) -> None:
     lines = [Line2D([], [], label=title, **STYLES[name]) for name, title in titles.items()]
     if len(seeds) > 1:
         lines += [
-            Line2D([], [], color="#555555", linestyle=DASHES[number % len(DASHES)], label=f"seed {seed}")
+            Line2D([], [], color="#555555", linestyle=dashes(number), label=f"seed {seed}")
             for number, seed in enumerate(seeds)
         ]
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), fontsize=8)

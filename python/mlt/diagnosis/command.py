@@ -10,17 +10,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from mlt._shared import variables
 from mlt._shared.addresses import parse_target, without_brackets
 from mlt._shared.counts import count_of
 from mlt._shared.link import LinkError
 from mlt._shared.name_lookup import look_up
+from mlt._shared.patience import Patience, speaking
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.examine import Examination
 from mlt.diagnosis.messages import DEFAULT_PORT
 from mlt.diagnosis.responder import Responder, Visit
-from mlt.diagnosis.session import CONNECT_SECONDS, Session, connect
+from mlt.diagnosis.session import CONNECT_SECONDS, TURN_SECONDS, Session, connect
 from mlt.errors import ConfigError
 from mlt.job import address as own_address
 from mlt.job import interfaces
@@ -99,24 +101,30 @@ def _visit_text(visit: Visit) -> str:
     return f"{who} found {count_of(visit.problems, 'problem') if visit.problems else 'no problem'}"
 
 
-def examine_host(target: str, settings: Settings, *, patience: float = 0.0) -> Iterator[Finding]:
-    """Examine the path to ``target`` and back. ``patience``: seconds to retry while nothing listens there."""
+def examine_host(target: str, settings: Settings, *, retry_seconds: float = 0.0) -> Iterator[Finding]:
+    """Examine the path to ``target`` and back. ``retry_seconds``: how long to retry while nothing listens there."""
     host, port = parse_target(target, settings.port)
     dscp = settings.dscp()
-    deadline = time.monotonic() + patience
+    deadline, patience = time.monotonic() + retry_seconds, Patience()
     while True:
         try:
             connection = _connect(host, port, settings)
             break
         except OSError as error:
             if time.monotonic() < deadline:
+                patience.ask(partial(_waiting_text, host, port, error, retry_seconds))
                 time.sleep(RETRY_SECONDS)
                 continue
             yield _unreachable(host, port, error)
             return
     problems = 0
     try:
-        with Session(connection, dscp) as session:
+        with speaking(
+            lambda: f"still waiting for {host} port {port}, where mlt doctor examines another host first (times out "
+            f"after {TURN_SECONDS:g} s)"
+        ):
+            session = Session(connection, dscp)
+        with session:
             for finding in Examination(session).findings():
                 problems += finding.level == "problem"
                 yield finding
@@ -142,6 +150,20 @@ def _connect(host: str, port: int, settings: Settings) -> socket.socket:
     return connect(host, port, source)
 
 
+def _waiting_text(host: str, port: int, error: OSError, seconds: float) -> str:
+    return (
+        f"still waiting for mlt doctor at {host} port {port} (times out {seconds:g} s after the start; last: "
+        f"{error.strerror or error}); check that rank 0 runs mlt doctor --job there, and that MASTER_ADDR is the same"
+    )
+
+
+def _missing_text(missing: str, settings: Settings) -> str:
+    return (
+        f"rank 0: still waiting at port {settings.port} for mlt doctor --job of {missing} (times out after "
+        f"{settings.timeout:g} s)"
+    )
+
+
 def _unreachable(host: str, port: int, error: OSError) -> Finding:
     if isinstance(error, socket.gaierror):
         return Finding("problem", f"{host} does not resolve ({error.strerror})",
@@ -163,19 +185,21 @@ def examine_job(settings: Settings, *, say: Say) -> Iterator[Finding]:
         raise ConfigError("the job has one rank: no network to examine")
     if config.rank != 0:
         target = f"[{config.master_addr}]:{settings.port}"
-        yield from examine_host(target, settings, patience=settings.timeout)
+        yield from examine_host(target, settings, retry_seconds=settings.timeout)
         return
     own_address.local_host(config)  # rejects a wrong selection of interfaces before any rank waits
     responder = Responder(settings.port, settings.dscp(), say=say)
     deadline = time.monotonic() + settings.timeout
     try:
         for come in range(config.size - 1):
-            visit = responder.serve_one(max(deadline - time.monotonic(), 0.01) if come == 0 else settings.timeout)
+            missing = f"{config.size - 1 - come} of {count_of(config.size - 1, 'rank')}"
+            left = max(deadline - time.monotonic(), 0.01) if come == 0 else settings.timeout
+            visit = responder.serve_one(left, partial(_missing_text, missing, settings))
             if visit is None:
                 yield Finding(
                     "problem",
-                    f"{config.size - 1 - come} of {config.size - 1} ranks did not connect to {config.master_addr} port "
-                    f"{settings.port} within {settings.timeout:g} s",
+                    f"{missing} did not connect to {config.master_addr} port {settings.port} within "
+                    f"{settings.timeout:g} s",
                     "look at their output; MASTER_ADDR must reach this host from theirs",
                 )
                 return

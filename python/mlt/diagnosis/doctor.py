@@ -28,6 +28,8 @@ from mlt.job import interfaces, secret
 from mlt.job.configuration import JobConfig
 from mlt.options import arguments, paths, qos
 
+# Time for the name of rank 0's host: the whole examination takes two seconds.
+LOOKUP_SECONDS = 1.0
 # First words of the fixes that are commands.
 _RUNNABLE = ("sudo", "pip", sys.executable, "export", "modprobe", "ulimit", "apt-get", "sysctl", "mlt")
 Level = Literal["ok", "problem", "optional"]
@@ -130,7 +132,7 @@ def _interface(env: Mapping[str, str]) -> Iterator[Finding]:
         interface=None if host else wanted,
     )
     try:
-        address = own_address.local_host(config)
+        address = own_address.local_host(config, lookup_seconds=LOOKUP_SECONDS)
     except ConfigError as error:
         level: Level = "problem" if master or host or wanted else "optional"
         text = str(error).removeprefix("rank 0: ")
@@ -309,4 +311,4 @@ def _testbed() -> Iterator[Finding]:
         if extra:
             absent = f"sch_{', sch_'.join(extra)}"
             yield Finding("optional", f"mlt testbed: the kernel has no {absent}: no --queue red",
-                          f"modprobe sch_{' sch_'.join(extra)}, or a distribution kernel")  # fmt: skip
+                          f"modprobe -a sch_{' sch_'.join(extra)}, or a distribution kernel")  # fmt: skip

@@ -21,6 +21,7 @@ from typing import Any
 
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import Link, LinkError
+from mlt._shared.patience import Patience
 from mlt.diagnosis.allowance import Allowance, Allowances, host_of
 from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, Port
 from mlt.diagnosis.messages import MAX_LINE, VERSION, hear, make_hello, open_link, read_hello
@@ -116,15 +117,20 @@ class Responder:
             caller.connection.close()
         self._handshakes.close()
 
-    def serve_one(self, seconds: float | None = None) -> Visit | None:
-        """Wait for a client and serve it to its end; None if none connected in time."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+    def serve_one(self, seconds: float | None = None, waiting_text: Callable[[], str] | None = None) -> Visit | None:
+        """Wait for a client and serve it to its end; None if none connected in time. A long wait is reported with
+        ``waiting_text``, if there is one."""
+        deadline, patience = None if seconds is None else time.monotonic() + seconds, Patience()
         while not self._waiting:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return None
+            until_report = REPORT_SECONDS
+            if waiting_text is not None:
+                patience.ask(waiting_text)
+                until_report = patience.left
             # Clients that sent a request, one after another; silent ones delay nobody.
-            self._queue(self._handshakes.wait(REPORT_SECONDS if left is None else min(left, REPORT_SECONDS)))
+            self._queue(self._handshakes.wait(until_report if left is None else min(left, until_report)))
             if self._reported != (rejected := self._handshakes.rejected_text()):
                 self._reported = rejected
                 self._say(f"connections rejected so far: {rejected}")

@@ -12,23 +12,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlt._shared.addresses import is_host
-from mlt._shared.name_lookup import look_up
+from mlt._shared.name_lookup import LOOKUP_SECONDS, look_up
 from mlt._shared.os_errors import cause_of
 from mlt.errors import ConfigError
 from mlt.job import interfaces
 from mlt.job.configuration import JobConfig
 
 
-def local_host(config: JobConfig) -> str:
+def local_host(config: JobConfig, *, lookup_seconds: float = LOOKUP_SECONDS) -> str:
     """The address to bind and announce: ``config.host``, else that of the interface that ``config.interface`` selects,
-    else the one this host uses towards rank 0.
+    else the one this host uses towards rank 0. ``lookup_seconds``: time limit of the name servers.
 
     Raises ConfigError if MASTER_ADDR does not resolve, no route leads there, or the selection is invalid.
     """
     try:
         if config.host is not None:
             return interfaces.check_host(config.host, source="host (MLT_HOST)")
-        towards = _towards_rank_0(config)
+        towards = _towards_rank_0(config, lookup_seconds)
         if config.interface is not None:
             (choice, *_) = interfaces.select_interfaces(
                 config.interface, towards=towards, source="interface (MLT_INTERFACE)"
@@ -47,13 +47,13 @@ def local_host(config: JobConfig) -> str:
         raise ConfigError(text if text.startswith("rank ") else f"rank {config.rank}: {text}") from None
 
 
-def _towards_rank_0(config: JobConfig) -> str | None:
+def _towards_rank_0(config: JobConfig, lookup_seconds: float) -> str | None:
     """The address that this host uses towards rank 0; None if no route leads there.
 
     A host's own name often resolves to 127.0.1.1 on itself (Debian's /etc/hosts), but not on others; then this returns
     the address that other hosts use.
     """
-    for _, _, _, _, address in resolve_master(config, socket.SOCK_DGRAM):
+    for _, _, _, _, address in resolve_master(config, socket.SOCK_DGRAM, lookup_seconds):
         with contextlib.suppress(OSError):
             source = interfaces.source_towards(_host_of(address))
             if interfaces.is_loopback(source) and not is_loopback_on_purpose(config.master_addr):
@@ -73,12 +73,14 @@ def _host_of(address: tuple[Any, ...]) -> str:
     return str(address[0]) if len(address) < 4 or not address[3] or "%" in address[0] else f"{address[0]}%{address[3]}"
 
 
-def resolve_master(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any, ...]]:
+def resolve_master(
+    config: JobConfig, kind: socket.SocketKind, lookup_seconds: float = LOOKUP_SECONDS
+) -> list[tuple[Any, ...]]:
     """Resolve MASTER_ADDR; addresses that other hosts can reach come first."""
     if not is_host(config.master_addr):
         raise ConfigError(f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} is not the name of a host")
     try:
-        found = look_up(config.master_addr, config.rendezvous_port, kind)
+        found = look_up(config.master_addr, config.rendezvous_port, kind, seconds=lookup_seconds)
         return sorted(found, key=lambda one: interfaces.is_loopback(str(one[4][0])))
     except OSError as error:
         raise ConfigError(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mlt._shared.link import Message
+from mlt._shared.patience import Patience
+from mlt.job.rendezvous import ranks_text
 from mlt.perf.agents import Agents, Event, Events
 from mlt.perf.options import AUTOMATIC, OURS, START_SECONDS, Options
 from mlt.perf.patterns import Case, as_message, cases_of
@@ -205,16 +207,28 @@ class Conductor:
 
     def _expect(self, transport: str, kind: str, seconds: float, *, or_missing: bool = False) -> dict[int, Message]:
         """One reply of every rank. Start-up messages of other transports are kept for their turn."""
-        deadline = time.monotonic() + seconds
+        deadline, patience = time.monotonic() + seconds, Patience()
         answers: dict[int, Message] = {}
         kept: list[Event] = []
+
+        def silent() -> list[int]:
+            return [rank for rank in sorted(self._agents) if rank not in answers]
+
+        def waiting_text() -> str:
+            return f"still waiting for {transport} of {ranks_text(silent())} ({kind}; times out after {seconds:.0f} s)"
+
         while len(answers) < len(self._agents):
+            left = max(deadline - time.monotonic(), 0.0)
+            if kind != "turn":  # that measures
+                patience.ask(waiting_text)
+                left = min(left, max(patience.left, 0.01))
             try:
-                event = self._events.get(timeout=max(deadline - time.monotonic(), 0.0))
+                event = self._events.get(timeout=left)
             except queue.Empty:
-                silent = [rank for rank in sorted(self._agents) if rank not in answers]
+                if time.monotonic() < deadline:
+                    continue
                 raise PerfError(
-                    f"{transport}: rank {', '.join(map(str, silent))} did not reply within {seconds:.0f} s ({kind}); "
+                    f"{transport}: rank {', '.join(map(str, silent()))} did not reply within {seconds:.0f} s ({kind}); "
                     "check the network and firewalls, or raise --timeout"
                 ) from None
             found = event.message.get("kind")

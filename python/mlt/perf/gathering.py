@@ -17,10 +17,12 @@ from dataclasses import dataclass
 
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import Link, LinkClosedError, LinkError
+from mlt._shared.patience import Patience
 from mlt.job import secret as secret_module
 from mlt.job.address import resolve_master
 from mlt.job.configuration import JobConfig
 from mlt.job.handshake_server import Caller, HandshakeServer
+from mlt.job.rendezvous import ranks_text
 from mlt.job.secret import JobSecret, Prover
 from mlt.perf.local_address import listen, where
 from mlt.perf.options import MAX_ERROR
@@ -83,24 +85,34 @@ class Gathering:
 
     def run(self, seconds: float) -> None:
         """Wait until every rank has connected. Raises PerfError that names the missing ones."""
-        deadline = time.monotonic() + seconds
+        deadline, patience = time.monotonic() + seconds, Patience(changes=True)
         while len(self.hosts) < self._ranks:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise PerfError(self._who_is_missing())
-            for key, _ in self._selector.select(min(left, self._handshakes.seconds_left())):
+            patience.ask(lambda: self._waiting_text(seconds))
+            for key, _ in self._selector.select(min(left, self._handshakes.seconds_left(), patience.left)):
                 if isinstance(key.data, Member):
                     self._hear(key.data)
             for caller in self._handshakes.turn():
                 self._admit(caller)
             self._report()
 
+    @property
+    def _missing(self) -> str:
+        return f"{ranks_text([one for one in range(self._ranks) if one not in self.hosts])} of {self._ranks}"
+
+    def _waiting_text(self, seconds: float) -> str:
+        at = " and ".join(where(*one.getsockname()[:2]) for one in self._listeners)
+        return (
+            f"rank 0: still waiting at {at} for mlt perf of {self._missing} (times out {seconds:g} s after its start)"
+        )
+
     def _who_is_missing(self) -> str:
-        missing = ", ".join(str(rank) for rank in range(self._ranks) if rank not in self.hosts)
         refused = f"; rejected: {'; '.join(self._refused)}" if self._refused else ""
         counted = f"; connections rejected: {rejected}" if (rejected := self._handshakes.rejected_text()) else ""
         return (
-            f"rank 0: rank {missing} of {self._ranks} did not connect; start mlt perf once per rank, with RANK, "
+            f"rank 0: {self._missing} did not connect; start mlt perf once per rank, with RANK, "
             f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT{refused}{counted}"
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
@@ -24,6 +24,10 @@ from mlt.perf.problem import PerfError
 from mlt.perf.session import Result
 from mlt.perf.statistics import QUANTILES, Summary, cumulative, name_of, needed, significant, summarise
 from mlt.perf.transports.tcp import congestion_control
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 # Incremented when a field changes its meaning or is removed.
 SCHEMA = 1
@@ -181,25 +185,39 @@ def _time_unit(summaries: Sequence[Summary]) -> tuple[str, float]:
     return ("ms", 1e3) if max(summary.median for summary in summaries) >= 1e-3 else ("us", 1e6)
 
 
-def write_plot(result: Result, path: Path) -> None:
-    """Plot the distribution of round times, one panel per size. Raises PerfError without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PerfError(f"--plot needs matplotlib: {how_to_install('perf', 'matplotlib')}") from None
+def plot_figure(result: Result) -> Figure:
+    """The distribution of round times, one panel per size, with one legend below them."""
+    from matplotlib.figure import Figure
+
     sizes = sorted({measurement.case.bytes for measurement in result.measurements})
     figure = Figure(figsize=(4.8 * len(sizes), 3.8), layout="constrained")
     panels = figure.subplots(1, len(sizes), squeeze=False)[0]
+    names = list(dict.fromkeys(label(row) for row in result.measurements))
+    curves: dict[str, Line2D] = {}
     for panel, size in zip(panels, sizes, strict=True):
         rows = [measurement for measurement in result.measurements if measurement.case.bytes == size]
         unit, scale = _time_unit([summarise(row.seconds) for row in rows])
         for row in rows:
             samples, fractions = cumulative(row.seconds)
-            panel.step([one * scale for one in samples], fractions, where="post", label=label(row))
+            name = label(row)
+            number = names.index(name)
+            style = {"color": f"C{number}", "linestyle": ("-", "--", ":")[number // 10 % 3]}  # C10 is C0
+            (curves[name],) = panel.step([one * scale for one in samples], fractions, where="post", label=name, **style)
         panel.set(xscale="log", xlabel=f"time of a round, {unit}", ylabel="fraction of rounds", ylim=(0, 1.01))
         panel.set_title(f"{rows[0].case.pattern}, {format_size(size)}, {rows[0].case.ranks} ranks", fontsize=10)
         panel.grid(alpha=0.3, which="both")
-        panel.legend(fontsize=8, loc="lower right")
+    figure.legend(
+        handles=[curves[name] for name in names], loc="outside lower center", ncols=2 * len(sizes), fontsize=8
+    )
+    return figure
+
+
+def write_plot(result: Result, path: Path) -> None:
+    """Write the picture. Raises PerfError, also without matplotlib."""
+    try:
+        figure = plot_figure(result)
+    except ImportError:
+        raise PerfError(f"--plot needs matplotlib: {how_to_install('perf', 'matplotlib')}") from None
     try:
         write_figure(path, figure, dpi=110)
     except (OSError, ValueError) as error:

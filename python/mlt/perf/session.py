@@ -20,6 +20,7 @@ from mlt._shared.json_lines import quoted
 from mlt._shared.link import Link, LinkClosedError, LinkError, Message
 from mlt._shared.name_lookup import look_up
 from mlt._shared.os_errors import cause_of
+from mlt._shared.patience import speaking
 from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import MltError
 from mlt.job import interfaces
@@ -97,12 +98,19 @@ def run_client(
     if options.ranks != 2:
         raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2; more are a job (RANK, WORLD_SIZE)")
     admission = _Admission.resolve(environ)
-    link, who, job = _call(server, port, interface, admission), f"the server at {where(server, port)}", _job_name()
+    who, job = f"the server at {where(server, port)}", _job_name()
+
+    def waiting_text() -> str:
+        return f"still waiting for a reply of {who} (times out after {HELLO_SECONDS:g} s)"
+
+    with speaking(waiting_text):
+        link = _call(server, port, interface, admission)
     try:
         own = host_of(1, find_interface(interface, link.local_host))
-        prover = handshake(link, admission.secret, who)
-        say_proved(link, prover, hello(host=as_dict(own), options=options.as_dict(), job=job))
-        other = read_host(read_proved(link, prover, who), who)
+        with speaking(waiting_text):
+            prover = handshake(link, admission.secret, who)
+            say_proved(link, prover, hello(host=as_dict(own), options=options.as_dict(), job=job))
+            other = read_host(read_proved(link, prover, who), who)
         hosts = [other, own]
         check_hosts(hosts, options)
     except BaseException as error:
@@ -373,21 +381,34 @@ def _join(config: JobConfig, own: Host, port: int, options: Options) -> tuple[Li
     """The link to rank 0, and its message when all ranks are connected. Connects again if rank 0 closes it without a
     reply."""
     deadline = time.monotonic() + options.timeout
-    while True:
-        link = _reach(config, port, deadline)
-        try:
-            who = f"rank 0 at {where(config.master_addr, port)}"
-            prover = handshake(link, config.secret, who)
-            say_proved(link, prover, hello(host=as_dict(own)))
-            return link, read_proved(link, prover, who, options.timeout + HELLO_SECONDS)
-        except (LinkClosedError, OSError) as error:
-            link.close()
-            if time.monotonic() >= deadline:
-                raise PerfError(f"rank {config.rank}: {cause_of(error)}") from None
-            time.sleep(RETRY_SECONDS)
-        except BaseException:
-            link.close()
-            raise
+    who = f"rank 0 at {where(config.master_addr, port)}"
+    is_announced = False
+
+    def waiting_text() -> str:
+        if is_announced:
+            return f"rank {config.rank}: {who} still waits for other ranks; it reports which are missing"
+        return (
+            f"rank {config.rank}: still waiting for {who} (times out {options.timeout:g} s after its start); check "
+            "that mlt perf is running there, with the same MASTER_PORT"
+        )
+
+    with speaking(waiting_text):
+        while True:
+            is_announced = False
+            link = _reach(config, port, deadline)
+            try:
+                prover = handshake(link, config.secret, who)
+                say_proved(link, prover, hello(host=as_dict(own)))
+                is_announced = True
+                return link, read_proved(link, prover, who, options.timeout + HELLO_SECONDS)
+            except (LinkClosedError, OSError) as error:
+                link.close()
+                if time.monotonic() >= deadline:
+                    raise PerfError(f"rank {config.rank}: {cause_of(error)}") from None
+                time.sleep(RETRY_SECONDS)
+            except BaseException:
+                link.close()
+                raise
 
 
 def _reach(config: JobConfig, port: int, deadline: float) -> Link:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mlt._shared.patience import speaking
 from mlt.switch_configs import registry
 from mlt.switch_configs.platforms import parse_spec
 from mlt.switch_push import login as logins
 from mlt.switch_push.device import Device, PushError
+from mlt.switch_push.login import Login
 
 # Systems reached by an API over TLS; all others by SSH.
 _OVER_TLS = ("cumulus", "openconfig", "eos", "nxos")
@@ -30,6 +32,19 @@ def open_device(host: str, target: str, *, inventory: Path | None = None, known_
 
         return LinuxSwitch(LocalShell(name or None), name=host)
     login = logins.find(host, inventory=inventory)
+    with speaking(lambda: f"still waiting for the reply of {host} ({target})"):
+        device = _connected(login, system, known_hosts)
+    if device is None:
+        registry.target(target)  # an unknown one is none of these
+        raise PushError(
+            f"mlt can neither push to {system} nor read it; 'mlt switch generate' writes its files, 'mlt switch "
+            "verify' names the commands whose output --input takes"
+        )
+    return device
+
+
+def _connected(login: Login, system: str, known_hosts: Path | None) -> Device | None:
+    """The device at its address; None for a system that mlt cannot reach."""
     if system in ("linux", "linux-ebpf", "sonic"):
         from mlt.switch_push.on_shell import LinuxSwitch
         from mlt.switch_push.shell import SshShell
@@ -49,11 +64,7 @@ def open_device(host: str, target: str, *, inventory: Path | None = None, known_
         from mlt.switch_push.by_napalm import NapalmDevice
 
         return NapalmDevice(login, system, known_hosts=known_hosts)
-    registry.target(target)  # an unknown one is none of these
-    raise PushError(
-        f"mlt can neither push to {system} nor read it; 'mlt switch generate' writes its files, 'mlt switch verify' "
-        "names the commands whose output --input takes"
-    )
+    return None
 
 
 def _check_files(host: str, system: str, *, inventory: Path | None, known_hosts: Path | None) -> None:

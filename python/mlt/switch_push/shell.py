@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import subprocess
 from abc import ABC, abstractmethod
@@ -71,6 +72,8 @@ class SshShell(Shell):
 
     def __init__(self, login: Login, *, known_hosts: str | None = None) -> None:
         paramiko: Any = need("paramiko", f"SSH to {login.host}")
+        # It logs a traceback of the errors it raises; without a handler Python prints that to the terminal.
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())
         self.title = login.name or login.host
         self._client = paramiko.SSHClient()
         self._client.load_system_host_keys()
@@ -97,9 +100,10 @@ class SshShell(Shell):
                 allow_agent=login.password is None,
                 look_for_keys=login.password is None and login.key_file is None,
             )
-        except (OSError, paramiko.SSHException) as error:
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            cause = "it closed the connection" if isinstance(error, EOFError) else cause_of(error)
             raise PushError(
-                f"SSH to {login.host} port {login.port or 22} failed: {cause_of(error)}; unknown host keys are "
+                f"SSH to {login.host} port {login.port or 22} failed: {cause}; unknown host keys are "
                 "rejected (ssh-keyscan, --known-hosts FILE), the login comes from MLT_SWITCH_USER, "
                 "MLT_SWITCH_PASSWORD, MLT_SWITCH_KEY or --inventory"
             ) from None

@@ -202,7 +202,7 @@ def _other_queue(topology: Topology) -> str:
 
 def _kernel_remedy(name: str) -> str:
     if name in ("red", "prio"):
-        return "leave --queue out, or use a distribution kernel (modprobe sch_red sch_prio)"
+        return "leave --queue out, or use a distribution kernel (modprobe -a sch_red sch_prio)"
     return "use a distribution kernel"
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,16 @@ def test_hook__schedule_decides_the_bound_of_each_step() -> None:
     missing = [sum(answer["steps"][step]["missing_bytes"] for answer in told) for step in range(STEPS)]
     assert missing[:4] == [0] * 4
     assert sum(missing[4:]) > 0
+
+
+def test_hook__example_of_the_readme_trains() -> None:
+    example = Path(__file__).resolve().parents[3] / "examples" / "ddp_bounded_loss.py"
+    words = [sys.executable, "-m", "mlt", "launch", "-n", "2", sys.executable, str(example)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    losses = [float(text) for text in re.findall(r"^\[0\] step \d+: loss ([0-9.]+), ", done.stdout, re.MULTILINE)]
+    assert len(losses) == 4
+    assert losses[-1] < 0.1
 
 
 def test_hook__bound_zero_repairs_everything(lossless: list[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from mlt._shared.ports import free_port_pair
 
 pytest.importorskip("mlt._core")
 MLT = [sys.executable, "-m", "mlt.cli.main", "launch"]
+README = Path(__file__).parents[3] / "README.md"
+EXAMPLES = README.with_name("examples")
 SUM = """
 import os, numpy as np, mlt
 with mlt.Context() as context:
@@ -50,12 +53,31 @@ def test_launch__ranks_form_a_job_with_a_secret_of_its_own() -> None:
 
 
 def test_launch__runs_the_example_of_collectives() -> None:
-    example = Path(__file__).parents[3] / "examples" / "collectives.py"
-    done = launch("-n", "4", sys.executable, str(example))
+    done = launch("-n", "4", sys.executable, str(EXAMPLES / "collectives.py"))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
         f"[{rank}] rank {rank} of 4: every collective is right" for rank in range(4)
     ]
+
+
+def test_launch__runs_the_example_of_the_readme(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    (program,) = (block for block in blocks if "mlt.Context()" in block)
+    (tmp_path / "two.py").write_text(program, encoding="utf-8")
+    done = launch("-n", "2", sys.executable, str(tmp_path / "two.py"))
+    assert (done.returncode, done.stdout) == (0, "[1] complete 0.0 []\n"), done.stderr
+    assert "`complete 0.0 []`" in README.read_text(encoding="utf-8")
+
+
+def test_launch__runs_the_example_of_critical_segments() -> None:
+    # Few rounds: the figures of docs/priorities.md are of more.
+    code = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
+    code += "import critical_segments as one; one.ROUNDS = 7; one.main()"
+    done = launch("-n", "2", sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if " p99 " in line]
+    assert len(rows) == 6
+    assert all(row.startswith("[1] ") and row.endswith("lost 0.00%") for row in rows), done.stdout
 
 
 def test_launch__keeps_the_secret_that_is_set(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_help_text__shows_values_defaults_ranges_and_variables() -> None:
         found["perf"], "--stop patient|eager", "--timeout TIME", "[default: 60 s]", "--segment-bytes SIZE",
         "1 to 65535", "MLT_INTERFACE", "[HOST[:PORT]]",
     )  # fmt: skip
-    assert_names(found["serve"], "variable: WORLD_SIZE")
+    assert_names(found["serve"], "variable: WORLD_SIZE", "workers need the same, and have 0 by default")
     assert_names(found["policy"], "--rate RATE", "required")
     assert_names(found["auto"], "CLUSTER JOB")
 

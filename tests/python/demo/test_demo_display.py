@@ -205,6 +205,10 @@ def test_plot__ticks_do_not_collide_no_legend_hides_data_and_seeds_differ(tmp_pa
     pyplot.close(figure)
 
 
+def test_plot__no_two_seeds_have_one_line() -> None:
+    assert len({plot.dashes(number) for number in range(20)}) == 20
+
+
 def watch(display: LiveDisplay | PlainDisplay, run: RunSpec) -> None:
     """The display of one whole run."""
     with display:

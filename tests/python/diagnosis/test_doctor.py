@@ -8,6 +8,8 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
+import time
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -109,6 +111,23 @@ def test_interface__a_name_that_is_loopback_here_is_taken_for_this_host(monkeypa
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     (finding,) = only(doctor._interface, {"MASTER_ADDR": "node0"})
     assert finding == Finding("ok", "interface eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s): it routes to MASTER_ADDR node0")
+
+
+@pytest.mark.usefixtures("machine")
+def test_interface__name_servers_that_do_not_answer_do_not_hold_it_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
+    began = time.monotonic()
+    try:
+        (finding,) = only(doctor._interface, {"MASTER_ADDR": "node0"})
+    finally:
+        over.set()
+    assert time.monotonic() - began < 4  # 1 s on a quiet machine; a rank waits 30 s
+    assert finding.level == "problem"
+    assert_names(finding.what, "MASTER_ADDR 'node0' does not resolve", "name servers", "within 1 s")
+    assert caplog.records == []
 
 
 def test_interface__reports_a_missing_route(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,3 +243,17 @@ def test_examine__names_what_the_testbed_lacks(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(requirements, "problems", lambda _: ["clang is not installed: apt-get install clang"])
     wanted = Finding("optional", "mlt testbed: clang is not installed", "apt-get install clang")
     assert wanted in examine({})
+
+
+def test_testbed__modules_that_the_kernel_lacks_are_loaded_by_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlt.testbed import requirements
+
+    monkeypatch.setattr(requirements, "is_privileged", lambda: True)
+    monkeypatch.setattr(requirements, "problems", lambda _: [])
+    monkeypatch.setattr(requirements, "in_user_namespace", lambda: False)
+    monkeypatch.setattr(requirements, "kernel_has", lambda _: False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/sbin/tc")
+    *_, finding = only(doctor._testbed)
+    # Without -a the second name is an option of the first module.
+    assert finding.fix.startswith("modprobe -a sch_red sch_prio, ")
+    assert "(modprobe -a sch_red sch_prio)" in requirements._kernel_remedy("red")

@@ -20,10 +20,12 @@ from checks import assert_names, names, until
 
 import mlt
 from mlt import _core
+from mlt._shared import patience
 from mlt._shared.addresses import parse_target
 from mlt._shared.link import LinkError
+from mlt._shared.ports import free_port
 from mlt.diagnosis import allowance, messages, responder, session
-from mlt.diagnosis.command import Settings, examine_host
+from mlt.diagnosis.command import Settings, examine_host, examine_job
 from mlt.diagnosis.datagrams import COUNT, ECHO, HEADER, MAGIC, MAX_DATAGRAM, REPLY, Port
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.messages import DEFAULT_DSCP, make_hello, read_hello
@@ -418,6 +420,39 @@ def test_command__reports_by_its_exit_code() -> None:
     assert done.returncode == any(one["level"] == "problem" for one in findings)
     assert process.returncode == 0
     assert "127.0.0.1 (" in err
+
+
+def job(rank: int, ranks: int, port: int, timeout: float) -> Settings:
+    environ = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    return Settings(port=port, timeout=timeout, environ=environ)
+
+
+def test_job__a_long_wait_for_rank_0_or_for_the_others_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
+    port = free_port()
+    (finding,) = examine_job(job(1, 2, port, 1.0), say=print)
+    assert_names(finding.what, f"port {port} is refused")
+    (finding,) = examine_job(job(0, 3, port, 1.0), say=print)
+    assert_names(finding.what, "2 of 2 ranks did not connect")
+    waits_for_0, waits_for_others = (record.getMessage() for record in caplog.records)
+    assert_names(waits_for_0, "still waiting for", f"127.0.0.1 port {port}", "1 s", "Connection refused", "--job")
+    assert_names(waits_for_others, "rank 0: still waiting", "2 of 2 ranks", f"port {port}", "1 s")
+
+
+def test_session__that_waits_for_its_turn_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as busy:  # accepts, and says nothing
+        port = busy.getsockname()[1]
+        caller = threading.Thread(target=examined, args=(port,))
+        caller.start()
+        until(lambda: caplog.records)
+        busy.accept()[0].close()
+        caller.join()
+    assert_names(caplog.records[0].getMessage(), "still waiting for", f"127.0.0.1 port {port}", "another host", "150 s")
 
 
 def test_settings__host_and_interface_as_a_rank_reads_them() -> None:

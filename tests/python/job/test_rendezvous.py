@@ -238,6 +238,21 @@ def test_meet__a_rank_whose_settings_differ_ends_the_start_at_every_rank(
     assert any("refused" in record.getMessage() for record in caplog.records)
 
 
+def test_meet__another_job_without_a_secret_ends_the_start_at_every_rank_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rendezvous, "OTHER_JOB_SECONDS", 1.0)
+    port = free_port()
+    others = Ranks(config(0, 3, port), config(2, 3, port), timeout=40)
+    with takes(at_most=10.0):
+        outcomes = Ranks(dataclasses.replace(config(1, 3, port), job="other"), timeout=40).join() + others.join()
+    for outcome in outcomes:
+        assert isinstance(outcome, mlt.PeerMismatchError)
+        assert_names(str(outcome), "rank 1 belongs to job 'other'", "job 'test'", "MLT_JOB")
+    # Rank 0 logs it at once.
+    assert_names(caplog.records[0].getMessage(), "rank 0: refused", "rank 1 belongs to job 'other'")
+
+
 @pytest.mark.parametrize("dscp", [[], 7, ["x"], {"a": 1}, None])
 def test_meet__code_points_that_are_none_are_no_announcement(dscp: Any) -> None:
     port = free_port()

@@ -95,3 +95,24 @@ def test_write__a_place_that_is_none_is_named(tmp_path: Path) -> None:
 def test_write_plot__unknown_formats_are_named(tmp_path: Path) -> None:
     with pytest.raises(PerfError, match="--plot"):
         report.write_plot(result(measurement()), tmp_path / "out.nope")
+
+
+@pytest.mark.parametrize("sizes", [1, 3])
+def test_plot__the_legend_is_beside_the_curves_and_names_each_once(sizes: int) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    names = [*(f"mlt p=0.{number}" for number in range(8)), "tcp", "gloo", "mpi", "raw-udp"]
+    cases = [replace(CASE, bytes=1_000 << number) for number in range(sizes)]
+    late = [0.001] * 5 + [0.9] * 95  # its curve ends in the lower right corner
+    figure = report.plot_figure(result(*(measurement(name, case, seconds=late) for case in cases for name in names)))
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert len({(line.get_color(), line.get_linestyle()) for line in legend.get_lines()}) == len(names)
+    box = legend.get_window_extent()
+    assert figure.bbox.contains(box.x0, box.y0)
+    assert figure.bbox.contains(box.x1, box.y1)
+    for panel in figure.axes:
+        assert panel.get_legend() is None
+        assert not box.overlaps(panel.get_tightbbox())

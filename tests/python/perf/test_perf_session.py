@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from checks import assert_names, names, until
 from perf_runs import agents_of, perf, read, running
 
 from mlt import __version__
+from mlt._shared import patience
 from mlt._shared.json_lines import object_of
 from mlt._shared.link import Link, LinkClosedError, Message
 from mlt._shared.ports import free_port
@@ -25,12 +27,13 @@ from mlt.job import interfaces
 from mlt.job.handshake_client import proved
 from mlt.job.handshake_server import SPARE_CALLERS, HandshakeServer
 from mlt.job.secret import JobSecret, Prover
-from mlt.perf import remote
+from mlt.perf import conductor, remote
 from mlt.perf.gathering import Gathering
 from mlt.perf.options import Options
 from mlt.perf.patterns import read_case
 from mlt.perf.problem import BadOptionError, PerfError
 from mlt.perf.remote import PROTOCOL, SERVICE, Follower, Host, check_hosts, hello, read_host
+from mlt.perf.session import run_job
 from mlt.perf.transports import Place
 
 needs_ipv6 = pytest.mark.skipif(not interfaces.is_own_address("::1"), reason="no IPv6 here")
@@ -258,6 +261,52 @@ def test_job__no_rank_0() -> None:
     done = perf("--pattern", "allreduce", "--timeout", "1", **job(free_port(), 1, 2))
     assert done.returncode == 1
     assert "rank 0 does not reply" in done.stderr
+
+
+def start_of_job(number: int, port: int, timeout: float, errors: list[str]) -> threading.Thread:
+    """One of 3 ranks in a thread; ``errors`` gets its error."""
+
+    def run() -> None:
+        options = Options(pattern="allreduce", ranks=3, timeout=timeout)
+        try:
+            run_job(options, job(port, number, 3), None, lambda *_: None)
+        except MltError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_job__a_long_start_says_at_every_rank_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
+    port, errors = free_port(offsets=(1000, 2000)), list[str]()
+    at = f"127.0.0.1:{port + 2000}"
+
+    def lines(number: int) -> list[str]:
+        return [text for one in caplog.records if (text := one.getMessage()).startswith(f"rank {number}: ")]
+
+    start_of_job(1, port, 1.5, errors).join()
+    assert_names(lines(1)[0], "still waiting for rank 0", at, "1.5 s", "MASTER_PORT")
+    for thread in (start_of_job(0, port, 5.0, errors), start_of_job(1, port, 60.0, errors)):
+        thread.join()
+    assert_names(lines(0)[-1], "still waiting at", at, "rank 2 of 3", "5 s")
+    assert any(f"rank 0 at {at} still waits for other ranks" in text for text in lines(1))
+    assert ["rank 2 of 3 did not connect" in error for error in errors] == [False, True, True]
+
+
+def test_run__an_agent_that_does_not_start_is_named_before_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(conductor, "START_SECONDS", 1.0)
+    silent: Any = SimpleNamespace(ranks=(0, 1), start=lambda _: None, send=lambda *_: None)
+    with pytest.raises(PerfError, match=r"rank 0, 1 did not reply within 1 s \(ready\)"):
+        conductor.Conductor(Options(), [silent], queue.SimpleQueue(), lambda *_: None).run()
+    (record,) = caplog.records
+    assert_names(record.getMessage(), "still waiting for mlt of ranks 0, 1 (ready", "1 s")
 
 
 def test_job__port_in_use_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from checks import until
 
 from mlt._shared import patience
 
@@ -36,3 +37,18 @@ def test_patience__tells_what_is_new_where_it_shall(
         asked.ask(lambda: "rank 1" if clock.now < 115 else "ranks 1, 2")
         clock.now += 1
     assert [record.getMessage() for record in caplog.records] == ["rank 1", "ranks 1, 2"]
+
+
+def test_speaking__reports_a_wait_without_a_loop_and_falls_silent_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(patience, "REPEAT_SECONDS", 0.05)
+    with patience.speaking(lambda: "a short wait"):
+        pass
+    with patience.speaking(lambda: "a long wait"):
+        until(lambda: len(caplog.records) > 1)
+    said = len(caplog.records)
+    assert {record.getMessage() for record in caplog.records} == {"a long wait"}
+    with pytest.raises(AssertionError):
+        until(lambda: len(caplog.records) > said, seconds=0.3)

@@ -6,8 +6,13 @@ No vendor's device took part. What is shown is that we speak each protocol as it
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import re
 import shutil
+import socket
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,10 @@ import pytest
 from checks import assert_names, until
 from push_lab import SECRET, USER, inventory, mlt, policy_file, run_mlt
 from push_servers import Eapi, Nvue, gnmi, http, sonic_over_ssh
+
+from mlt._shared import patience
+from mlt.switch_push.device import PushError
+from mlt.switch_push.hosts import open_device
 
 FACTORY: dict[str, Any] = {
     "DSCP_TO_TC_MAP": {"AZURE": {"0": "1"}},
@@ -149,6 +158,68 @@ def test_ssh__rejects_unknown_hosts_and_wrong_passwords(policy: Path, tmp_path: 
         assert wrong.returncode == 1
         assert "Authentication failed" in wrong.stderr
         assert SECRET not in unknown.stderr + wrong.stderr
+
+
+def test_ssh__a_device_that_resets_the_connection_is_an_error_in_one_line(policy: Path) -> None:
+    pytest.importorskip("paramiko")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def reset() -> None:
+            connection, _ = listener.accept()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+        resetting = threading.Thread(target=reset)
+        resetting.start()
+        port = listener.getsockname()[1]
+        done = mlt("verify", policy, "-t", SONIC_TARGET, "--switch", f"127.0.0.1:{port}", **LOGIN)
+        resetting.join()
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    causes = "Error reading SSH protocol banner|Connection reset by peer|it closed the connection"
+    assert re.match(rf"error: SSH to 127\.0\.0\.1 port {port} failed: ({causes})", done.stderr)
+
+
+def test_ssh__a_device_that_closes_the_connection_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    paramiko = pytest.importorskip("paramiko")
+
+    def closed(*_: object, **__: object) -> None:
+        raise EOFError  # what click takes for Ctrl-D: the command ended with 130 and no word
+
+    monkeypatch.setattr(paramiko.SSHClient, "connect", closed)
+    with pytest.raises(PushError, match=r"SSH to 192\.0\.2\.1 port 22 failed: it closed the connection"):
+        open_device("192.0.2.1", SONIC_TARGET)
+
+
+@pytest.mark.parametrize("target", [SONIC_TARGET, "eos", "nxos"])
+def test_open__a_device_that_does_not_answer_is_waited_for_aloud(
+    target: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for needed in ("paramiko", "napalm"):
+        pytest.importorskip(needed)
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(name, value)
+    failed = list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+
+        def connect() -> None:
+            try:
+                open_device(f"127.0.0.1:{port}", target)
+            except PushError as error:
+                failed.append(str(error))
+
+        connecting = threading.Thread(target=connect)
+        connecting.start()
+        lines = until(lambda: [one.getMessage() for one in caplog.records if one.name == "mlt"])
+        silent.settimeout(0.1)
+        while connecting.is_alive():  # some connect again
+            with contextlib.suppress(TimeoutError):
+                silent.accept()[0].close()
+        connecting.join()
+    assert lines == [f"still waiting for the reply of 127.0.0.1:{port} ({target})"]
+    assert len(failed) == 1
 
 
 def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> None:
