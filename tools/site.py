@@ -22,7 +22,8 @@ TOP = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "PROTOCOL.
        "RECOVERY.md": "RECOVERY.md", "CHANGELOG.md": "CHANGELOG.md"}  # fmt: skip
 # By reader; a page that is missing here fails the build.
 NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Start", ("index.md", "command-line.md", "variables.md", "units.md", "limits.md", "CHANGELOG.md")),
+    ("Start", ("index.md", "command-line.md", "variables.md", "units.md", "errors.md", "limits.md",
+               "CHANGELOG.md")),
     ("I train models", ("pytorch.md", "tensorflow.md", "mxnet.md", "horovod.md", "horovod-names.md", "nccl.md",
                         "byteps-van.md", "several-hosts.md", "collectives.md", "bound.md",
                         "priorities.md", "security.md", "perf.md", "scale.md")),

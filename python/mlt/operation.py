@@ -229,12 +229,13 @@ class Completion:
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        """(Byte offset, byte length) of each missing range, ascending and merged (receives only)."""
+        """(Byte offset, byte length) of each missing range of a receive, ascending and merged; else empty."""
         return self._native.missing
 
     @property
     def missing_bytes(self) -> int:
-        """Sum of ``missing``; for a send, as the receiver reported it."""
+        """Bytes missing: of a receive the sum of ``missing``, of a send as the receiver reported it, of a collective
+        those missing from what this rank received."""
         return self._native.missing_bytes
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from checks import assert_names
@@ -214,6 +216,21 @@ def test_documents__are_all_reached_from_the_readme() -> None:
             if "://" not in target and target.partition("#")[0]:
                 todo.append((path.parent / target.partition("#")[0]).resolve())
     assert {path.name for path in ROOT.glob("docs/*.md")} <= {path.name for path in known}
+
+
+def test_errors__the_page_has_every_status_and_exception_with_its_bases() -> None:
+    mlt = pytest.importorskip("mlt")
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    statuses = set(re.findall(r"^\| `(\w+)` \| .+ \| (?:returns|raises `\w+`) \|$", text, re.M))
+    assert statuses == set(get_args(importlib.import_module("mlt.operation").Status))
+    known = {}
+    for names, base in re.findall(r"^\| ((?:`\w+Error`(?:, )?)+) \| (?:`(\w+)`)? ?\|", text, re.M):
+        known |= dict.fromkeys(re.findall(r"`(\w+)`", names), base)
+    classes = {name: getattr(mlt, name) for name in mlt.errors.__all__ if name not in ("MltError", "ErrorCode")}
+    assert known.keys() == classes.keys()
+    for name, base in known.items():
+        builtin = {one.__name__ for one in classes[name].__bases__ if one.__module__ == "builtins"}
+        assert builtin == ({base} if base else set()), name
 
 
 def test_site__every_page_has_a_place() -> None:

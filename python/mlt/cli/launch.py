@@ -69,8 +69,9 @@ def launch(
 
     The environment of each has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_SERVICES
     and MLT_JOB_SECRET; an existing secret is kept. Every output line begins with the rank. When a rank fails, the
-    others are ended, and the exit status is that of the rank that failed first. Services that still wait after all
-    workers have ended are ended too, with exit status 1: no worker joined the job.
+    others are ended, and the exit status is that of the rank that ended first with a failure. It may have failed
+    because of another, which ends a moment later: the lines name both. Services that still wait after all workers have
+    ended are ended too, with exit status 1: no worker joined the job.
 
     With --byteps each worker also has BYTEPS_LOCAL_RANK and BYTEPS_LOCAL_SIZE; the host of rank 0 is DMLC_PS_ROOT_URI,
     and between hosts the secret must be set. With DMLC_ROLE scheduler or server, the command ends at once with status

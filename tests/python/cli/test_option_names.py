@@ -254,7 +254,7 @@ def test_options__a_value_or_a_programs_word_with_one_dash_stays(capsys: pytest.
         (("testbed", "status", "--json", "--watch"), "--json needs a value before --watch"),
         (("doctor", "--json", "--fix"), "if --fix is the value, write --json=--fix"),
         (("perf", "--local", "--json", "--plot", "x.png"), "--json needs a value before --plot"),
-        (("plan", "assign", "c.yaml", "-o", "--seed"), "if --seed is the value, write --output=--seed"),  # of no command
+        (("plan", "assign", "c.yaml", "-o", "--seed"), "if --seed is the value, write --output=--seed"),
         (("launch", "-n", "-n", "2", "true"), "-n needs a value before -n; if -n is the value, write --workers=-n"),
         (("demo", "--output", "--"), "--output needs a value before --"),
     ],
