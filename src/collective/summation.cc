@@ -32,9 +32,13 @@ constexpr std::uint64_t kPartitionCostBytes = 512;
 constexpr std::uint32_t kMaxServices = 65'535;
 constexpr std::uint64_t kMaxTensorElements = std::uint64_t{kMaxPartitions} * kPartitionElements;
 
+std::string services_text(std::uint32_t count) {
+  return std::to_string(count) + (count == 1 ? " service" : " services");
+}
+
 std::string described(std::uint16_t worker, const Register& shape) {
   return "rank " + std::to_string(worker) + " has " + std::to_string(shape.tensor_elements) + " elements over " +
-         std::to_string(shape.services) + " services, loss bound " + in_short(shape.loss_bound) +
+         services_text(shape.services) + ", loss bound " + in_short(shape.loss_bound) +
          (shape.average ? ", average" : ", sum") + ", segments of " + std::to_string(shape.segment_bytes) + " bytes";
 }
 
@@ -121,8 +125,8 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     return refuse(from, shape,
                   "rank " + std::to_string(from) + " registers " + std::to_string(shape.elements) +
                       " elements as partition " + std::to_string(shape.partition) + " of " +
-                      std::to_string(shape.tensor_elements) + " over " + std::to_string(shape.services) +
-                      " services, which are not cut so: install the same mlt release on every rank");
+                      std::to_string(shape.tensor_elements) + " over " + services_text(shape.services) +
+                      ", which are not cut so: install the same mlt release on every rank");
   }
   // Contributions are counted on this grid, so it must be that of this worker's segments.
   // PROTOCOL 14.1.5: A service MUST refuse a registration that is out of range, differs from another worker's, has

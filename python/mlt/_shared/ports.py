@@ -16,8 +16,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-# From MASTER_PORT to the ports of mlt's rendezvous and of the coordination of mlt perf.
-RENDEZVOUS_OFFSET, PERF_OFFSET = 1_000, 2_000
+# From MASTER_PORT to the ports of mlt's rendezvous, of the coordination of mlt perf, and of mlt doctor --job.
+RENDEZVOUS_OFFSET, PERF_OFFSET, DOCTOR_OFFSET = 1_000, 2_000, 3_000
 _FIRST, _END = 10_000, 65_536
 _TRIALS = 200
 

@@ -13,6 +13,7 @@ import click
 from mlt._shared.addresses import parse_target
 from mlt._shared.json_lines import shown
 from mlt._shared.output_files import WriteFailedError
+from mlt._shared.ports import DOCTOR_OFFSET
 from mlt.cli.click_style import Command
 from mlt.cli.ending import interrupted
 from mlt.cli.layout import wrapped
@@ -37,8 +38,12 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 )
 @click.option("--framework", type=click.Choice(frameworks.NAMES), metavar="NAME",
               help=f"Check whether mlt works here with a framework: {', '.join(frameworks.NAMES)}.")  # fmt: skip
-@click.option("--port", type=click.IntRange(1, 65_535), default=DEFAULT_PORT, show_default=True,
-              help="TCP port of --serve, here or on HOST.")  # fmt: skip
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    help="TCP port of --serve, here or on HOST, or of rank 0 with --job.",
+    show_default=f"{DEFAULT_PORT}; with --job MASTER_PORT + {DOCTOR_OFFSET}",
+)
 @click.option(
     "--interface",
     metavar="INTERFACE",
@@ -79,7 +84,7 @@ def app(
     once: bool,
     job: bool,
     framework: str | None,
-    port: int,
+    port: int | None,
     interface: str | None,
     policy: str | None,
     switch: str | None,
@@ -133,7 +138,7 @@ def app(
             _finish(_shown(command.examine_job(settings, say=_say), json, fix=fix))
         else:
             assert target is not None
-            _check_host(target, port)
+            _check_host(target)
             _finish(_shown(command.examine_host(target, settings), json, fix=fix))
     except (MltError, SwitchConfigError) as error:
         show_error(error)
@@ -142,9 +147,9 @@ def app(
         raise SystemExit(interrupted(error)) from None
 
 
-def _check_host(target: str, port: int) -> None:
+def _check_host(target: str) -> None:
     try:
-        parse_target(target, port)
+        parse_target(target, DEFAULT_PORT)
     except ConfigError as error:
         raise ConfigError(f"HOST: {error}") from None
 

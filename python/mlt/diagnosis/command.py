@@ -18,6 +18,7 @@ from mlt._shared.counts import count_of
 from mlt._shared.link import LinkError
 from mlt._shared.name_lookup import look_up
 from mlt._shared.patience import Patience, speaking
+from mlt._shared.ports import DOCTOR_OFFSET, RENDEZVOUS_OFFSET, port_beside
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.examine import Examination
 from mlt.diagnosis.messages import DEFAULT_PORT
@@ -35,9 +36,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the command line. ``port``: TCP port of the serving side."""
+    """Options of the command line. ``port``: TCP port of the serving side; None: the default, or the job's own."""
 
-    port: int = DEFAULT_PORT
+    port: int | None = None
     interface: str | None = None
     policy: str | None = None
     timeout: float = 60.0
@@ -61,6 +62,22 @@ class Settings:
         return interfaces.check_host(without_brackets(given), source="MLT_HOST")
 
     @property
+    def server_port(self) -> int:
+        """The port of ``mlt doctor --serve``."""
+        return DEFAULT_PORT if self.port is None else self.port
+
+    @property
+    def job_port(self) -> int:
+        """The port of rank 0 in a job: another one for each MASTER_PORT, so that jobs of one host do not meet."""
+        rendezvous = variables.port(self._environ, "MLT_RENDEZVOUS_PORT")
+        master = variables.port(self._environ, "MASTER_PORT")
+        if self.port is None and rendezvous is not None:
+            return port_beside(rendezvous, DOCTOR_OFFSET - RENDEZVOUS_OFFSET)
+        if self.port is None and master is not None:
+            return port_beside(master, DOCTOR_OFFSET)
+        return self.server_port
+
+    @property
     def _environ(self) -> Mapping[str, str]:
         return os.environ if self.environ is None else self.environ
 
@@ -79,7 +96,7 @@ def serve(settings: Settings, *, once: bool, say: Say) -> None:
         # The selected address first, then that of the other IP version: the client chooses.
         choice = interfaces.select_interfaces(settings.wanted, source=settings.source)[0]
         addresses = (choice.address, *(one for one in choice.interface.usable() if one != choice.address))
-    responder = Responder(settings.port, settings.dscp(), addresses=addresses, say=say)
+    responder = Responder(settings.server_port, settings.dscp(), addresses=addresses, say=say)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -103,7 +120,7 @@ def _visit_text(visit: Visit) -> str:
 
 def examine_host(target: str, settings: Settings, *, retry_seconds: float = 0.0) -> Iterator[Finding]:
     """Examine the path to ``target`` and back. ``retry_seconds``: how long to retry while nothing listens there."""
-    host, port = parse_target(target, settings.port)
+    host, port = parse_target(target, settings.server_port)
     dscp = settings.dscp()
     deadline, patience = time.monotonic() + retry_seconds, Patience()
     while True:
@@ -159,7 +176,7 @@ def _waiting_text(host: str, port: int, error: OSError, seconds: float) -> str:
 
 def _missing_text(missing: str, settings: Settings) -> str:
     return (
-        f"rank 0: still waiting at port {settings.port} for mlt doctor --job of {missing} (times out after "
+        f"rank 0: still waiting at port {settings.job_port} for mlt doctor --job of {missing} (times out after "
         f"{settings.timeout:g} s)"
     )
 
@@ -184,11 +201,11 @@ def examine_job(settings: Settings, *, say: Say) -> Iterator[Finding]:
     if config.size == 1:
         raise ConfigError("the job has one rank: no network to examine")
     if config.rank != 0:
-        target = f"[{config.master_addr}]:{settings.port}"
+        target = f"[{config.master_addr}]:{settings.job_port}"
         yield from examine_host(target, settings, retry_seconds=settings.timeout)
         return
     own_address.local_host(config)  # rejects a wrong selection of interfaces before any rank waits
-    responder = Responder(settings.port, settings.dscp(), say=say)
+    responder = Responder(settings.job_port, settings.dscp(), say=say)
     deadline = time.monotonic() + settings.timeout
     try:
         for come in range(config.size - 1):
@@ -198,7 +215,7 @@ def examine_job(settings: Settings, *, say: Say) -> Iterator[Finding]:
             if visit is None:
                 yield Finding(
                     "problem",
-                    f"{missing} did not connect to {config.master_addr} port {settings.port} within "
+                    f"{missing} did not connect to {config.master_addr} port {settings.job_port} within "
                     f"{settings.timeout:g} s",
                     "look at their output; MASTER_ADDR must reach this host from theirs",
                 )

@@ -23,7 +23,7 @@ from mlt import _core
 from mlt._shared import patience
 from mlt._shared.addresses import parse_target
 from mlt._shared.link import LinkError
-from mlt._shared.ports import free_port
+from mlt._shared.ports import DOCTOR_OFFSET, free_port, port_beside
 from mlt.diagnosis import allowance, messages, responder, session
 from mlt.diagnosis.command import Settings, examine_host, examine_job
 from mlt.diagnosis.datagrams import COUNT, ECHO, HEADER, MAGIC, MAX_DATAGRAM, REPLY, Port
@@ -425,6 +425,37 @@ def test_command__reports_by_its_exit_code() -> None:
 def job(rank: int, ranks: int, port: int, timeout: float) -> Settings:
     environ = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
     return Settings(port=port, timeout=timeout, environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("given", "port"),
+    [
+        ({}, 29_600),
+        ({"MASTER_PORT": "29500"}, 32_500),
+        ({"MASTER_PORT": "29501"}, 32_501),  # the next job of the host
+        ({"MASTER_PORT": "65000"}, 59_000),
+        ({"MASTER_PORT": "29500", "MLT_RENDEZVOUS_PORT": "40000"}, 42_000),
+    ],
+)
+def test_job__has_a_port_of_its_own(given: dict[str, str], port: int) -> None:
+    assert Settings(environ=given).job_port == port
+    assert Settings(environ=given, port=7).job_port == 7
+    assert Settings(environ=given).server_port == 29_600
+
+
+def test_jobs__of_one_host_do_not_examine_each_other() -> None:
+    first, second = free_port(offsets=[DOCTOR_OFFSET]), free_port(offsets=[DOCTOR_OFFSET])
+
+    def start(rank: int, master: int) -> subprocess.Popen[str]:
+        environ = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(master)}
+        words = [*DOCTOR, "--job", "--connect-timeout", "1s"]
+        return subprocess.Popen(words, env={**os.environ, **environ}, stdout=subprocess.PIPE, text=True)
+
+    ranks = [start(0, first), start(1, second)]
+    outputs = [one.communicate(timeout=60)[0] for one in ranks]
+    assert [one.returncode for one in ranks] == [1, 1]
+    assert "1 of 1 rank did not connect" in outputs[0]
+    assert f"port {port_beside(second, DOCTOR_OFFSET)} is refused" in outputs[1]
 
 
 def test_job__a_long_wait_for_rank_0_or_for_the_others_is_reported(

@@ -150,7 +150,7 @@ TEST_CASE("summation__tensors_of_two_sizes_are_refused_also_where_their_partitio
   service.on_message(0, 1, longer);
   REQUIRE(std::holds_alternative<Refused>(verbs.last));
   std::string text = std::get<Refused>(verbs.last).text;
-  CHECK(text.find("rank 1 has 17825792 elements over 1 services") != std::string::npos);
+  CHECK(text.find("rank 1 has 17825792 elements over 1 service,") != std::string::npos);
   CHECK(text.find("rank 0 has 16777216 elements over 1") != std::string::npos);
   // 8 partitions over one service or two: the same cut, but other services for its partitions.
   shape = shape_of(2, kPartitionElements);
