@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
@@ -24,6 +26,8 @@ from mlt._shared.link import Link, LinkError, Message
 TERMINATE_SECONDS = 3.0
 # Of a process whose parent is gone.
 ORPHANED = 75
+# After the first end that others do not follow.
+LINGERING_SECONDS = 5.0
 _TAIL_BYTES = 4_096
 _POLL_SECONDS = 0.02
 _CHUNK = 65_536
@@ -126,6 +130,12 @@ class Process:
             return f"was killed by {signal.Signals(-code).name}"
         return f"was killed by signal {-code}"
 
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it (Ctrl-Z, SIGSTOP)."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self.pid}/stat").read_text(encoding="latin-1").rpartition(")")[2].split()[0] == "T"
+        return False
+
     def tail(self, lines: int) -> str:
         """The last lines of its log, each on a line of its own with a bar in front."""
         if self.log is None:
@@ -198,14 +208,16 @@ def run(
     write: Write = to_stdout,
     services: int = 0,
     failed: Callable[[Ending], object] = lambda ending: None,
+    lingering: Callable[[str], object] = lambda text: None,
 ) -> Outcome:
     """Run ``start(rank, **options)`` for each of ``names`` until all have ended.
 
     When one fails, the others have ``grace`` seconds to end by themselves, then they are ended; so have the last
     ``services`` processes when all others have ended, because they serve nobody then. ``write`` gets
     (rank, line); it is called by one thread at a time, and never once this has ended. ``failed`` gets the first failure
-    at once, if others still run. KeyboardInterrupt ends all processes and goes on, and so does what ``write`` raises,
-    such as BrokenPipeError when nobody reads any more, or an error of a disk that is full.
+    at once, if others still run. ``lingering`` gets a text about those that still run seconds after others succeeded,
+    once. KeyboardInterrupt ends all processes and goes on, and so does what ``write`` raises, such as BrokenPipeError
+    when nobody reads any more, or an error of a disk that is full.
     """
     began = time.monotonic()
     lock = threading.Lock()
@@ -234,7 +246,7 @@ def run(
             reader = threading.Thread(target=_read, args=(rank, process.popen.stdout, locked_write), daemon=True)
             reader.start()
             readers.append(reader)
-        _wait(group.processes, order, ours, grace, unwritten, services, failed)
+        _wait(group.processes, order, ours, grace, unwritten, services, failed, lingering)
     except BaseException:
         with uninterrupted():
             ours.update(rank for rank, process in enumerate(group.processes) if process.ending() is None)
@@ -268,21 +280,28 @@ def _wait(
     unwritten: Sequence[Exception],
     services: int,
     failed: Callable[[Ending], object],
+    lingering: Callable[[str], object],
 ) -> None:
     deadline: float | None = None
-    served = set(range(len(processes) - services)) if services else None
+    speaks: float | None = None  # when those that linger are named
+    served = set(range(len(processes) - services))
     while len(order) < len(processes):
         if unwritten:
             raise unwritten[0]
         for rank, process in enumerate(processes):
             if rank not in order and process.ending() is not None:
                 order.append(rank)
-                is_last_served = served is not None and served <= set(order)
+                is_last_served = services > 0 and served <= set(order)
                 if (process.popen.returncode != 0 or is_last_served) and deadline is None:
                     deadline = time.monotonic() + grace
                     others = [one for other, one in enumerate(processes) if other not in order]
                     if process.popen.returncode != 0 and any(one.ending() is None for one in others):
                         failed(Ending(process.name, _code_of(process), False))
+        if speaks is None and served & set(order):
+            speaks = time.monotonic() + LINGERING_SECONDS
+        if speaks is not None and time.monotonic() >= speaks and deadline is None:
+            lingering(_lingering_text(processes[: len(processes) - services], order))
+            speaks = math.inf
         if deadline is not None and time.monotonic() >= deadline:
             left = [rank for rank in range(len(processes)) if rank not in order]
             ours.update(left)
@@ -290,6 +309,16 @@ def _wait(
             order += left
             return
         time.sleep(_POLL_SECONDS)
+
+
+def _lingering_text(processes: Sequence[Process], ended: Sequence[int]) -> str:
+    first = next(one.name for rank, one in enumerate(processes) if rank in ended)
+    left = [one for rank, one in enumerate(processes) if rank not in ended]
+    stopped = "".join(
+        f"; {one.name} is stopped, and kill -CONT {one.pid} continues it" for one in left if one.is_stopped()
+    )
+    names = ", ".join(one.name for one in left)
+    return f"{first} has ended; still waiting for {names}{stopped}"
 
 
 def _read(rank: int, pipe: IO[bytes] | Any, write: Write) -> None:

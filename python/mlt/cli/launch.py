@@ -122,6 +122,7 @@ def launch(
                 write=lambda rank, line: supervisor.to_stdout(first + rank, line),
                 services=services,
                 failed=failed,
+                lingering=_say,
             )
     except _CannotStartError as error:
         show_problem(str(error), is_usage=False)

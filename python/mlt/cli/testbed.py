@@ -189,7 +189,13 @@ def run(
                 try:
                     bed.up()
                     outcome = runner.run(
-                        bed, command, grace=grace, port=port, ranks_per_host=ranks_per_host, failed=failed
+                        bed,
+                        command,
+                        grace=grace,
+                        port=port,
+                        ranks_per_host=ranks_per_host,
+                        failed=failed,
+                        lingering=_say,
                     )
                     code = outcome.code
                     _report(bed, outcome, counters)

@@ -23,6 +23,7 @@ def run(
     ranks_per_host: int = 1,
     write: Write = to_stdout,
     failed: Callable[[Ending], object] = lambda ending: None,
+    lingering: Callable[[str], object] = lambda text: None,
 ) -> Outcome:
     """Run ``command`` on every host of ``bed``, ``ranks_per_host`` times, until all have ended, as ``supervisor.run``
     does."""
@@ -40,4 +41,4 @@ def run(
         for host in bed.hosts
         for local_rank in range(ranks_per_host)
     ]
-    return supervisor.run(names, start, grace=grace, write=write, failed=failed)
+    return supervisor.run(names, start, grace=grace, write=write, failed=failed, lingering=lingering)

@@ -131,6 +131,24 @@ def test_launch__says_at_once_which_rank_failed() -> None:
     assert_names(line, "rank 1 ended with exit code 3", "the others have 50 s to end")
 
 
+def test_launch__names_who_still_runs_after_another_has_ended_and_is_stopped() -> None:
+    program = "import os, signal; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGSTOP)"
+    words = [*MLT, "-n", "3", sys.executable, "-c", program]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        began = time.monotonic()
+        line = process.stderr.readline()
+        assert time.monotonic() - began < 20
+        assert_names(line, "still waiting for rank 1; rank 1 is stopped", "kill -CONT")
+        os.kill(int(re.findall(r"-CONT (\d+)", line)[0]), signal.SIGCONT)
+        _, rest = process.communicate(timeout=30)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert (process.returncode, rest) == (0, "")
+
+
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
 def test_launch__output_that_cannot_be_written_ends_the_job(redirection: str) -> None:
     words = " ".join(MLT)
