@@ -173,7 +173,11 @@ def show(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file (JSON).")],
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=PICTURE, help="Image file (png, svg or pdf); one image per job."),
+        typer.Option(
+            metavar="FILE",
+            parser=PICTURE,
+            help="Image file (png, svg or pdf); with several jobs one each, its name added.",
+        ),
     ] = None,
     job_name: JobOption = None,
 ) -> None:

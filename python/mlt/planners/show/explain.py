@@ -18,6 +18,7 @@ from mlt.planners.plan.link_load import (
     arc_bandwidths,
     most_loaded,
     parameter_server_demands,
+    placed_loads,
     ring_demands,
     routed_loads,
     spread_over_shortest_paths,
@@ -53,6 +54,9 @@ def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
         held = [service for service in entry.assignment.services if service.load_bytes > 0]
         rates = {service.host: service.load_bytes * 8 / entry.assignment.time for service in held}
         return with_results(all_to_all_loads(cluster, job.workers, rates, job=job.name))
+    elif entry.placement is not None and entry.placement.time:
+        rate = job.model_size * 8 / entry.placement.time
+        return with_results(placed_loads(cluster, job, entry.placement, rate=rate))
     return with_results(spread_over_shortest_paths(cluster, demands, job=entry.job))
 
 
