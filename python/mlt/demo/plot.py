@@ -64,7 +64,7 @@ def draw(report: DemoReport) -> Figure:
     along = "step" if report.settings.testbed is None else "seconds of training"
     axes[0, 0].set(title="Training loss", xlabel=along, ylabel="cross-entropy", yscale="log")
     axes[0, 1].set(
-        title="Test accuracy (swings while batch norm's averages lag behind)",
+        title="Test accuracy (batch norm lags behind)",
         xlabel=along,
         ylabel="share of test images classified right",
     )

@@ -201,6 +201,8 @@ def test_plot__ticks_do_not_collide_no_legend_hides_data_and_seeds_differ(tmp_pa
     figure.canvas.draw()
     for ax in figure.axes:
         assert ax.get_legend() is None
+        title = ax.title.get_window_extent()
+        assert 0 <= title.x0 < title.x1 <= figure.bbox.x1
         styles = [(line.get_color(), line.get_linewidth(), str(line._unscaled_dash_pattern)) for line in ax.lines]
         assert len(set(styles)) == len(styles) == 9
         for axis in (ax.xaxis, ax.yaxis):

@@ -52,7 +52,8 @@ def test_mismatches__plan_of_another_cluster(cluster: Cluster) -> None:
     smaller = Cluster(name="lab", hosts=cluster.hosts[:2])
     (problem,) = plan.mismatches(smaller)
     assert problem.message == (
-        "a plan for another version of cluster 'lab' (the present one has no job 'j', no node 'h2', no node 'h3' and 1 more)"
+        "a plan for another version of cluster 'lab' "
+        "(the present one has no job 'j', no node 'h2', no node 'h3' and 1 more)"
     )
     (problem,) = plan.mismatches(smaller.model_copy(update={"name": "site"}))
     assert problem.message == "a plan for another cluster: 'lab', not 'site'"
