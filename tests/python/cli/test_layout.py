@@ -95,6 +95,13 @@ def test_help__keeps_the_lines_of_its_examples(
     assert [one for one in commands if not any(one in line for line in shown)] == []
 
 
+@pytest.mark.parametrize("words", [("targets",), ("facts",), ("facts", "os10")], ids=" ".join)
+def test_tables__begin_with_their_first_line(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        style.run(get_command(app), ["switch", *words], "mlt")
+    assert capsys.readouterr().out.splitlines()[0].strip()
+
+
 def test_tied__is_undone() -> None:
     assert untied(tied(TEXT)) == TEXT
     assert tied("of 2 switches and 3 minutes") == "of 2 switches and 3 minutes"

@@ -71,6 +71,8 @@ def _gain(before: float | None, after: float | None) -> str:
     if before is None or not after:
         return ""
     ratio = before / after
+    if f"{ratio:.2f}" == f"{1 / ratio:.2f}" == "1.00":
+        return " (as long)"
     return f" ({ratio:.2f} times faster)" if ratio >= 1 else f" ({1 / ratio:.2f} times slower)"
 
 
@@ -138,7 +140,9 @@ def _routing_lines(section: Routing) -> list[str]:
 
 def _placement_lines(section: Placement) -> list[str]:
     tors = sorted(set(section.tor_of.values()))
-    modules = f" in modules {', '.join(map(str, section.modules))}" if section.modules else ""
+    modules = ""
+    if section.modules:
+        modules = f" in module{'s' if len(section.modules) > 1 else ''} {', '.join(map(str, section.modules))}"
     hosts = f"{count_of(len(section.tor_of), 'host')} over {count_of(len(tors), 'ToR')}"
     return [f"Placement ({section.method}): {hosts}{modules}"]
 
