@@ -125,10 +125,11 @@ def table(results: dict[Case, dict[str, list[Result]]]) -> str:
 
 def page(results: dict[Case, dict[str, list[Result]]], turns: int, seconds: float) -> str:
     arguments = f' NCCL_SPEED_ARGS="{" ".join(sys.argv[1:])}"' if len(sys.argv) > 1 else ""
+    samples = "One turn" if turns == 1 else f"Medians of {turns} turns"
     return f"""# NCCL's plugin and plain TCP
 
 Made by `make nccl-speed{arguments}` on {datetime.now(timezone.utc).date()}, on a machine with 2 shared cores, without a
-GPU and without NCCL: a program plays NCCL's part with either plugin (`tests/plugins/nccl`). Medians of {turns} turns of
+GPU and without NCCL: a program plays NCCL's part with either plugin (`tests/plugins/nccl`). {samples} of
 {seconds:g} s, of which the first second does not count; the plugins take turns. 8 transfers in progress on each
 connection. TCP: a plain plugin of the same table, one socket for each connection, cubic. Both processes poll all
 the time, as NCCL's proxy threads do, so CPU times say nothing. `test`: a call for a receive that nothing was sent for.

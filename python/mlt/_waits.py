@@ -39,7 +39,7 @@ def on_quiet(op: Operation, seconds: int) -> None:
         # Of a collective those whose data is missing here; of a push-pull none is known.
         peers = context.engine.awaited_ranks(op.id)
         if peers:
-            cause = f"did not call it yet, or {'waits' if len(peers) == 1 else 'wait'} for others in turn"
+            cause = f"did not call it yet, or {'waits' if len(peers) == 1 else 'wait'} for further ranks"
     who = f"{ranks_text(peers)} {'is' if len(peers) == 1 else 'are'}" if peers else "the other ranks are"
     everyone = [rank for rank in range(context.size) if rank != context.rank]
     _report(

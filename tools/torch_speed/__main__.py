@@ -119,10 +119,11 @@ def command() -> str:
 
 def page(results: list[tuple[Case, int, dict[str, list[float]]]], turns: int, steps: int) -> str:
     date = datetime.now(timezone.utc).date()
+    samples = f"one turn of {steps} steps" if turns == 1 else f"median of {turns} turns of {steps} steps"
     return f"""# PyTorch on a testbed, over gloo and over mlt
 
 Made by `{command()}` on {date}, on a machine with 2 shared cores that workers, services and switch
-share. Steps per second (median of {turns} turns of {steps} steps, the kinds in turns), and in brackets the multiple
+share. Steps per second ({samples}, the kinds in turns), and in brackets the multiple
 of gloo's in the same row. gloo's TCP uses cubic. "Hook": `bounded_loss_hook`, and `LossyReduceScatter`, with a bound of
 10 %. One service has a host of its own.
 

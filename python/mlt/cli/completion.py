@@ -83,7 +83,7 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", h
 
     \b
     bash: eval "$(mlt completion bash)"  # in ~/.bashrc
-    zsh:  eval "$(mlt completion zsh)"   # in ~/.zshrc, after compinit
+    zsh: eval "$(mlt completion zsh)"    # in ~/.zshrc, after compinit
     fish: mlt completion fish | source   # in ~/.config/fish/config.fish
     """
     typer.echo(_SCRIPTS[shell] % {"variable": VARIABLE}, nl=False)

@@ -1,4 +1,8 @@
-"""Paragraphs and two columns, with lines broken between words only, at any width; a number keeps its unit."""
+"""Paragraphs and two columns, with lines broken between words only, at any width.
+
+A number keeps its unit, and a command its line, so that it can be copied: from its first word to the end of the line,
+or to the punctuation that ends it. A line may be wider than the terminal for it.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,24 @@ _TIE = "\ue000"
 _UNIT = r"(?:%|x|(?:[mun\u00b5])?s|min|h|[kKMGT]?i?B(?:/s)?|[kMGT]?bit(?:/s)?|steps/s|[kMG]?Hz)"
 _BEFORE_UNIT = re.compile(rf"(?<=[0-9]) (?={_UNIT}(?![\w/]))")
 
+_COMMANDS = "launch|perf|serve|doctor|testbed|demo|plan|switch|completion"
+_OPTION = r"--?[a-z][\w-]*(?:[ =][\d./]\S*)?"
+# A command in a sentence: of the shell, at its beginning or after punctuation; in quotes; or mlt's with its options.
+_IN_SENTENCE = re.compile(
+    r"(?:^|(?<=[:;>] )|(?<=\())(?:(?:\S*python[\d.]* -m )?pip install|sudo|apt-get|modprobe|sysctl|export|ulimit) "
+    r".*?(?:(?=[;,.)](?:\s|$))|(?= #)|$)(?: #.*?(?=\)(?:\W|$)|$))?"
+    r"|(?<!\w)'(?:mlt|pip|python|sudo|apt-get|modprobe|torchrun|make) [^']*'"
+    rf"|\bmlt (?:{_COMMANDS})(?: [a-z]+(?= -))?(?: (?:{_OPTION}|HOST\b))+"
+)
+
 
 def _width() -> int:
     return max(min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH), MIN_WIDTH)
 
 
 def tied(text: str) -> str:
-    """``text`` in which no line break may part a number from its unit; ``untied`` restores it."""
-    return _BEFORE_UNIT.sub(_TIE, text)
+    """``text`` in which no line break may part a number from its unit, or a command; ``untied`` restores it."""
+    return _IN_SENTENCE.sub(lambda found: found[0].replace(" ", _TIE), _BEFORE_UNIT.sub(_TIE, text))
 
 
 def untied(text: str) -> str:
@@ -58,10 +72,10 @@ def paragraph(text: str, indent: int = _INDENT) -> str:
         return wrapped(" ".join(text.split()), " " * indent, " " * indent)
     lines = [line for line in text.replace("\b", "").splitlines() if line.strip()]
     margin = min(len(line) - len(line.lstrip()) for line in lines)
-    return "\n".join(_kept_line(line[margin:].rstrip()) for line in lines)
+    return "\n".join(_kept_line(line[margin:].rstrip(), is_example=True) for line in lines)
 
 
-def _kept_line(line: str, indent: int = _INDENT) -> str:
+def _kept_line(line: str, indent: int = _INDENT, *, is_example: bool = False) -> str:
     start = " " * (indent + len(line) - len(line.lstrip()))
     whole = start + line.lstrip()
     if len(whole) <= _width():
@@ -69,6 +83,10 @@ def _kept_line(line: str, indent: int = _INDENT) -> str:
     # A command and what it does, in columns: each has lines of its own.
     command, gap, text = line.strip().partition("  ")
     rest = start + " " * 4
+    if is_example:
+        command = command.replace(" ", _TIE)
+        parts = text.strip().split(";  ")
+        text = ";  ".join(part.replace(" ", _TIE) if part.startswith("mlt ") else part for part in parts)
     return wrapped(command, start, rest) + ("\n" + wrapped(text.strip(), rest, rest) if gap else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rich.cells import cell_len
@@ -43,7 +44,8 @@ class Output(Console):
             self.width = max(self.width, needed)
         with self.capture() as captured:
             self.print(table, crop=False)
-        self.file.write(untied(captured.get()))
+        # A box without a top has a blank line there; a title has its own line.
+        self.file.write(re.sub(r"\A[ \t]*\n", "", untied(captured.get())))
         self.file.flush()
 
 

@@ -20,7 +20,7 @@ from mlt.cli.delegate import Delegate
 from mlt.cli.layout import print_lines
 from mlt.cli.output import Output
 from mlt.cli.output_option import PICTURE, TEXT_FILE
-from mlt.cli.plan_file import plan_to_extend, refusals
+from mlt.cli.plan_file import plan_of, plan_to_extend, refusals
 from mlt.cli.plan_simulate import notes as simulation_notes
 from mlt.cli.plan_simulate import simulate as simulate_auto
 from mlt.cli.plan_simulate import with_estimates
@@ -30,7 +30,7 @@ from mlt.planners.aleph.aggregation import plan_aggregation
 from mlt.planners.auto.ranking import AutoResult, plan_auto
 from mlt.planners.byteps.load_assignment import plan_assignment
 from mlt.planners.cluster import Cluster, Job, read_cluster
-from mlt.planners.plan import Plan, dump_plan, read_plan
+from mlt.planners.plan import Plan, dump_plan
 from mlt.planners.show.explain import explain_plan
 
 if TYPE_CHECKING:
@@ -173,15 +173,17 @@ def show(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file (JSON).")],
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=PICTURE, help="Image file (png, svg or pdf); one image per job."),
+        typer.Option(
+            metavar="FILE",
+            parser=PICTURE,
+            help="Image file (png, svg or pdf); with several jobs one each, its name added.",
+        ),
     ] = None,
     job_name: JobOption = None,
 ) -> None:
     """Explain a plan and draw it: graph, aggregation tree, load of every link."""
-    cluster, plan = read_cluster(cluster_file), read_plan(plan_file)
-    problems = plan.mismatches(cluster)
-    if problems:
-        raise InputError(problems, source=str(plan_file))
+    cluster = read_cluster(cluster_file)
+    plan = plan_of(cluster, plan_file)
     print_lines(explain_plan(cluster, plan))
     if plot is None:
         return
@@ -209,10 +211,7 @@ def check(
         parts = {"host": cluster.hosts, "switch": cluster.switches, "link": cluster.links, "job": cluster.jobs}
         typer.echo(f"{file}: {', '.join(count_of(len(some), one) for one, some in parts.items())}: fine")
         return
-    cluster = read_cluster(against)
-    problems = read_plan(file).mismatches(cluster)
-    if problems:
-        raise InputError(problems, source=str(file))
+    plan_of(read_cluster(against), file)
     typer.echo(f"{file}: fits {against}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from mlt._shared.extras import how_to_install
 from mlt.cli.ending import FAILED, USAGE
 from mlt.cli.style import is_stdout, show_problem, status_of, text_beside
-from mlt.planners._shared.documents import InputError, Problem
+from mlt.planners._shared.documents import InputError
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import InfeasibleError, Plan, new_plan, read_plan
 from mlt.planners.psnet.checks import TopologyError
@@ -57,10 +58,14 @@ def plan_to_extend(cluster: Cluster, out: Path | None, *, seed: int = 0) -> Plan
     """
     if out is None or is_stdout(out) or not out.exists():
         return new_plan(cluster, seed=seed)
-    plan = read_plan(out)
+    return plan_of(cluster, out, advice="name another -o FILE, or remove this one")
+
+
+def plan_of(cluster: Cluster, file: Path, *, advice: str = "give its own cluster file, or plan again") -> Plan:
+    """The plan in ``file``, made for this cluster. Raises InputError, which ends with ``advice``, for any other."""
+    plan = read_plan(file)
     problems = plan.mismatches(cluster)
     if problems:
-        raise InputError(
-            [*problems, Problem(where=(), message="remove the file or write to another one")], source=str(out)
-        )
+        last = problems[-1]
+        raise InputError([*problems[:-1], replace(last, message=f"{last.message}; {advice}")], source=str(file))
     return plan

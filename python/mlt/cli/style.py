@@ -155,7 +155,7 @@ def _show(error: Any) -> None:
         error.possibilities = (
             [short] if is_short else nearest(error.option_name, [name for name in names if name.startswith("--")])
         )
-        meant = f" Did you mean {' or '.join(error.possibilities)}?" if error.possibilities else ""
+        meant = f". Did you mean {' or '.join(error.possibilities)}?" if error.possibilities else ""
         error.message, error.possibilities = f"No such option: {error.option_name}{meant}", None
     param = getattr(error, "param", None)
     # The choices of an argument are in its right form.
@@ -206,7 +206,7 @@ def _show_forms(message: str, ctx: Any, param: Any = None) -> None:
     if not forms and message.startswith("No such option"):
         forms = rows("Right form", [(whole, f"options: {ctx.command_path} -h")])
     elif getattr(param, "param_type_name", "") == "argument" and not getattr(param, "help", None):
-        forms = rows("Right form", [(whole, "")])  # its name alone says nothing
+        return  # its name alone says nothing, and the usage is above
     if forms:
         print(f"\n{forms}", file=sys.stderr)
 
@@ -227,6 +227,8 @@ def _own_words(error: Any) -> str | None:
         (problem, *_) = problems()
         text = expectation(problem)
         return text if problem["type"] == "value_error" else f"{problem['input']!r}: {expected or text}"
+    if unreadable := re.fullmatch(r"[Pp]ath ('.*') is not readable\.", str(getattr(error, "message", "")), re.DOTALL):
+        return f"{unreadable[1]}: cannot be read: Permission denied"
     # Click begins with the value, as it was written or as the number that it is.
     given = re.match(r"(.*?) is not (?:a valid|in the range)", str(getattr(error, "message", "")), re.DOTALL)
     if given is None or expected is None:

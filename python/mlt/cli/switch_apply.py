@@ -55,7 +55,7 @@ def apply(
     SWITCH is testbed:NAME (a testbed's switches), local, netns:NAME, or [USER@]HOST[:PORT]. The login comes from
     MLT_SWITCH_USER, MLT_SWITCH_PASSWORD or MLT_SWITCH_KEY, or from --inventory; nothing of it is written.
 
-    With --confirm, "yes" on standard input confirms, or --keep-if. Exits with 1 if it was taken back. No vendor's
+    With --confirm, "yes" on standard input confirms, or --keep-if. Exits with 1 if it was reverted. No vendor's
     device took part in our tests: try it on one port first. More: docs/switch.md.
     """
     from mlt.switch_push.device import PushError
@@ -72,7 +72,7 @@ def apply(
                 click.echo(device.preview(generated))
             elif undo:
                 device.undo(generated)
-                click.echo(f"{device.title}: taken back", err=True)
+                click.echo(f"{device.title}: reverted", err=True)
             else:
                 raise SystemExit(_push(device, generated, confirm, keep_if))
         finally:
@@ -83,7 +83,7 @@ def apply(
         show_error(error)
         raise SystemExit(status_of(error)) from error
     except KeyboardInterrupt as error:
-        click.echo("mlt switch: interrupted: taken back", err=True)
+        click.echo("mlt switch: interrupted: reverted", err=True)
         raise SystemExit(interrupted(error)) from None
 
 
@@ -99,6 +99,6 @@ def _push(device: object, generated: Generated, confirm: float | None, keep_if: 
         keep=session.asked_at_terminal if keep_if is None else session.command_says(keep_if),
         say=lambda text: click.echo(text, err=True),
     )
-    click.echo(f"{device.title}: {'in force' if kept else 'not confirmed: taken back'}", err=True)
+    click.echo(f"{device.title}: {'in force' if kept else 'not confirmed: reverted'}", err=True)
     sys.stderr.flush()
     return 0 if kept else 1

@@ -43,7 +43,7 @@ class Display(Protocol):
 
 @dataclass
 class Progress:
-    """Current figures of one run, from rank 0's reports (gradient loss: from all workers').
+    """Current figures of one run, from rank 0's reports (missing gradients: from all workers').
 
     The latest steps are kept per worker, so the order of reports from different workers does not matter: the same
     training shows the same loss.
@@ -85,15 +85,15 @@ class Progress:
 
     def line(self) -> str:
         """``cells`` as one line of text; the test accuracy only if it is that of this step."""
-        step, loss, train, test, milliseconds, sync, lost = self.cells()
+        step, loss, train, test, milliseconds, sync, missing = self.cells()
         tested = f"test accuracy {test} % ({self.test_images:,} images), " if self.is_tested else ""
         return (
-            f"step {step}: loss {loss}, train accuracy {train} %, {tested}"
-            f"step {milliseconds} ms, sync {sync} ms, gradient loss {lost} %"
+            f"step {step}: training loss {loss}, train accuracy {train} %, {tested}"
+            f"step {milliseconds} ms, sync {sync} ms, gradients missing {missing} %"
         )
 
     def cells(self) -> list[str]:
-        """step, loss, accuracies, step time, synchronisation time and gradient loss, as text."""
+        """step, loss, accuracies, step time, synchronisation time and missing gradients, as text."""
         return [
             f"{self.done}/{self.steps}",
             _shown(self.loss, "{:.3f}"),
@@ -105,7 +105,7 @@ class Progress:
         ]
 
 
-COLUMNS: Final = ("step", "loss", "train acc. %", "test acc. %", "step ms", "sync ms", "grad. loss %")
+COLUMNS: Final = ("step", "loss", "train acc. %", "test acc. %", "step ms", "sync ms", "grad. miss. %")
 
 
 class LiveDisplay:

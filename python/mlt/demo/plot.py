@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mlt._shared.output_files import write_figure
 from mlt.demo.report import DemoReport, RunReport, step_ends
+from mlt.demo.table import place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +68,11 @@ def draw(report: DemoReport) -> Figure:
         _gradient_loss(axes[1, 1], run, style)
     along = "step" if report.settings.testbed is None else "seconds of training"
     axes[0, 0].set(title="Training loss", xlabel=along, ylabel="cross-entropy", yscale="log")
-    axes[0, 1].set(title="Test accuracy", xlabel=along, ylabel="share of test images classified right")
+    axes[0, 1].set(
+        title="Test accuracy (batch norm lags behind)",
+        xlabel=along,
+        ylabel="share of test images classified right",
+    )
     axes[1, 0].set(
         title="Gradient synchronisation time", xlabel="milliseconds", ylabel="share of steps within", xscale="log"
     )
@@ -79,9 +84,9 @@ def draw(report: DemoReport) -> Figure:
     _legend(figure, report, seeds)
     title = f"{report.settings.seeds} seeds" if report.settings.seeds > 1 else f"seed {report.settings.seed}"
     bed = report.settings.testbed
-    place = "workers" if bed is None else f"hosts, links of {bed.rate}"
+    more = "" if bed is None else f" ({bed.gray_link} {100 * bed.gray_loss:.3g} %)"
     figure.suptitle(
-        f"{report.data.name}, {report.settings.workers} {place}, {100 * report.settings.loss:.3g} % packet loss, "
+        f"{report.data.name}, {place(report)}, {100 * report.settings.loss:.3g} % packet loss{more}, "
         f"loss bound {100 * report.settings.bound:.3g} %, {title}"
     )
     return figure

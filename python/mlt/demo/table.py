@@ -28,6 +28,9 @@ MEASURES: Final[tuple[Measure, ...]] = (
 # Share of the cores from which the table says that other programs had them: more than repetitions differ by.
 BUSY_SHARE: Final = 0.1
 
+# The test uses batch norm's running averages, the training each batch's own statistics.
+_UNEVEN: Final = "it swings during training, because batch norm's averages lag behind the weights"
+
 
 def comparison(report: DemoReport) -> Table:
     """One row per measure; the mean over several seeds. What only mlt counts is "-" over gloo."""
@@ -36,7 +39,8 @@ def comparison(report: DemoReport) -> Table:
     length = f"{count_of(report.settings.steps, 'step')}, {count_of(report.settings.workers, 'worker')}"
     table = Table(
         title=f"{report.data.name}: {length}{seeds}",
-        caption=f"test accuracy: of all {report.data.test_images:,} test images{_network(report)}{_busy(report)}",
+        caption=f"test accuracy: of all {report.data.test_images:,} test images; {_UNEVEN}{_network(report)}"
+        f"{_busy(report)}",
     )
     _add_columns(table, groups)
     accuracy: Measure = ("test accuracy, %", lambda run: 100 * run.test_accuracy, "{:.2f}")
@@ -68,10 +72,20 @@ def _time_to_accuracy(report: DemoReport) -> Iterator[Measure]:
         yield f"seconds to {100 * target:.0f} % accuracy", lambda run: seconds_to(run, target), "{:.1f}"
 
 
+def place(report: DemoReport) -> str:
+    """The processes of a run and their network, in short."""
+    workers, bed = report.settings.workers, report.settings.testbed
+    if bed is not None:
+        return f"{count_of(workers, 'host')}, links of {bed.rate}"
+    services = count_of(report.settings.services, "summation service")
+    return f"{count_of(workers, 'worker')} and {services} on loopback"
+
+
 def _network(report: DemoReport) -> str:
     bed = report.settings.testbed
     if bed is None:
-        return ""
+        where = place(report)
+        return f"\n{where}; with loss, each process drops {100 * report.settings.loss:.3g} % of its packets itself"
     return (
         f"\n{count_of(report.settings.workers, 'host')} of a testbed, links of {bed.rate}; with loss, every host's "
         f"link loses {100 * report.settings.loss:.3g} %, {bed.gray_link} {100 * bed.gray_loss:.3g} %; gloo's TCP uses "

@@ -114,7 +114,7 @@ def serve(settings: Settings, *, once: bool, say: Say) -> None:
 def _visit_text(visit: Visit) -> str:
     who = f"{visit.address}{f' ({visit.name})' if visit.name else ''}"
     if visit.problems is None:
-        return f"{who} broke off"
+        return f"{who} broke off its examination"
     return f"{who} found {count_of(visit.problems, 'problem') if visit.problems else 'no problem'}"
 
 

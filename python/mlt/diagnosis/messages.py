@@ -86,14 +86,15 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
     """A validated greeting; raises LinkError."""
     if "mlt_perf" in message or "refused" in message:
         raise LinkError(
-            "it is mlt perf, not mlt doctor: they have the same --port by default; start 'mlt doctor --serve' for 'mlt "
-            "doctor HOST', 'mlt perf --serve' for 'mlt perf HOST', and both with a --port each"
+            "the program there is mlt perf, not mlt doctor: they have the same --port by default; start 'mlt doctor "
+            "--serve' for 'mlt doctor HOST', 'mlt perf --serve' for 'mlt perf HOST', and both with a --port each"
         )
     version = message.get("mlt_doctor")
     if version != VERSION:
         release = quoted(message.get("package", "unknown"))
         raise LinkError(
-            f"it is mlt doctor of version {quoted(version)} (mlt {release}); this is {VERSION} (mlt {__version__})"
+            f"the program there is mlt doctor of version {quoted(version)} (mlt {release}); this is {VERSION} "
+            f"(mlt {__version__})"
         )
     try:
         hello = Hello(

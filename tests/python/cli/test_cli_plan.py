@@ -62,6 +62,7 @@ def test_out__a_plan_of_another_cluster_is_not_overwritten(tmp_path: Path) -> No
     result = mlt_plan("assign", other, "-o", out)
     assert result.exit_code == 2
     assert "another version" in result.output
+    assert "; name another -o FILE, or remove this one" in result.output
     assert out.read_text() == before
     out.write_text("my notes")
     assert mlt_plan("assign", TESTBED, "-o", out).exit_code == 2

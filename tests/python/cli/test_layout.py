@@ -34,6 +34,74 @@ def test_lines__keep_a_number_with_its_unit(columns: int, monkeypatch: pytest.Mo
     assert " ".join(lines(TEXT).split()) == TEXT
 
 
+@pytest.mark.parametrize("columns", [40, 50, 60, 80, 100])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pip install 'mpi4py>=4' # extra perf",
+        "pip install 'mxnet>=1.9.1' 'numpy<1.24' # extra mxnet, in an environment of its own",
+        "/srv/some/long/folder/bin/python3.11 -m pip install 'matplotlib>=3.7' 'mpi4py>=4' # extra perf",
+        "apt-get install openmpi-bin",
+        "sudo sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608",
+        "mlt doctor --serve --port 29600",
+    ],
+)
+def test_lines__keep_a_command_whole(command: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    sentence = f"not compared with some transport: what it needs is not installed: {command}"
+    for text in (
+        sentence,
+        command,
+        f"the images of a data set that is not here ({command})",
+        f"one thing: a; {command}",
+    ):
+        assert command in lines(text)
+        assert command in paragraph(text)
+        assert command in rows("Options", [("--compare", text)])
+        assert " ".join(lines(text).split()) == text
+    if "#" not in command:
+        assert f"{command}," in lines(f"what would mend it here: {command}, or another kernel, or another host of it")
+
+
+@pytest.mark.parametrize("columns", [40, 50, 100])
+def test_lines__keep_a_quoted_command_whole_and_break_prose(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = (
+        "the host where 'mlt switch verify --switch S' runs, of mlt testbed: the kernel has no queue; mlt needs another"
+    )
+    assert "'mlt switch verify --switch S'" in lines(text)
+    assert max(map(len, lines(text).splitlines())) <= columns
+
+
+@pytest.mark.parametrize("columns", [40, 60, 100])
+@pytest.mark.parametrize("command", ["perf", "testbed", "doctor", "completion"])
+def test_help__keeps_the_lines_of_its_examples(
+    command: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        style.run(get_command(app), [command, "-h"], "mlt")
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    module = ROOT / "python" / "mlt" / "cli" / f"{command}.py"
+    examples = re.search(r"\\b\n(.*?)\n\n|\\b\n(.*?)\"\"\"", module.read_text(encoding="utf-8"), re.DOTALL)
+    assert examples is not None
+    commands = [
+        part.strip()
+        for line in (examples[1] or examples[2]).splitlines()
+        for part in re.split(r"(?<=;)  | {2,}", line.strip())
+        if re.match(r"(mlt |\w+: )", part)
+    ]
+    assert len(commands) >= 3
+    assert [one for one in commands if not any(one in line for line in shown)] == []
+
+
+@pytest.mark.parametrize("words", [("targets",), ("facts",), ("facts", "os10")], ids=" ".join)
+def test_tables__begin_with_their_first_line(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        style.run(get_command(app), ["switch", *words], "mlt")
+    assert capsys.readouterr().out.splitlines()[0].strip()
+
+
 def test_tied__is_undone() -> None:
     assert untied(tied(TEXT)) == TEXT
     assert tied("of 2 switches and 3 minutes") == "of 2 switches and 3 minutes"
@@ -87,7 +155,7 @@ def test_output__of_commands_has_the_width_of_the_terminal(
         style.run(get_command(app), list(words), "mlt")
     for line in "".join(capsys.readouterr()).splitlines():
         # A command to copy stays in one line; a table may be wider than sentences.
-        is_command = line.startswith("         -> ")
+        is_command = line.startswith("         -> ") or re.search(r": (\S+ -m )?pip install ", line) is not None
         is_table = re.search(r"[┏┓┡┩└┘┃│ ]$", line) is not None
         if not is_command:
             assert len(line.rstrip()) <= (TABLE_WIDTH if is_table else columns or MAX_WIDTH), line

@@ -49,8 +49,11 @@ def test_help_text__cuts_no_word_and_exceeds_no_line(columns: int, monkeypatch: 
         text = help_text(command, ctx)
         assert set(text.split()) <= words, ctx.command_path
         assert "…" not in text
-        long = [line for line in text.splitlines() if len(line) > columns and len(line.split()) > 1]
-        assert long == [], ctx.command_path
+        long = [line.strip() for line in text.splitlines() if len(line) > columns and len(line.split()) > 1]
+        # A command to copy keeps its line, which has nothing else.
+        assert [line for line in long if not re.fullmatch(r"(\w+: )?mlt [^']+|'mlt [^']+'", line)] == [], (
+            ctx.command_path
+        )
 
 
 def test_help_text__is_one_style() -> None:

@@ -270,6 +270,28 @@ def test_usage_errors__show_the_right_form_of_arguments_and_values() -> None:
     assert_names(mlt("testbed", "run", "--loss", "all").stderr, "'all'", "1%", "Right form:", "--loss LOSS")
 
 
+def test_usage_errors__end_a_sentence_before_the_next() -> None:
+    assert "\nerror: No such option: --los. Did you mean --loss-bound?\n" in mlt("perf", "--los", "1").stderr
+
+
+@pytest.mark.parametrize(("words", "named"), [(("plan", "check"), "FILE"), (("switch", "check"), "POLICY")])
+def test_usage_errors__of_an_unreadable_file_are_one_form(
+    words: tuple[str, str],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text("")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    with pytest.raises(SystemExit):
+        run(get_command(import_module("mlt.cli.root").app), [*words, str(file)], "mlt")
+    text = capsys.readouterr().err
+    assert f"\nerror: {named} '{file}': cannot be read: Permission denied\n" in text
+    assert "\n  mlt switch check" not in text  # the usage again
+
+
 def values_that_are_wrong(param: Any) -> list[str]:
     """Values that a parameter rejects before anything runs: of another type, no choice, below its range."""
     if choices_of(param):

@@ -122,7 +122,7 @@ def test_report__of_a_testbed(tmp_path: Path) -> None:
     assert (gloo.bytes_sent, gloo.segments_lost, no_loss.bytes_sent) == (None, None, 3 * 1000)
     assert told.equals_no_loss["gloo-lossy"] == [True]
     text = shown(120, table.comparison(told))
-    for words in ("gloo, 1 %", "seconds to 80 % accuracy", "2.0", "cubic", "200 Mbit/s", " - "):
+    for words in ("gloo, 1 %", "seconds to 80 % accuracy", "2.0", "cubic", "200 Mbit/s", " - ", "batch norm"):
         assert words in text, words
     assert plot.write_png(told, tmp_path).stat().st_size > 10_000
 
@@ -168,6 +168,24 @@ def test_accuracy_by_seed__shows_each_seed_and_the_spread(tmp_path: Path) -> Non
     assert "mean of 3 seeds" in shown(80, table.comparison(told))
 
 
+def test_report__names_its_network_and_every_loss(tmp_path: Path) -> None:
+    loopback, testbed = (report_of(tmp_path, seeds=1, network=one) for one in ("loopback", "testbed"))
+    text = " ".join(shown(200, table.comparison(loopback)).split())
+    assert "2 workers and 1 summation service on loopback; with loss, each process drops 1 % of its packets" in text
+    title = plot.draw(loopback).get_suptitle()
+    assert "2 workers and 1 summation service on loopback, 1 % packet loss, loss bound 10 %" in title
+    assert "2 hosts, links of 200 Mbit/s, 1 % packet loss (leaf0-spine1 5 %)," in plot.draw(testbed).get_suptitle()
+
+
+def test_progress__calls_missing_gradients_what_the_table_does(tmp_path: Path) -> None:
+    run = run_specs(settings(tmp_path))[-1]
+    progress = Progress(run, STEPS)
+    for event in events(run):
+        progress.update(event)
+    assert "training loss 0.360" in progress.line()
+    assert progress.line().endswith("gradients missing 10.00 %")
+
+
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_plot__is_a_picture(seeds: int, tmp_path: Path) -> None:
     from matplotlib import image
@@ -183,6 +201,8 @@ def test_plot__ticks_do_not_collide_no_legend_hides_data_and_seeds_differ(tmp_pa
     figure.canvas.draw()
     for ax in figure.axes:
         assert ax.get_legend() is None
+        title = ax.title.get_window_extent()
+        assert 0 <= title.x0 < title.x1 <= figure.bbox.x1
         styles = [(line.get_color(), line.get_linewidth(), str(line._unscaled_dash_pattern)) for line in ax.lines]
         assert len(set(styles)) == len(styles) == 9
         for axis in (ax.xaxis, ax.yaxis):
@@ -282,7 +302,7 @@ def test_plain_display__a_few_lines_per_run(tmp_path: Path) -> None:
     watch(display, runs[0])
     lines = output.getvalue().splitlines()
     assert lines[0] == "run: no loss, seed 1"
-    assert lines[1].startswith("  step 1/20: loss 2.000, train accuracy 0.0 %")
+    assert lines[1].startswith("  step 1/20: training loss 2.000, train accuracy 0.0 %")
     assert lines[-1].startswith("  step 20/20")
     assert len(lines) <= 12
     assert [line for line in lines if "test accuracy" in line] == [lines[-1]]

@@ -295,7 +295,7 @@ def test_doctor_and_perf__name_each_other() -> None:
         (text,) = problems(examined(listener.getsockname()[1]))
         thread.join()
         handshakes.close()
-    assert "it is mlt perf, not mlt doctor" in text
+    assert "the program there is mlt perf, not mlt doctor" in text
 
 
 def test_responder__ignores_datagrams_of_unknown_senders() -> None:

@@ -55,7 +55,7 @@ def test_nxos__dry_run_confirm_and_undo(policy: Path, tmp_path: Path, state: Pat
         assert "configure terminal" not in shown.stdout
         assert device.text() == before
         gone = mlt("apply", *words, "--confirm", "2s")
-        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert "not confirmed: reverted" in gone.stderr, gone.stderr
         assert "if it is killed, the configuration stays in force" in gone.stderr
         assert device.text() == device.startup == before
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
@@ -149,7 +149,7 @@ def test_junos__dry_run_confirm_and_undo(tmp_path: Path) -> None:
         assert f"-{SCHEDULER}" in shown.stdout
         assert (device.active, device.candidate, device.lock) == (before, before, None)
         gone = mlt("apply", *words, "--confirm", "2s")
-        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert "not confirmed: reverted" in gone.stderr, gone.stderr
         assert "or the device itself" in gone.stderr
         assert device.commits[0] == "1"  # Junos counts minutes
         assert (device.active, device.lock, device.timer) == (before, None, "")

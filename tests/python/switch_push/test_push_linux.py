@@ -60,7 +60,7 @@ def test_testbed__apply_verify_and_rollback(bed: Testbed, policy: Path, tmp_path
 
     unconfirmed = mlt("apply", policy, host, "-t", "linux", "--confirm", "2s")
     assert unconfirmed.returncode == 1
-    assert "not confirmed: taken back" in unconfirmed.stderr
+    assert "not confirmed: reverted" in unconfirmed.stderr
     assert thresholds(bed) == before
 
     seen = tmp_path / "seen"

@@ -1,4 +1,4 @@
-"""Devices over their protocols, against servers of our own: applied, kept, taken back; secrets never written.
+"""Devices over their protocols, against servers of our own: applied, kept, reverted; secrets never written.
 
 No vendor's device took part. What is shown is that we speak each protocol as its libraries and documents have it.
 """
@@ -67,7 +67,7 @@ def applied(words: tuple[object, ...], db: Path, *shown_by_dry_run: str) -> Any:
     assert json.loads(db.read_text()) == before
     gone = mlt("apply", *words, "--confirm", "2s", **LOGIN)
     assert gone.returncode == 1
-    assert "not confirmed: taken back" in gone.stderr, gone.stderr
+    assert "not confirmed: reverted" in gone.stderr, gone.stderr
     assert json.loads(db.read_text()) == before
     kept = mlt("apply", *words, "--confirm", "20s", "--keep-if", "true", **LOGIN)
     assert kept.returncode == 0, kept.stderr
@@ -246,7 +246,7 @@ def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> N
         assert '+   "mlt": {' in shown.stdout
         assert list(device.revisions) == ["1"]
         gone = mlt("apply", *words, "--confirm", "2s")
-        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert "not confirmed: reverted" in gone.stderr, gone.stderr
         assert device.applied == before
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
         assert kept.returncode == 0, kept.stderr
@@ -292,7 +292,7 @@ def test_eos__a_session_with_the_commit_timer_of_the_switch(policy: Path, tmp_pa
         assert "+qos profile mlt" in shown.stdout
         assert device.running == before
         gone = mlt("apply", *words, "--confirm", "2s")
-        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert "not confirmed: reverted" in gone.stderr, gone.stderr
         assert device.running == before
         assert device.timers == ["00:00:17"]
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
@@ -319,7 +319,7 @@ def test_gnmi__set_and_put_back(policy: Path, tmp_path: Path) -> None:
         assert '+       "enable-ecn": true' in shown.stdout
         assert store["qos"] == factory
         gone = mlt("apply", *words, "--confirm", "2s")
-        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert "not confirmed: reverted" in gone.stderr, gone.stderr
         assert store["qos"] == factory
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
         assert kept.returncode == 0, kept.stderr

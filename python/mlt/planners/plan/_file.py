@@ -231,12 +231,22 @@ class Plan(Document):
         return self.model_copy(update={"jobs": tuple(jobs)})
 
     def mismatches(self, cluster: Cluster) -> list[Problem]:
-        """Names in the plan that are not in ``cluster``, and a digest of another cluster."""
+        """One problem for a plan of another cluster file, else one for each of its names that ``cluster`` lacks."""
+        unknown = self._unknown_names(cluster)
+        if self.cluster_digest == cluster.digest():
+            return unknown
+        if self.cluster != cluster.name:
+            message = f"a plan for another cluster: {self.cluster!r}, not {cluster.name!r}"
+        else:
+            message = f"a plan for another version of cluster {self.cluster!r}"
+            missing = list(dict.fromkeys(problem.message.removeprefix("the cluster has ") for problem in unknown))
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            message += f" (the present one has {', '.join(missing[:3])}{more})" if missing else ""
+        return [Problem(where=(), message=message)]
+
+    def _unknown_names(self, cluster: Cluster) -> list[Problem]:
         hosts, nodes = set(cluster.host_by_name), {*cluster.host_by_name, *cluster.switch_by_name}
         problems = []
-        if self.cluster_digest != cluster.digest():
-            message = f"made for another version of cluster {self.cluster!r}; plan again with the present file"
-            problems.append(Problem(where=("cluster_digest",), message=message))
         for i, job in enumerate(self.jobs):
             used: list[tuple[str, str, set[str]]] = []
             if job.job not in cluster.job_by_name:

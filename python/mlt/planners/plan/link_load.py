@@ -9,12 +9,13 @@ A link here is a directed pair of node names; parallel cables between two nodes 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mlt.planners.cluster import Cluster, Job
-from mlt.planners.plan import Aggregation, InfeasibleError, Routing
+from mlt.planners.plan import Aggregation, InfeasibleError, Placement, Routing
 
 Arc = tuple[str, str]
 Loads = dict[Arc, float]
@@ -182,6 +183,46 @@ def routed_loads(routing: Routing) -> Loads:
                     merged.add(place)
                 loads[here, there] = loads.get((here, there), 0.0) + task.rate
     return loads
+
+
+def placed_loads(cluster: Cluster, job: Job, placement: Placement, *, rate: float) -> Loads:
+    """Loads of PSNet's placement if every worker sends at ``rate``, in equal parts to all servers of the job.
+
+    Between modules they follow the planned paths and enter by the planned ToRs; within a module, and where the
+    placement has no path, they are spread over the shortest paths. ``cluster`` has the plan's circuits as links.
+
+    Raises:
+        InfeasibleError: a server cannot be reached.
+    """
+    module = {host.name: host.module for host in cluster.hosts}
+    tor_module = {switch.name: switch.module for switch in cluster.switches}
+    paths: dict[tuple[int | None, int | None], list[tuple[Sequence[str], float]]] = {}
+    for path in placement.options.get("paths", ()):
+        pair = (path["from_module"], path["to_module"])
+        paths.setdefault(pair, []).append((path["switches"], path["share"]))
+    entry = dict(placement.options.get("entry", {}))
+    demands: list[Demand] = []
+    loads: defaultdict[Arc, float] = defaultdict(float)
+    part = rate / len(job.servers) if job.servers else 0.0
+    for worker in job.workers:
+        for server in job.servers:
+            between = paths.get((module[worker], module[server]), ())
+            entries = [
+                (tor, share) for tor, share in entry.items() if tor_module.get(tor) == module[server] and share > 0
+            ]
+            if not between or not entries:
+                demands.append(Demand(worker, server, part))
+                continue
+            for switches, share in between:
+                demands.append(Demand(worker, switches[0], part * share))
+                for arc in pairwise(switches):
+                    loads[arc] += part * share
+                for tor, of_tor in entries:
+                    loads[switches[-1], tor] += part * share * of_tor
+                    loads[tor, server] += part * share * of_tor
+    for arc, load in spread_over_shortest_paths(cluster, demands, job=job.name).items():
+        loads[arc] += load
+    return dict(loads)
 
 
 def with_results(loads: Loads) -> Loads:

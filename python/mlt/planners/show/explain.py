@@ -18,6 +18,7 @@ from mlt.planners.plan.link_load import (
     arc_bandwidths,
     most_loaded,
     parameter_server_demands,
+    placed_loads,
     ring_demands,
     routed_loads,
     spread_over_shortest_paths,
@@ -53,6 +54,9 @@ def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
         held = [service for service in entry.assignment.services if service.load_bytes > 0]
         rates = {service.host: service.load_bytes * 8 / entry.assignment.time for service in held}
         return with_results(all_to_all_loads(cluster, job.workers, rates, job=job.name))
+    elif entry.placement is not None and entry.placement.time:
+        rate = job.model_size * 8 / entry.placement.time
+        return with_results(placed_loads(cluster, job, entry.placement, rate=rate))
     return with_results(spread_over_shortest_paths(cluster, demands, job=entry.job))
 
 
@@ -67,6 +71,8 @@ def _gain(before: float | None, after: float | None) -> str:
     if before is None or not after:
         return ""
     ratio = before / after
+    if f"{ratio:.2f}" == f"{1 / ratio:.2f}" == "1.00":
+        return " (as long)"
     return f" ({ratio:.2f} times faster)" if ratio >= 1 else f" ({1 / ratio:.2f} times slower)"
 
 
@@ -134,7 +140,9 @@ def _routing_lines(section: Routing) -> list[str]:
 
 def _placement_lines(section: Placement) -> list[str]:
     tors = sorted(set(section.tor_of.values()))
-    modules = f" in modules {', '.join(map(str, section.modules))}" if section.modules else ""
+    modules = ""
+    if section.modules:
+        modules = f" in module{'s' if len(section.modules) > 1 else ''} {', '.join(map(str, section.modules))}"
     hosts = f"{count_of(len(section.tor_of), 'host')} over {count_of(len(tors), 'ToR')}"
     return [f"Placement ({section.method}): {hosts}{modules}"]
 

@@ -5,6 +5,7 @@ matplotlib is imported only when something is drawn; it belongs to the extra ``p
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mlt.planners.show.explain import job_loads, planned_network, planned_time
 
 _LABELS_UP_TO = 40  # nodes in a row above which names would overlap
 _BARS = 12
+_CHARACTER = 4.2  # points, of a label
 _NAMED = 1  # links of a bar that its label names
 _COLOURS = {"worker": "#4c78a8", "aggregator": "#e45756", "server": "#54a24b", "idle": "#bab0ac"}
 
@@ -39,9 +41,11 @@ def positions(cluster: Cluster) -> dict[str, tuple[float, float]]:
     """Hosts in a row at the bottom, in order of their rack; each tier of switches in a row above."""
     rack: dict[str, int] = {}
     order = {switch.name: index for index, switch in enumerate(cluster.switches)}
+    last_of: dict[int | None, int] = {s.module: order[s.name] for s in cluster.switches if s.module is not None}
     for name in cluster.host_by_name:
         above = [order[peer] for link in cluster.links_of[name] if (peer := cluster.peer(link, name)) in order]
-        rack[name] = min(above, default=len(order))
+        # A host without a link (a worker without a circuit) has the place of its module's last switch.
+        rack[name] = min(above, default=last_of.get(cluster.host_by_name[name].module, len(order)))
     rows: dict[int, list[str]] = {0: sorted(cluster.host_by_name, key=lambda name: rack[name])}
     for switch in cluster.switches:
         rows.setdefault(switch.tier, []).append(switch.name)
@@ -58,6 +62,23 @@ def utilisations(cluster: Cluster, loads: Loads) -> dict[tuple[str, str], float]
     return {arc: load / bandwidths[arc] for arc, load in loads.items() if arc in bandwidths}
 
 
+def _annotate(axes: Any, place: dict[str, tuple[float, float]], *, is_above: bool = False) -> None:
+    """The names of nodes under (or above) them; upright in a row that is too narrow for them side by side."""
+    rows: dict[float, list[str]] = {}
+    for name, (_, y) in place.items():
+        rows.setdefault(y, []).append(name)
+    points = 72 * axes.figure.get_figwidth() * axes.get_position().width
+    for y, names in rows.items():
+        lefts = sorted(place[name][0] for name in names)
+        gap = min((b - a for a, b in pairwise(lefts)), default=1.0)
+        is_upright = max(map(len, names)) * _CHARACTER > gap * points
+        for name in names:
+            axes.annotate(
+                name, (place[name][0], y), textcoords="offset points", xytext=(0, 6 if is_above else -6), ha="center",
+                va="bottom" if is_above else "top", rotation=90 if is_upright else 0, fontsize=6,
+            )  # fmt: skip
+
+
 def _draw_graph(axes: Any, cluster: Cluster, entry: JobPlan, used: dict[tuple[str, str], float]) -> Any:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -68,18 +89,25 @@ def _draw_graph(axes: Any, cluster: Cluster, entry: JobPlan, used: dict[tuple[st
         load: float = max(used.get((link.a, link.b), 0.0), used.get((link.b, link.a), 0.0))
         (x0, y0), (x1, y1) = place[link.a], place[link.b]
         colour = scale.to_rgba(np.array([min(load, 1.0)]))[0] if load > 0 else "#dddddd"
-        axes.plot([x0, x1], [y0, y1], color=colour, linewidth=0.6 + 1.6 * min(load, 1.0), zorder=1 if load > 0 else 0)
+        across = np.linspace(0, 1, 2 if y0 != y1 else 25)
+        # A link within a tier is an arc above it: straight ones would lie on each other.
+        height = y0 + (y1 - y0) * across + (y0 == y1) * (0.1 + abs(x1 - x0)) * 4 * across * (1 - across)
+        axes.plot(
+            x0 + (x1 - x0) * across,
+            height,
+            color=colour,
+            linewidth=0.6 + 1.6 * min(load, 1.0),
+            zorder=1 if load > 0 else 0,
+        )
     for name, (x, y) in place.items():
         switch = cluster.switch_by_name.get(name)
         colour = ("#f2cf5b" if switch.aggregates else "#ffffff") if switch else _COLOURS[part[name]]
         marker = "s" if switch else "o"
         axes.scatter([x], [y], color=colour, edgecolors="#333333", marker=marker, s=60 if switch else 28, zorder=3)
     if max(len(cluster.hosts), len(cluster.switches)) <= _LABELS_UP_TO:
-        for name, (x, y) in place.items():
-            # Links leave a switch downwards, so its name stands above it.
-            above = name in cluster.switch_by_name
-            shift, vertical = ((0, 6), "bottom") if above else ((0, -6), "top")
-            axes.annotate(name, (x, y), textcoords="offset points", xytext=shift, ha="center", va=vertical, fontsize=6)
+        # Links leave a switch downwards, so its name stands above it.
+        _annotate(axes, {name: at for name, at in place.items() if name in cluster.switch_by_name}, is_above=True)
+        _annotate(axes, {name: at for name, at in place.items() if name in cluster.host_by_name})
     for role, colour in _COLOURS.items():
         if role in part.values():
             axes.scatter([], [], color=colour, edgecolors="#333333", label=role)
@@ -114,8 +142,8 @@ def _draw_tree(axes: Any, cluster: Cluster, entry: JobPlan) -> None:
     part = roles(cluster, entry)
     for name, (x, y) in place.items():
         axes.scatter([x], [y], color=_COLOURS[part[name]], edgecolors="#333333", s=30, zorder=3)
-        if len(place) <= _LABELS_UP_TO:
-            axes.annotate(name, (x, y), textcoords="offset points", xytext=(0, -12), ha="center", fontsize=6)
+    if len(place) <= _LABELS_UP_TO:
+        _annotate(axes, place)
     axes.set_title("aggregation tree" if tree else "no aggregation tree: every worker sends straight", fontsize=9)
     axes.set_axis_off()
     axes.margins(0.05, 0.2)
@@ -157,6 +185,14 @@ def _draw_bars(axes: Any, used: dict[tuple[str, str], float]) -> None:
     axes.axvline(100, color="#e45756", linewidth=0.8, zorder=0.5)
 
 
+def _why_no_loads(cluster: Cluster, network: Cluster | None, entry: JobPlan) -> str:
+    if not cluster.links:
+        return "no link loads: the cluster file has no links"
+    return "no link loads: " + (
+        "no circuits are planned" if network is None else f"nothing is planned for job {entry.job}"
+    )
+
+
 def plan_figure(cluster: Cluster, plan: Plan, *, job: str) -> Any:
     """The figure of one job's plan. Raises as ``draw_plan`` does."""
     import matplotlib
@@ -176,7 +212,7 @@ def plan_figure(cluster: Cluster, plan: Plan, *, job: str) -> Any:
         _draw_bars(bars, used)
         canvas.colorbar(scale, ax=canvas.axes[0], shrink=0.6, label="link utilisation")
     else:
-        bars.text(0.5, 0.5, "no links in the cluster file, or nothing planned", ha="center", fontsize=9)
+        bars.text(0.5, 0.5, _why_no_loads(cluster, network, entry), ha="center", fontsize=9)
         bars.set_axis_off()
     time = planned_time(entry, cluster.job_by_name[job])
     canvas.suptitle(f"{cluster.name}: job {job}" + (f", {format_time(time)} per iteration" if time else ""))

@@ -50,10 +50,13 @@ def test_mismatches__plan_of_another_cluster(cluster: Cluster) -> None:
     plan = new_plan(cluster).with_job(JobPlan(job="j", assignment=plan_assignment(cluster, cluster.jobs[0])))
     assert plan.mismatches(cluster) == []
     smaller = Cluster(name="lab", hosts=cluster.hosts[:2])
-    words = " ".join(problem.message for problem in plan.mismatches(smaller))
-    assert "another version" in words
-    assert "no job 'j'" in words
-    assert "no node 'h3'" in words
+    (problem,) = plan.mismatches(smaller)
+    assert problem.message == (
+        "a plan for another version of cluster 'lab' "
+        "(the present one has no job 'j', no node 'h2', no node 'h3' and 1 more)"
+    )
+    (problem,) = plan.mismatches(smaller.model_copy(update={"name": "site"}))
+    assert problem.message == "a plan for another cluster: 'lab', not 'site'"
 
 
 def test_mismatches__unknown_node_on_a_route(cluster: Cluster) -> None:

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from mlt.planners._shared.documents import InputError
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import JobPlan, dump_plan, new_plan, parse_plan
+from mlt.planners.plan.effective import effective_cluster
+from mlt.planners.plan.link_load import arc_bandwidths, placed_loads
 from mlt.planners.psnet.cluster_io import psnet_cluster
 from mlt.planners.psnet.jobs import JobRequest, PlacedJob
 from mlt.planners.psnet.placement import place_jobs
@@ -90,3 +92,20 @@ def test_plan_topology__names_the_fullest_link_as_the_file_does() -> None:
     tor, server = plan_topology(cluster).fullest
     assert server == cluster.jobs[0].servers[0]
     assert cluster.tier(tor) == 1
+
+
+@pytest.mark.parametrize("sizes", [[(6, 2)], [(20, 6)], [(14, 4), (20, 5), (5, 2)]])
+def test_placed_loads__need_the_time_that_the_planner_verified(sizes: list[tuple[int, int]]) -> None:
+    cluster = cluster_of(*sizes)
+    made = plan_topology(cluster)
+    plan = with_topology(new_plan(cluster), made)
+    network = effective_cluster(cluster, plan.circuits)
+    bits: dict[tuple[str, str], float] = {}
+    for job in cluster.jobs:
+        placement = plan.job(job.name).placement
+        assert placement is not None
+        for arc, load in placed_loads(network, job, placement, rate=8 * job.model_size).items():
+            bits[arc] = bits.get(arc, 0.0) + load
+    bandwidths = arc_bandwidths(network)
+    assert set(bits) <= set(bandwidths)
+    assert max(bits[arc] / bandwidths[arc] for arc in bits) == pytest.approx(made.routes.transfer_seconds)

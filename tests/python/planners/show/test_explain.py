@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from checks import assert_names
 
@@ -9,7 +11,7 @@ from mlt.planners.aleph.aggregation import plan_aggregation
 from mlt.planners.byteps.load_assignment import plan_assignment
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.plan import Circuit, Estimate, JobPlan, Placement, Route, Routing, TaskRoutes, Threshold, new_plan
-from mlt.planners.show.explain import explain_plan, job_loads, planned_time
+from mlt.planners.show.explain import baselines, explain_plan, job_loads, planned_time
 
 
 @pytest.fixture
@@ -60,6 +62,14 @@ def test_explain__every_section(cluster: Cluster) -> None:
         "switch policy: strict",
     ):
         assert words in text
+
+
+def test_explain__one_module_and_a_baseline_as_fast(cluster: Cluster) -> None:
+    before = baselines(cluster, cluster.jobs[0])["a plain parameter server"]
+    placement = Placement(method="psnet", modules=(1,), tor_of={"w0": "leaf"}, time=before * 1.001)
+    text = explain_plan(cluster, new_plan(cluster).with_job(JobPlan(job="j", placement=placement)))
+    assert "1 host over 1 ToR in module 1\n" in text
+    assert re.search(r"a plain parameter server would take \S+ m?s \(as long\)\n", text)
 
 
 def test_explain__reports_a_plan_slower_than_none(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mlt.planners.aleph.aggregation import plan_aggregation
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
-from mlt.planners.plan import JobPlan, new_plan
+from mlt.planners.plan import JobPlan, Plan, new_plan
 from mlt.planners.show.picture import _draw_bars, bars_of, draw_plan, plan_figure, positions, roles, utilisations
 
 
@@ -83,6 +83,55 @@ def test_draw_plan__no_label_is_crossed_by_the_line_of_100_percent() -> None:
     assert not any(one.x0 <= line <= one.x1 for one in labels)
     assert all(axes.get_window_extent().contains(*corner) for one in labels for corner in one.corners())
     pyplot.close(figure)
+
+
+@pytest.fixture
+def psnet() -> Cluster:
+    """A job of one module and one of two, of a PSNet whose rows have many names."""
+    pytest.importorskip("networkx")
+    from mlt.planners.psnet.cluster_io import psnet_cluster
+    from mlt.planners.psnet.jobs import JobRequest
+    from mlt.planners.psnet.placement import place_jobs
+    from mlt.planners.psnet.psnet import Module, build_psnet
+
+    network = build_psnet(Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=4), modules=4, seed=0)
+    wanted = [JobRequest(name="one", workers=12, servers=2, size_bytes=97e6)]
+    wanted.append(JobRequest(name="two", workers=16, servers=4, size_bytes=97e6))
+    return psnet_cluster(network, place_jobs(network, wanted).jobs)
+
+
+def _psnet_plan(psnet: Cluster) -> Plan:
+    from mlt.planners.psnet.plan_section import plan_topology, with_topology
+
+    return with_topology(new_plan(psnet), plan_topology(psnet))
+
+
+@pytest.mark.parametrize("job", ["one", "two"])
+def test_plan_figure__of_circuits_has_link_loads_and_no_colliding_names(psnet: Cluster, job: str) -> None:
+    figure = plan_figure(psnet, _psnet_plan(psnet), job=job)
+    figure.canvas.draw()
+    _, tree, bars = figure.axes[:3]
+    assert "loaded links" in bars.get_title()
+    assert max(bar.get_width() for bar in bars.patches) >= 99.9
+    names = [text.get_window_extent() for text in tree.texts]
+    assert len(names) == len(psnet.job_by_name[job].workers) + len(psnet.job_by_name[job].servers)
+    assert not any(one.overlaps(other) for i, one in enumerate(names) for other in names[:i])
+
+
+def test_plan_figure__links_within_a_tier_do_not_lie_on_each_other(psnet: Cluster) -> None:
+    graph = plan_figure(psnet, _psnet_plan(psnet), job="one").axes[0]
+    arcs = [line for line in graph.lines if len(line.get_xdata()) > 2]
+    assert len(arcs) == sum(link.a.startswith("supernode") and link.b.startswith("supernode") for link in psnet.links)
+    assert all(max(arc.get_ydata()) > arc.get_ydata()[0] for arc in arcs)
+
+
+def test_plan_figure__says_why_it_has_no_loads(psnet: Cluster, cluster: Cluster) -> None:
+    def text(of: Cluster, job: str) -> str:
+        return str(plan_figure(of, new_plan(of), job=job).axes[2].texts[0].get_text())
+
+    assert text(psnet, "one") == "no link loads: no circuits are planned"
+    assert text(cluster, "j") == "no link loads: nothing is planned for job j"
+    assert text(cluster.model_copy(update={"links": ()}), "j") == "no link loads: the cluster file has no links"
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
