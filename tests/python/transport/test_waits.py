@@ -92,7 +92,7 @@ def test_wait__of_a_collective_names_the_ranks_that_have_not_called(
         own = [line for line in lines(caplog) if "all_reduce" in line]
         # A ring passes on what it has: rank 0 waits for rank 2 there, and rank 1 for what rank 0 waits for.
         of_0 = next(line for line in own if line.startswith("rank 0"))
-        assert_names(of_0, "rank 2 is connected, but did not call it yet, or waits for others in turn")
+        assert_names(of_0, "rank 2 is connected, but did not call it yet, or waits for further ranks")
         assert_names(
             next(line for line in own if line.startswith("rank 1")), "rank 2 is" if elements == 4 else "rank 0 is"
         )
@@ -110,7 +110,7 @@ def test_wait__of_a_collective_for_several_ranks_is_a_sentence(
             call.start()
         for call in calls:
             call.join()
-        assert_names(lines(caplog)[0], "ranks 1, 2 are connected, but did not call it yet, or wait for others in turn")
+        assert_names(lines(caplog)[0], "ranks 1, 2 are connected, but did not call it yet, or wait for further ranks")
 
 
 @pytest.mark.parametrize("ranks", [4, 17], ids=["direct", "central"])
