@@ -120,8 +120,10 @@ class Collectives {
     int aborted_by = -1;
     // The peer whose transfer had another size than this rank's. Wait equally long for its shape or its `called`.
     int differs_from = -1;
-    // The peer that it waited for when its time was up. Another member may know who never called; wait for its report.
+    // The peer that it waited for when the time of `late` was up. Another member may know who never called; wait for
+    // its report.
     int late_from = -1;
+    std::uint16_t late = 0;
     bool may_post() const { return !stopping && late_from < 0; }
   };
 
@@ -148,12 +150,20 @@ class Collectives {
   void on_mismatch(TimeNs now, Active& active, const core::Completion& completion);
   // Its time is up while it waits for `peer`.
   void on_late(TimeNs now, Active& active, int peer);
+  void on_late_in_line(TimeNs now, Active& active);
+  // The time of `from` is up.
+  void on_asked(TimeNs now, Active& active, std::uint16_t from);
+  void await_cause(TimeNs now, Active& active, std::uint16_t late, int peer, base::DurationNs duration);
   // The time of `late` is up, and this rank waits for `peer`.
   void fail_late(TimeNs now, Active& active, std::uint16_t late, int peer);
   void send_called(const Active& active, const Stream& stream, std::uint16_t peer);
   void on_aborted(TimeNs now, Active& active, int peer);
-  // The first member whose shape should have arrived here; -1: none.
-  static int absent_member(const Active& active);
+  // The first member besides `besides` whose shape should have arrived here; -1: none.
+  static int absent_member(const Active& active, int besides = -1);
+  // The peer of its first stream that has not ended; -1: all have.
+  static int awaited_member(const Active& active);
+  // Whether no member can have called it and wait for a lane.
+  static bool never_waits(const Active& active) { return active.sequence < kLanes; }
   // Whether the shape of every other member has arrived here.
   static bool has_all_shapes(const Active& active);
   // Only the first cause counts. Reports it to the other members unless one of them reported it.

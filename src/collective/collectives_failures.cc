@@ -13,6 +13,8 @@ namespace {
 constexpr base::DurationNs kExplanationNs = base::kSecond;
 // The same of a rank whose own time is up: shorter, so that it speaks before those whose transfers it aborted give up.
 constexpr base::DurationNs kLateNs = kExplanationNs / 2;
+// The same of a rank that is asked by one whose time is up: shorter again.
+constexpr base::DurationNs kAskedNs = kLateNs / 2;
 
 }  // namespace
 
@@ -55,10 +57,18 @@ void Collectives::on_aborted(TimeNs now, Active& active, int peer) {
   set_timer(active, base::after(now, kExplanationNs));
 }
 
-int Collectives::absent_member(const Active& active) {
+int Collectives::absent_member(const Active& active, int besides) {
+  if (!active.collective) return -1;
   const auto& streams = active.collective->streams;
-  const auto one = std::ranges::find_if(streams, [](const Stream& s) { return !s.is_send && s.settled == 0; });
+  const auto one = std::ranges::find_if(
+      streams, [&](const Stream& s) { return !s.is_send && s.settled == 0 && int{s.peer} != besides; });
   return one == streams.end() ? -1 : one->peer;
+}
+
+int Collectives::awaited_member(const Active& active) {
+  const auto& streams = active.collective->streams;
+  const auto open = std::ranges::find_if(streams, [](const Stream& stream) { return !stream.is_over(); });
+  return open == streams.end() ? -1 : open->peer;
 }
 
 bool Collectives::has_all_shapes(const Active& active) {
@@ -69,16 +79,20 @@ bool Collectives::has_all_shapes(const Active& active) {
   return arrived.size() + 1 == active.group->ranks.size();
 }
 
-// PROTOCOL 22.1.17: A member whose time for a collective is up MUST fail it, naming a member whose shape it lacks. One
-//     that lacks none, has not received the shape of every member and knows no cause MUST send called to every other
-//     member, post nothing more, and wait for failed for at most 0.5 s first: whom it awaits may wait for another.
+// PROTOCOL 22.1.17: A member whose time for a collective is up MUST fail it, naming a member whose shape it lacks, else
+//     the one that it awaits.
+// PROTOCOL 22.1.18: It MUST first send called to every other member, post nothing more, and wait for failed for at most
+//     0.5 s, unless it has received the shape of every member, or knows the cause, or lacks a shape of one of the first
+//     4 collectives of its group: whom it awaits may wait for another.
 void Collectives::on_late(TimeNs now, Active& active, int peer) {
   if (active.late_from >= 0) return;
-  if (const int absent = absent_member(active); absent >= 0) return fail_late(now, active, rank_, absent);
-  const bool is_cause_known = !verbs_.peer_error(static_cast<std::uint16_t>(peer)).empty();
-  if (has_all_shapes(active) || is_cause_known) return fail_late(now, active, rank_, peer);
-  active.late_from = peer;
-  set_timer(active, base::after(now, kLateNs));
+  const int absent = absent_member(active);
+  const int awaited = absent >= 0 ? absent : peer;
+  const bool is_cause_known = !verbs_.peer_error(static_cast<std::uint16_t>(awaited)).empty();
+  if ((absent >= 0 && never_waits(active)) || has_all_shapes(active) || is_cause_known) {
+    return fail_late(now, active, rank_, awaited);
+  }
+  await_cause(now, active, rank_, awaited, kLateNs);
   const auto& streams = active.collective->streams;
   for (const std::uint16_t rank : active.group->ranks) {
     if (rank == rank_) continue;
@@ -87,8 +101,38 @@ void Collectives::on_late(TimeNs now, Active& active, int peer) {
   }
 }
 
+// PROTOCOL 22.1.19: A member that receives called with its own shape and lacks the shape of a third MUST fail the
+//     collective too, naming that one: at once if the collective is one of the first 4 of its group, else if no failed
+//     arrives within 0.25 s. One whose own call waits for earlier ones (22.1.4) MUST fail it at once if it lacks the
+//     shape of a third in the first of these, naming that one.
+void Collectives::on_asked(TimeNs now, Active& active, std::uint16_t from) {
+  const Active& first = *slots_[active.group->open.front()];
+  const int absent = absent_member(active.collective ? active : first, from);
+  if (active.failed || active.late_from >= 0 || absent < 0) return;
+  if (!active.collective || never_waits(active)) return fail_late(now, active, from, absent);
+  await_cause(now, active, from, absent, kAskedNs);
+}
+
+void Collectives::await_cause(TimeNs now, Active& active, std::uint16_t late, int peer, base::DurationNs duration) {
+  active.late_from = peer;
+  active.late = late;
+  set_timer(active, base::after(now, duration));
+}
+
 void Collectives::fail_late(TimeNs now, Active& active, std::uint16_t late, int peer) {
   fail(now, active, {core::CompletionStatus::kTimedOut, peer, late_text(late, peer)}, true);
+}
+
+// It has no lane yet. What the first of its group awaits is the cause, which that one may be about to hear.
+void Collectives::on_late_in_line(TimeNs now, Active& active) {
+  const Active& first = *slots_[active.group->open.front()];
+  const bool is_about_to_hear = first.late_from >= 0 || first.aborted_by >= 0 || first.differs_from >= 0;
+  if (is_about_to_hear && first.expires_ns != base::kNever) return set_timer(active, base::after(first.expires_ns, 1));
+  const int absent = absent_member(first);
+  const int awaited = absent < 0 && first.collective ? awaited_member(first) : absent;
+  const std::string text = rank_text(rank_) + " timed out waiting for the earlier collectives of its group" +
+                           (awaited < 0 ? "" : ", which are waiting for " + rank_text(awaited));
+  fail(now, active, {core::CompletionStatus::kTimedOut, awaited, text}, true);
 }
 
 void Collectives::send_called(const Active& active, const Stream& stream, std::uint16_t peer) {
@@ -237,14 +281,13 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Called& calle
   if (found == groups_.end() || std::ranges::find(found->second.ranks, from) == found->second.ranks.end()) return;
   for (const std::uint32_t slot : found->second.open) {
     Active& active = *slots_[slot];
-    if (active.sequence != called.sequence || active.failed || !active.collective) continue;
-    const auto& streams = active.collective->streams;
-    const auto stream = std::ranges::find(streams, from, &Stream::peer);
-    if (stream != streams.end()) check_shape(now, active, *stream, called.shape);
-    // PROTOCOL 22.1.17: ... A member that receives called with its own shape and lacks the shape of a third MUST fail
-    //     the collective too, naming that one.
-    const int absent = absent_member(active);
-    if (!active.failed && absent >= 0 && absent != from) fail_late(now, active, from, absent);
+    if (active.sequence != called.sequence || active.failed) continue;
+    if (active.collective) {
+      const auto& streams = active.collective->streams;
+      const auto stream = std::ranges::find(streams, from, &Stream::peer);
+      if (stream != streams.end()) check_shape(now, active, *stream, called.shape);
+    }
+    on_asked(now, active, from);
     break;
   }
   settle(now, found->second);
@@ -307,8 +350,8 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
     if (!slots_[slot] || !slots_[slot]->collective) continue;
     Active& active = *slots_[slot];
     const auto& ranks = active.group->ranks;
-    const bool is_waiting =
-        (active.aborted_by >= 0 || active.differs_from >= 0) && std::ranges::find(ranks, peer) != ranks.end();
+    const bool is_waiting = (active.aborted_by >= 0 || active.differs_from >= 0 || active.late_from >= 0) &&
+                            std::ranges::find(ranks, peer) != ranks.end();
     const bool is_needed = std::ranges::any_of(active.collective->streams, [&](const Stream& stream) {
       return stream.peer == peer && stream.posted < stream.steps;
     });
@@ -352,6 +395,7 @@ void Collectives::on_timeout(TimeNs now) {
     Active& active = *slots_[timers_.begin()->second];
     timers_.erase(timers_.begin());
     active.expires_ns = base::kNever;
+    if (active.failed) continue;  // its transfers are ending
     if (active.aborted_by >= 0) {
       fail(now, active,
            {core::CompletionStatus::kCancelled, active.aborted_by,
@@ -381,19 +425,14 @@ void Collectives::on_timeout(TimeNs now) {
       continue;
     }
     if (active.late_from >= 0) {
-      fail_late(now, active, rank_, active.late_from);
+      fail_late(now, active, active.late, active.late_from);
       continue;
     }
     if (!active.collective) {
-      const std::string text = rank_text(rank_) + " timed out waiting for the earlier collectives of its group";
-      fail(now, active, {core::CompletionStatus::kTimedOut, -1, text}, true);
+      on_late_in_line(now, active);
       continue;
     }
-    // The peer of the first stream that has not ended: a collective with none is over.
-    const auto& streams = active.collective->streams;
-    const auto open = std::ranges::find_if(streams, [](const Stream& stream) { return !stream.is_over(); });
-    MLT_CHECK(open != streams.end());
-    on_late(now, active, open->peer);
+    on_late(now, active, awaited_member(active));
   }
   settle(now);
 }

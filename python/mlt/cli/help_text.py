@@ -69,7 +69,8 @@ def _wrong_dashes(command: Any, ctx: Any, args: Sequence[str]) -> str | None:
         if waiting is not None:
             if word.startswith("--") or name in names:
                 long = max(names[waiting].opts, key=len)
-                return f"{waiting} needs a value before {word}; if {word} is the value, write {long}={word}"
+                way_out = "" if word == "--" else f"; if {word} is the value, write {long}={word}"
+                return f"{waiting} needs a value before {word}{way_out}"
             waiting = None
         elif word == "--" or (not word.startswith("-") and not ctx.allow_interspersed_args):
             return None  # another program's words

@@ -305,6 +305,80 @@ TEST_CASE("collectives__who_never_calls_is_named_by_every_member_whatever_carrie
   }
 }
 
+// A member that waits for one that never calls cannot begin its fifth call. Others, whose first four are done, lack its
+// shape, and must not blame it.
+TEST_CASE("collectives__who_has_called_and_waits_for_a_lane_is_not_blamed") {
+  constexpr std::uint16_t kRanks = 4, kRoot = 1, kAbsent = 2, kFirst = 0;
+  const auto broadcast = [](OperationId operation, std::uint16_t rank, std::vector<float>& tensor) {
+    CollectiveRequest request;
+    request.operation = operation;
+    request.kind = CollectiveKind::kBroadcast;
+    request.algorithm = CollectiveAlgorithm::kDirect;
+    request.root = kRoot;
+    request.element = mlt::wire::ElementType::kFloat32;
+    request.output = std::as_writable_bytes(std::span(tensor));
+    request.timeout_ns = rank == kFirst ? mlt::base::kSecond : 30 * mlt::base::kSecond;
+    return request;
+  };
+  FakeBus bus({.ranks = kRanks, .seed = 4});
+  std::vector<std::vector<float>> tensors(kRanks, std::vector<float>(10));
+  for (OperationId operation = 1; operation <= kLanes + 2; ++operation) {
+    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+      if (rank != kAbsent) bus.start(rank, broadcast(operation, rank, tensors[rank]));
+    }
+  }
+  bus.run();
+  REQUIRE(bus.done(kFirst).size() == kLanes);
+  bus.now = bus.machine(kFirst).next_timeout();
+  const mlt::base::TimeNs up = bus.now;
+  bus.expire(kFirst);
+  bus.run();
+  while (bus.now < up + 2 * mlt::base::kSecond && bus.run_to_next_timeout()) bus.run();
+  for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+    if (rank == kAbsent) continue;
+    CAPTURE(rank);
+    std::size_t failed = 0;
+    for (const CollectiveDone& done : bus.done(rank)) {
+      if (done.error.empty()) continue;
+      CAPTURE(done.error);
+      CHECK(done.status == CompletionStatus::kTimedOut);
+      CHECK(done.failed_peer == kAbsent);
+      ++failed;
+    }
+    CHECK(failed >= 2);
+  }
+}
+
+// Nobody answers: the first four wait for a cause, and those in line must not end before with none.
+TEST_CASE("collectives__calls_in_line_name_whom_the_first_of_their_group_await") {
+  for (const bool is_late_first : {false, true}) {
+    CAPTURE(is_late_first);
+    FakeBus bus({.ranks = 4, .seed = 4});
+    std::vector<std::vector<float>> tensors(kLanes + 2, std::vector<float>(4'000));
+    const auto start = [&](std::uint16_t rank, OperationId operation, std::vector<float>& tensor) {
+      CollectiveRequest request = all_reduce_request(operation, tensor);
+      request.algorithm = CollectiveAlgorithm::kRing;
+      if (is_late_first && operation > kLanes) request.timeout_ns = mlt::base::kSecond;
+      bus.start(rank, request);
+    };
+    // Rank 3 hears from rank 2; rank 0 never calls, and rank 1 has nobody to hear from.
+    for (std::uint16_t rank = 2; rank < 4; ++rank) {
+      for (OperationId i = 1; i <= kLanes + 2; ++i) start(rank, i, tensors[i - 1]);
+    }
+    bus.run();
+    const mlt::base::TimeNs before = bus.now;
+    while (bus.done(3).size() < kLanes + 2 && bus.run_to_next_timeout()) bus.run();
+    CHECK(bus.now <= before + kFakeTimeoutNs + mlt::base::kSecond);
+    REQUIRE(bus.done(3).size() == kLanes + 2);
+    for (const CollectiveDone& done : bus.done(3)) {
+      CAPTURE(done.error);
+      CHECK(done.status == CompletionStatus::kTimedOut);
+      CHECK(done.failed_peer >= 0);
+      if (!is_late_first) CHECK(done.failed_peer < 2);
+    }
+  }
+}
+
 TEST_CASE("collectives__the_ranks_that_one_waits_for_are_those_that_have_not_called") {
   using Ranks = std::vector<std::uint16_t>;
   FakeBus bus({.ranks = 4, .seed = 9});
