@@ -76,7 +76,9 @@ void ControlChannel::attempt(std::uint16_t rank, base::TimeNs now, ControlSink&)
   Peer& peer = peers_[rank];
   counters_.add(ControlCounter::kConnectAttempts);
   OsError error;
-  auto fd = start_connect_tcp(peer.address, options_.dscp, error);
+  // PROTOCOL 3.5.7: The connecting side MUST connect from the address at which it listens, unless that is a wildcard:
+  //     the other side takes it for the address of its paths (3.2.10).
+  auto fd = start_connect_tcp(peer.address, options_.listen, options_.dscp, error);
   if (!fd) {
     attempt_failed(rank, errno_text(error.number), now);
     return;

@@ -68,9 +68,18 @@ std::optional<UniqueFd> listen_tcp(const SocketAddress& address, std::uint8_t ds
   return fd;
 }
 
-std::optional<UniqueFd> start_connect_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error) {
+std::optional<UniqueFd> start_connect_tcp(const SocketAddress& address, const SocketAddress& source, std::uint8_t dscp,
+                                          OsError& error) {
   auto fd = open_tcp(address, dscp, error);
   if (!fd) return std::nullopt;
+  if (source.family() == address.family() && !source.is_wildcard()) {
+    enable(fd->get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);  // connect() chooses the port, unlike those of its target
+    const SocketAddress from = source.with_port(0);
+    if (::bind(fd->get(), from.raw(), from.raw_size()) != 0) {
+      error = os_error(errno, "connect from", from.format());
+      return std::nullopt;
+    }
+  }
   // PROTOCOL 3.1.8: Both sides SHOULD send frames at once (TCP_NODELAY).
   enable(fd->get(), IPPROTO_TCP, TCP_NODELAY);
   if (::connect(fd->get(), address.raw(), address.raw_size()) != 0 && errno != EINPROGRESS && errno != EINTR) {

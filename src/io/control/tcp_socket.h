@@ -16,8 +16,10 @@ namespace mlt::io {
 std::optional<UniqueFd> listen_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error);
 
 // Starts to connect; the descriptor polls writable once that has succeeded or failed (connect_result()). Packets carry
-// `dscp` (6 bits).
-std::optional<UniqueFd> start_connect_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error);
+// `dscp` (6 bits). `source`: the address to connect from, its port apart; the system chooses if it is none or a
+// wildcard.
+std::optional<UniqueFd> start_connect_tcp(const SocketAddress& address, const SocketAddress& source, std::uint8_t dscp,
+                                          OsError& error);
 
 // Empty if no connection is pending (`number` is then 0), or on an error (errno in `number`).
 UniqueFd accept_tcp(int listener, int& number);

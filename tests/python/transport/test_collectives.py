@@ -598,6 +598,16 @@ def test_timeout__every_member_names_the_one_that_never_called(algorithm: str, a
         assert time.monotonic() - start < 5
 
 
+def test_all_reduce__over_udp_between_two_addresses_of_one_interface() -> None:
+    # The system would connect from the interface's first address, where the other rank has no datagrams.
+    with local_job(4, hosts=hosts_of(2, 2), datapath="udp", faults=mlt.Faults(drop=0.02, seed=5)) as contexts:
+        for elements in (1, 300_000):
+            tensors = [np.arange(elements, dtype=np.int64) * (rank + 1) for rank in range(4)]
+            all_reduce(contexts, tensors, op=Reduction.SUM)
+            for tensor in tensors:
+                assert (tensor == np.arange(elements) * 10).all()
+
+
 def test_all_reduce__of_two_hosts_takes_two_levels_by_itself_and_names_ranks_that_take_another() -> None:
     with local_job(4, hosts=hosts_of(2, 2)) as contexts:
         tensors = [np.full(100_000, rank, np.float32) for rank in range(4)]

@@ -280,7 +280,7 @@ TEST_CASE("connect_to__without_a_reply_to_TCP_names_a_firewall_and_what_to_open"
   const io::SocketAddress address = io::SocketAddress::local_of(listener->get());
   std::vector<io::UniqueFd> waiting;
   for (int i = 0; i < 4; ++i) {
-    auto fd = io::start_connect_tcp(address, 0, error);
+    auto fd = io::start_connect_tcp(address, {}, 0, error);
     REQUIRE(fd.has_value());
     waiting.push_back(std::move(*fd));
   }

@@ -38,7 +38,7 @@ TEST_CASE("tcp_socket__both_ends_of_a_connection_carry_their_dscp") {
     const auto listener = io::listen_tcp(io::SocketAddress::loopback(family, 0), 48, error);
     REQUIRE(listener);
     CHECK(dscp_of(*listener, family) == 48);  // what answers a SYN
-    const auto connection = io::start_connect_tcp(io::SocketAddress::local_of(listener->get()), 31, error);
+    const auto connection = io::start_connect_tcp(io::SocketAddress::local_of(listener->get()), {}, 31, error);
     REQUIRE(connection);
     CHECK(dscp_of(*connection, family) == 31);
     pollfd waiting{.fd = listener->get(), .events = POLLIN, .revents = 0};
@@ -50,12 +50,32 @@ TEST_CASE("tcp_socket__both_ends_of_a_connection_carry_their_dscp") {
   }
 }
 
+// PROTOCOL 3.5.7
+TEST_CASE("tcp_socket__connects_from_the_address_that_is_given") {
+  io::OsError error;
+  const auto listener = io::listen_tcp(*io::SocketAddress::parse("127.0.0.1:0"), 0, error);
+  REQUIRE(listener);
+  const io::SocketAddress target = io::SocketAddress::local_of(listener->get());
+  for (const char* host : {"127.0.0.2", "127.0.0.3"}) {
+    // Its port is somebody's; ours is another.
+    const auto connection = io::start_connect_tcp(target, *io::SocketAddress::from_host(host, target.port()), 0, error);
+    REQUIRE(connection);
+    CHECK(io::SocketAddress::local_of(connection->get()).host() == host);
+    CHECK(io::SocketAddress::local_of(connection->get()).port() != target.port());
+  }
+  const auto any = io::start_connect_tcp(target, *io::SocketAddress::parse("0.0.0.0:0"), 0, error);
+  REQUIRE(any);
+  CHECK(io::SocketAddress::local_of(any->get()).host() == "127.0.0.1");
+  CHECK(!io::start_connect_tcp(target, *io::SocketAddress::parse("192.0.2.1:0"), 0, error));
+  CHECK(error.text.find("192.0.2.1") != std::string::npos);
+}
+
 // PROTOCOL 3.1.9
 TEST_CASE("tcp_socket__both_ends_repeat_what_was_lost_without_doubling_the_time") {
   io::OsError error;
   const auto listener = io::listen_tcp(io::SocketAddress::loopback(AF_INET, 0), 48, error);
   REQUIRE(listener);
-  const auto connection = io::start_connect_tcp(io::SocketAddress::local_of(listener->get()), 48, error);
+  const auto connection = io::start_connect_tcp(io::SocketAddress::local_of(listener->get()), {}, 48, error);
   REQUIRE(connection);
   pollfd waiting{.fd = listener->get(), .events = POLLIN, .revents = 0};
   REQUIRE(::poll(&waiting, 1, 5'000) == 1);
