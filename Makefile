@@ -95,7 +95,6 @@ $(VENV)/.tools: $(VENV)/.packages
 	$(PYTHON) tools/pulse.py "installs packages" $(BIN)/python -m pip install -q -r build/tools-requirements.txt
 	@touch $@
 
-wheel: $(VENV)/.wheel
 # Open MPI, a peer of some measurements.
 $(VENV)/.mpi: $(VENV)/.packages tools/install_system_packages.sh
 	bash tools/install_system_packages.sh mpi
@@ -103,6 +102,7 @@ $(VENV)/.mpi: $(VENV)/.packages tools/install_system_packages.sh
 	$(PYTHON) tools/pulse.py "installs mpi4py" $(BIN)/python -m pip install -q -r build/mpi-requirements.txt
 	@touch $@
 
+wheel: $(VENV)/.wheel
 $(VENV)/.wheel: $(VENV)/.packages $(CPP_SOURCES) $(PY_SOURCES)
 	@$(BIN)/python tools/install_wheel.py
 	@touch $@
@@ -143,6 +143,49 @@ else
 	  $(addprefix --ignore=,$(TIMED_TESTS)) || failed=1; \
 	$(BIN)/python -m pytest $(TIMED_TESTS) || failed=1; exit $$failed
 endif
+
+build-asan build-tsan: build-%: $(VENV)/.tools
+	$(BIN)/cmake --preset $*
+	$(BIN)/cmake --build --preset $*
+
+test-asan test-tsan: test-%: build-%
+	$(MAKE) --no-print-directory run-$*
+
+# What was built is not looked at again, so that another part may run at the same time.
+run-asan run-tsan: run-%:
+	$(BIN)/ctest --preset $* --parallel 2 $(CTEST_ARGS)
+
+# SEEDS from FIRST on, on all cores; continues where it was stopped. A failure prints the command that replays it.
+SEEDS ?= 2000
+FIRST ?= 1
+swarm: $(VENV)/.tools
+	$(BIN)/cmake --preset default
+	$(BIN)/cmake --build --preset default --target mlt_swarm
+	$(BIN)/python tools/swarm.py --seeds $(SEEDS) --first $(FIRST) $(SWARM_ARGS)
+
+# Every run of up to DEPTH faults in every scenario, on all cores; MICRO_ARGS="--seeds 1000000" draws long ones.
+DEPTH ?= 2
+micro: $(VENV)/.tools
+	$(BIN)/cmake --preset default
+	$(BIN)/cmake --build --preset default --target mlt_micro
+	$(BIN)/python tools/micro.py --depth $(DEPTH) $(MICRO_ARGS)
+
+mutants: $(VENV)/.tools
+	$(BIN)/python tools/mutants.py $(MUTANTS_ARGS)
+
+build-fuzz: $(VENV)/.tools build/.clang
+	$(BIN)/cmake --preset fuzz
+	$(BIN)/cmake --build --preset fuzz
+
+fuzz: build-fuzz
+	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
+
+# NIGHT_SEED: first seed, new every night: the date, as 20261123.
+NIGHT_SEED ?= $(shell date +%Y%m%d)
+night:
+	failed=0; for long in "swarm SEEDS=1000000 FIRST=$(NIGHT_SEED)000000" "micro DEPTH=2" "mutants" \
+	  "chaos CHAOS_ARGS=--seconds=600" "fuzz FUZZ_SECONDS=3600"; do \
+	  echo "==== $$long"; $(MAKE) --no-print-directory $$long || failed=1; done; exit $$failed
 
 test-live: $(WHEEL_AND_TOOLS)
 	$(BIN)/python -m pytest -m live tests/python

@@ -229,3 +229,20 @@ def test_pythons__classifiers_wheels_and_readme_agree() -> None:
     assert listed == [f"3.{minor}" for minor in built]
     assert f'requires-python = ">={listed[0]}"' in project
     assert f"with Python {listed[0]} to {listed[-1]}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_makefile__every_target_that_it_lists_or_the_gate_calls_does_something() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.M)
+    listed = set(re.findall(r"^#   make ([\w-]+)", text, re.M))
+    gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    words = " ".join(re.findall(r"\bmake ([^\n\"]*)", gate)).split()
+    called = {word for word in words if re.fullmatch(r"(build|run|test)-[a-z]+|swarm|lint|mutants|fuzz", word)}
+    assert {"swarm", "mutants", "build-tsan"} <= called
+    assert listed | called <= set(phony.split())
+    for name in phony.split():
+        # An undefined name in .PHONY is no error for make: it succeeds, and does nothing.
+        done = subprocess.run(["make", "-nB", "--no-print-directory", name], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip(), name
+        assert "Nothing to be done" not in done.stdout, name
