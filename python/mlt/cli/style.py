@@ -227,7 +227,11 @@ def _own_words(error: Any) -> str | None:
         (problem, *_) = problems()
         text = expectation(problem)
         return text if problem["type"] == "value_error" else f"{problem['input']!r}: {expected or text}"
-    if unreadable := re.fullmatch(r"[Pp]ath ('.*') is not readable\.", str(getattr(error, "message", "")), re.DOTALL):
+    # Click 8.1.0 says "executable" of a file that cannot be read; no file here has to be executable.
+    unreadable = re.fullmatch(
+        r"[Pp]ath ('.*') is not (?:readable|executable)\.", str(getattr(error, "message", "")), re.DOTALL
+    )
+    if unreadable is not None:
         return f"{unreadable[1]}: cannot be read: Permission denied"
     # Click begins with the value, as it was written or as the number that it is.
     given = re.match(r"(.*?) is not (?:a valid|in the range)", str(getattr(error, "message", "")), re.DOTALL)
