@@ -108,7 +108,7 @@ void Collectives::on_late(TimeNs now, Active& active, int peer) {
 void Collectives::on_asked(TimeNs now, Active& active, std::uint16_t from) {
   const Active& first = *slots_[active.group->open.front()];
   const int absent = absent_member(active.collective ? active : first, from);
-  if (active.failed || active.late_from >= 0 || absent < 0) return;
+  if (active.failed || active.late_from >= 0 || active.differs_from >= 0 || absent < 0) return;
   if (!active.collective || never_waits(active)) return fail_late(now, active, from, absent);
   await_cause(now, active, from, absent, kAskedNs);
 }
@@ -396,6 +396,10 @@ void Collectives::on_timeout(TimeNs now) {
     timers_.erase(timers_.begin());
     active.expires_ns = base::kNever;
     if (active.failed) continue;  // its transfers are ending
+    if (active.late_from >= 0) {
+      fail_late(now, active, active.late, active.late_from);
+      continue;
+    }
     if (active.aborted_by >= 0) {
       fail(now, active,
            {core::CompletionStatus::kCancelled, active.aborted_by,
@@ -422,10 +426,6 @@ void Collectives::on_timeout(TimeNs now) {
             rank_text(rank_) + " timed out waiting for " + rank_text(peer) +
                 ", which has not reported since a collective of the group failed: check that it calls the group"},
            true);
-      continue;
-    }
-    if (active.late_from >= 0) {
-      fail_late(now, active, active.late, active.late_from);
       continue;
     }
     if (!active.collective) {

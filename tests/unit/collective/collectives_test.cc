@@ -305,6 +305,42 @@ TEST_CASE("collectives__who_never_calls_is_named_by_every_member_whatever_carrie
   }
 }
 
+// After the first four calls of a group a member may wait for a lane: those that are asked let it speak first.
+TEST_CASE("collectives__who_never_calls_a_later_one_is_named_within_half_a_second") {
+  constexpr std::uint16_t kRanks = 5;
+  for (std::uint16_t absent = 0; absent < kRanks; ++absent) {
+    for (std::uint16_t first = 0; first < kRanks; ++first) {
+      if (first == absent) continue;
+      CAPTURE(absent);
+      CAPTURE(first);
+      FakeBus bus({.ranks = kRanks, .seed = 9});
+      auto tensors = random_tensors(kRanks, 5'000, 3);
+      for (OperationId operation = 1; operation <= kLanes + 1; ++operation) {
+        for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+          if (operation > kLanes && rank == absent) continue;
+          CollectiveRequest request = all_reduce_request(operation, tensors[rank]);
+          request.algorithm = CollectiveAlgorithm::kRing;
+          if (rank == first) request.timeout_ns = kFakeTimeoutNs / 2;
+          bus.start(rank, request);
+        }
+        bus.run();
+      }
+      const mlt::base::TimeNs up = bus.now = bus.machine(first).next_timeout();
+      bus.expire(first);
+      bus.run();
+      while (bus.now <= up + mlt::base::kSecond && bus.run_to_next_timeout()) bus.run();
+      for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+        if (rank == absent) continue;
+        CAPTURE(rank);
+        REQUIRE(bus.done(rank).size() == kLanes + 1);
+        CAPTURE(bus.done(rank).back().error);
+        CHECK(bus.done(rank).back().status == CompletionStatus::kTimedOut);
+        CHECK(bus.done(rank).back().failed_peer == absent);
+      }
+    }
+  }
+}
+
 // A member that waits for one that never calls cannot begin its fifth call. Others, whose first four are done, lack its
 // shape, and must not blame it.
 TEST_CASE("collectives__who_has_called_and_waits_for_a_lane_is_not_blamed") {
