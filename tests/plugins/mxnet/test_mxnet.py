@@ -33,7 +33,7 @@ def test_uneven_batches__are_an_error_everywhere_that_names_both_operations() ->
         ("error", 1, "ended by ArithmeticError without hvd.shutdown()"),
         ("operator", 1, "ended by mxnet.base.MXNetError without hvd.shutdown()"),
         ("Ctrl-C", -signal.SIGINT, "ended by KeyboardInterrupt without hvd.shutdown()"),
-        ("signal", -signal.SIGKILL, "gone"),
+        ("signal", -signal.SIGKILL, "died: its connection ended without a goodbye"),
     ],
 )
 def test_rank_that_ends_in_training__is_named_on_the_other(how: str, status: int, cause: str) -> None:
