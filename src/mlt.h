@@ -112,6 +112,9 @@ struct Options {
   // Max time for which a waiting thread polls before it sleeps; it adapts the time below that, and does not poll while
   // runnable threads outnumber the CPUs. 0: it sleeps at once.
   std::uint32_t spin_us = 200;
+  // Ring all-reduces give slow links less to carry, in groups of which all members do (docs/collectives.md). The order
+  // of a sum then depends on the rates that were measured.
+  bool shares_by_rate = false;
   // Limits; memory is used only as needed. max_operations: in progress, or ended and not taken; up to 131,072.
   std::uint32_t max_operations = 65'536;
   std::uint32_t max_tags = 262'144;       // remembered (rank, tag) pairs, of sends and of receives each

@@ -136,12 +136,14 @@ typedef struct mlt_options {
   uint32_t segment_bytes;        /* payload of a packet, a multiple of 8; 0: from the interface's MTU */
   uint32_t receive_buffer_bytes; /* 0: a default */
   uint32_t spin_us;              /* how long at most a waiting thread polls before it sleeps */
+  uint32_t shares_by_rate;       /* 1: ring all-reduces give slow links less to carry (docs/collectives.md) */
   uint32_t max_operations;
   uint32_t max_tags;
   uint32_t early_segments;
   uint32_t early_transfers;
   uint32_t max_window_mib;
   uint32_t busy_poll_us;
+  uint32_t reserved; /* 0 */
   uint16_t rank;
   uint16_t ranks;
   uint16_t udp_port;     /* 0: any */

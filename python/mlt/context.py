@@ -84,6 +84,9 @@ class Context(GroupCollectives):
     ``spin_us``: max time for which a waiting thread polls the network before it sleeps (None: MLT_SPIN_US, else 200;
     0: it sleeps at once). The thread learns how long polling pays. It does not poll while runnable threads outnumber
     the CPUs.
+    ``shares_by_rate``: all-reduces around a ring give slow links less to carry, as far as all ranks of a group say so
+    (None: MLT_SHARES_BY_RATE, else False). The order of a sum then depends on measured rates, so that two runs may
+    differ in the last bit. See docs/collectives.md.
     ``io_threads`` and ``io_cpus`` were removed; a context that sets them is rejected.
     ``datapath``: carries datagrams (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or ``auto``, which
     is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of the same host and user. Ranks may use

@@ -17,6 +17,8 @@ thread_local int last_peer = -1;
 Options options_of(const mlt_options& given) {
   check(given.secret_bytes == 0 || given.secret != nullptr, "mlt_create", "secret is NULL, and secret_bytes is not 0");
   check(given.insecure <= 1, "mlt_create", "insecure must be 0 or 1");
+  check(given.shares_by_rate <= 1, "mlt_create", "shares_by_rate must be 0 or 1");
+  check(given.reserved == 0, "mlt_create", "reserved must be 0");
   Options options;
   options.rank = given.rank;
   options.ranks = given.ranks;
@@ -34,6 +36,7 @@ Options options_of(const mlt_options& given) {
   options.peer_timeout_ns = given.peer_timeout_ns;
   options.suspended_timeout_ns = given.suspended_timeout_ns;
   options.spin_us = given.spin_us;
+  options.shares_by_rate = given.shares_by_rate != 0;
   options.max_operations = given.max_operations;
   options.max_tags = given.max_tags;
   options.early_segments = given.early_segments;
@@ -52,6 +55,7 @@ mlt_options defaults() {
   given.peer_timeout_ns = options.peer_timeout_ns;
   given.suspended_timeout_ns = options.suspended_timeout_ns;
   given.spin_us = options.spin_us;
+  given.shares_by_rate = options.shares_by_rate ? 1 : 0;
   given.max_operations = options.max_operations;
   given.max_tags = options.max_tags;
   given.early_segments = options.early_segments;

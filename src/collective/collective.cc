@@ -218,6 +218,8 @@ bool may_share(const CollectiveRequest& request, std::size_t own) {
   }
 }
 
+constexpr std::size_t kRateAt = 28;
+
 }  // namespace
 
 std::string in_short(double value) {
@@ -254,7 +256,7 @@ const char* collective_name(CollectiveKind kind) {
 //     reduction (8; as in 22.2; 0 where there is none), root (16; 0 where there is none), sequence (32), bytes (64; in
 //     an all-to-all of what follows, else of the tensor or of a member's part), loss bound (float64), element type (8),
 //     algorithm (8; of an all-reduce, broadcast or reduce, as in 22.2; else 0), ranks of a host (16; of two
-//     levels, as in 22.7; else 0), 32 zero bits.
+//     levels, as in 22.7; else 0), rate (8; as in 22.8), 8 zero bits, cut (16; of a ring, as in 22.8; else 0).
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
@@ -266,7 +268,18 @@ std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   out[24] = static_cast<std::byte>(shape.element);
   out[25] = static_cast<std::byte>(shape.algorithm);
   base::store_le16(out.data() + 26, shape.ranks_per_host);
+  out[kRateAt] = static_cast<std::byte>(shape.rate);
+  base::store_le16(out.data() + 30, shape.cut);
   return out;
+}
+
+bool is_same_call(std::span<const std::byte, kShapeBytes> a, std::span<const std::byte, kShapeBytes> b) {
+  return std::ranges::equal(a.first<kRateAt>(), b.first<kRateAt>()) &&
+         std::ranges::equal(a.subspan<kRateAt + 1>(), b.subspan<kRateAt + 1>());
+}
+
+std::uint8_t announced_rate(std::span<const std::byte, kShapeBytes> shape) {
+  return static_cast<std::uint8_t>(shape[kRateAt]);
 }
 
 std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
@@ -282,6 +295,7 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
   if (has_algorithm(kind)) {
     text += std::string(", algorithm ") + algorithm_name(static_cast<CollectiveAlgorithm>(bytes[25]));
     if (const auto local = base::load_le16(&bytes[26])) text += " of " + std::to_string(local) + " ranks per host";
+    if (const auto cut = base::load_le16(&bytes[30])) text += " by rates (cut " + std::to_string(cut) + ")";
   }
   if (has_root(kind)) text += ", root " + std::to_string(base::load_le16(&bytes[2]));
   return text;
@@ -322,7 +336,8 @@ StagePlan stages_of(const CollectiveRequest& request, const Membership& group) {
 
 }  // namespace
 
-std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group) {
+std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group,
+                                            std::span<const std::uint16_t> shares) {
   const std::span<std::byte> data = request.output;
   switch (algorithm_of(request)) {
     case CollectiveAlgorithm::kDirect:
@@ -331,7 +346,8 @@ std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, co
     case CollectiveAlgorithm::kCentral:
       return std::make_unique<CentralAllReduce>(group, data, request.element, request.reduction);
     case CollectiveAlgorithm::kRing:
-      return std::make_unique<RingAllReduce>(group, data, request.element, request.reduction, request.loss_bound);
+      return std::make_unique<RingAllReduce>(group, data, request.element, request.reduction, request.loss_bound,
+                                             shares);
     case CollectiveAlgorithm::kHalving:
     case CollectiveAlgorithm::kTwoLevel:
       return std::make_unique<StagedAllReduce>(group, data, request.element, request.reduction,

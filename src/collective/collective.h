@@ -102,9 +102,14 @@ struct Shape {
   wire::ElementType element = wire::ElementType::kFloat32;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm(): the one that carries it
   std::uint16_t ranks_per_host = 0;                                 // of two levels; else 0
+  std::uint8_t rate = 0;                                            // announced (rate_exchange.h); not compared
+  std::uint16_t cut = 0;                                            // of a ring that is cut by rate: cut_id(); else 0
 };
 inline constexpr std::size_t kShapeBytes = 32;
 std::array<std::byte, kShapeBytes> encode(const Shape& shape);
+// Whether both are the same call. Members announce rates of their own.
+bool is_same_call(std::span<const std::byte, kShapeBytes> a, std::span<const std::byte, kShapeBytes> b);
+std::uint8_t announced_rate(std::span<const std::byte, kShapeBytes> shape);
 // The shortest text that reads back as `value`: "0.1".
 std::string in_short(double value);
 // Text form of a shape's fields; the bytes may come from an untrusted peer.
@@ -183,8 +188,9 @@ Stream make_stream(std::uint16_t peer, bool is_send, std::uint64_t bytes, std::u
 
 // What carries a collective that has algorithms; kAutomatic for all others.
 CollectiveAlgorithm algorithm_of(const CollectiveRequest& request);
-// The request must have passed check_request().
-std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group);
+// The request must have passed check_request(). `shares`: of the chunks of a ring; empty: all are equal.
+std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group,
+                                            std::span<const std::uint16_t> shares = {});
 // Why `rank` cannot run the request; empty if it can.
 std::string check_request(const CollectiveRequest& request, std::uint16_t rank);
 

@@ -45,6 +45,7 @@ Collectives::Group* Collectives::group_of(TimeNs now, const CollectiveRequest& r
   group.ranks = request.ranks;
   group.stream = request.stream;
   group.own = static_cast<std::uint32_t>(std::ranges::find(request.ranks, rank_) - request.ranks.begin());
+  group.rates = RateExchange(static_cast<std::uint32_t>(group.ranks.size()), group.own);
   for (const std::uint16_t rank : group.ranks) {
     const auto told = reported_failures_.find(rank);
     if (told == reported_failures_.end()) continue;
@@ -134,6 +135,8 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
   shape.element = request.element;
   shape.algorithm = algorithm_of(request);
   if (shape.algorithm == CollectiveAlgorithm::kTwoLevel) shape.ranks_per_host = request.ranks_per_host;
+  shape.rate = active.rate;
+  shape.cut = active.cut;
   return shape;
 }
 
@@ -141,7 +144,14 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
 //     first of them has ended.
 void Collectives::begin(TimeNs now, Active& active) {
   Group& group = *active.group;
-  active.collective = make_collective(active.request, {group.ranks, group.own});
+  const std::uint16_t next_rank = group.ranks[(group.own + 1) % group.ranks.size()];
+  active.rate = group.rates.begin(active.epoch, active.sequence, [&] {
+    return shares_by_rate_ ? rate_code(verbs_.port_rate(now, next_rank)) : kNoShares;
+  });
+  const std::vector<std::uint16_t>& shares = group.rates.shares();
+  if (algorithm_of(active.request) == CollectiveAlgorithm::kRing) active.cut = cut_id(shares);
+  if (active.cut != 0) ++rings_cut_by_rate_;
+  active.collective = make_collective(active.request, {group.ranks, group.own}, shares);
   active.collective->begin();
   std::vector<Stream>& streams = active.collective->streams;
   MLT_CHECK(streams.size() < kMaxStreams);
@@ -271,7 +281,9 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   if (!stream.is_send) {
     active.done.missing_bytes += completion.missing_bytes;
     if (step == 0) {
-      check_shape(now, active, stream, active.collective->opening(stream).first<kShapeBytes>());
+      const auto shape = active.collective->opening(stream).first<kShapeBytes>();
+      check_shape(now, active, stream, shape);
+      take_announced_rate(active, stream, shape);
     } else {
       active.collective->on_received(stream, step, completion);
     }
@@ -284,17 +296,26 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   settle(now, *active.group);
 }
 
-// PROTOCOL 22.1.6: A member that receives another shape than its own MUST fail the collective as a size
-//     mismatch, naming both.
+// PROTOCOL 22.1.6: A member that receives another shape than its own, the rates aside, MUST fail the collective as a
+//     size mismatch, naming both.
 void Collectives::check_shape(TimeNs now, Active& active, const Stream& stream,
                               std::span<const std::byte, kShapeBytes> found) {
   const auto expected = encode(shape_of(active, stream));
-  if (std::ranges::equal(found, expected)) return;
+  if (is_same_call(found, expected)) return;
   fail(now, active,
        {core::CompletionStatus::kSizeMismatch, stream.peer,
         rank_text(stream.peer) + " called " + describe_shape(found) + "; " + rank_text(rank_) + " called " +
             describe_shape(expected) + ": every member must call the same"},
        true);
+}
+
+// Of a call that has not failed: those that follow are in order.
+void Collectives::take_announced_rate(const Active& active, const Stream& stream,
+                                      std::span<const std::byte, kShapeBytes> found) {
+  Group& group = *active.group;
+  const std::size_t members = group.ranks.size();
+  if (active.failed || stream.peer != group.ranks[(group.own + members - 1) % members]) return;
+  group.rates.on_announced(active.epoch, active.sequence, announced_rate(found));
 }
 
 void Collectives::retry(TimeNs now) {

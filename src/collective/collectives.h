@@ -22,6 +22,7 @@
 
 #include "collective/collective.h"
 #include "collective/messages.h"
+#include "collective/rate_exchange.h"
 
 namespace mlt::collective {
 
@@ -40,6 +41,9 @@ class Collectives {
               std::uint32_t shared_transfers = kSharedTransfers)
       : rank_(rank), verbs_(verbs), default_timeout_ns_(default_timeout_ns), shared_transfers_(shared_transfers) {}
 
+  // Whether this rank takes shares by rate (shares.h): before the first call. A group takes them if all members do.
+  void set_shares_by_rate(bool shares_by_rate) { shares_by_rate_ = shares_by_rate; }
+
   // The request must have passed check_request(); later errors end it like any other failure.
   void start(TimeNs now, CollectiveRequest request);
   void cancel(TimeNs now, OperationId operation);
@@ -55,6 +59,8 @@ class Collectives {
 
   // Ranks whose transfers a collective still waits for, as far as this rank knows; empty if it is not in progress.
   std::vector<std::uint16_t> awaited(OperationId operation) const;
+  // All-reduces of unequal chunks that began.
+  std::uint64_t rings_cut_by_rate() const { return rings_cut_by_rate_; }
   // In progress or waiting for a lane.
   std::size_t open() const { return open_; }
   // PROTOCOL 22.1.2: ... A group's name MUST be the low 40 bits of FNV-1a over its ranks, two bytes each in
@@ -93,6 +99,7 @@ class Collectives {
     Cause last_cause;
     // Calls that failed while they waited for the group to resume.
     std::map<std::uint32_t, Cause> held_failures;
+    RateExchange rates;
     std::deque<std::uint32_t> open;  // slots, by sequence: the first kLanes are in progress, the rest waits
   };
   // A failure of a group that was not used here yet. Once it is used, the rank that reported it must be a member.
@@ -107,6 +114,8 @@ class Collectives {
     Group* group = nullptr;
     CollectiveRequest request;
     std::unique_ptr<Collective> collective;  // null: it waits for a lane
+    std::uint8_t rate = kNoShares;           // announced
+    std::uint16_t cut = 0;                   // of a ring, unless its chunks are equal
     CollectiveDone done;
     TimeNs started_ns = 0;
     TimeNs expires_ns = base::kNever;  // in timers_
@@ -146,6 +155,7 @@ class Collectives {
   void tag_segments(Active& active, Stream& stream, core::SendRequest& request);
   void on_post_refused(TimeNs now, Active& active, const Stream& stream, core::PostStatus status);
   void check_shape(TimeNs now, Active& active, const Stream& stream, std::span<const std::byte, kShapeBytes> found);
+  void take_announced_rate(const Active& active, const Stream& stream, std::span<const std::byte, kShapeBytes> found);
   void on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion);
   void on_mismatch(TimeNs now, Active& active, const core::Completion& completion);
   // Its time is up while it waits for `peer`.
@@ -200,7 +210,9 @@ class Collectives {
   std::deque<CollectiveDone> finished_;
   std::vector<std::byte> scratch_;
   std::size_t open_ = 0;
+  std::uint64_t rings_cut_by_rate_ = 0;
   bool any_stalled_ = false;
+  bool shares_by_rate_ = false;
 };
 
 }  // namespace mlt::collective

@@ -2,15 +2,16 @@
 // passed on one by one: a transfer to the right starts while the transfer from the left that it continues is still in
 // progress.
 //
-// The tensor is cut into one chunk per rank, and a chunk into pieces. In step t a rank sends chunk (own - t) to its
-// right and receives chunk (own - t - 1) from its left. The first n - 1 steps combine arriving data with the present
-// data, segment by segment (as "add" and "sum" stand for any reduction below); the others copy it. So one rank sums a
-// chunk last, in ring order, and it is copied to all: every rank ends with identical bits, independent of arrival
-// order. 16-bit floating-point sums are rounded at each hop. Loss is allowed only while sums are passed on
-// (section 22.2 of PROTOCOL.md): up to the bound of all that a rank receives of sums, in whichever chunks, because the
-// bound of a small chunk alone is less than a segment. A missing segment adds nothing, and drops the terms of every
-// rank that it had passed. In a mean the own term of the rank that misses it takes their weights: so lost terms do not
-// make a mean smaller, though a segment does not state how many terms it holds, and the divisor is the number of ranks.
+// The tensor is cut into one chunk per rank, all equal or by rate (collective/shares.h), and a chunk into pieces. In
+// turn t a rank sends chunk (own - t) to its right and receives chunk (own - t - 1) from its left. The first n - 1
+// turns combine arriving data with the present data, segment by segment (as "add" and "sum" stand for any reduction
+// below); the others copy it. So one rank sums a chunk last, in ring order, and it is copied to all: every rank ends
+// with identical bits, independent of arrival order. 16-bit floating-point sums are rounded at each hop. Loss is
+// allowed only while sums are passed on (section 22.2 of PROTOCOL.md): up to the bound of all that a rank receives of
+// sums, in whichever chunks, because the bound of a small chunk alone is less than a segment. A missing segment adds
+// nothing, and drops the terms of every rank that it had passed. In a mean the own term of the rank that misses it
+// takes their weights: so lost terms do not make a mean smaller, though a segment does not state how many terms it
+// holds, and the divisor is the number of ranks.
 #pragma once
 
 #include <array>
@@ -37,17 +38,18 @@ inline constexpr std::uint64_t kRingMinPieceBytes = 32U << 10;
 
 class RingAllReduce final : public Collective {
  public:
-  // Requires at least two ranks.
+  // Requires at least two ranks. `shares`: of each chunk, in order; empty: all are equal.
   RingAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element, Reduction reduction,
-                double loss_bound);
+                double loss_bound, std::span<const std::uint16_t> shares = {});
 
   bool is_ready(const Stream& stream, std::uint32_t step) const override;
   void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) override;
   void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) override;
   void on_received(const Stream& stream, std::uint32_t step, const core::Completion& completion) override;
-  bool is_lossy(std::uint32_t step) const override;
+  bool is_lossy(std::uint32_t step) const override { return loss_bound_ > 0 && place_of(step, true).turn + 1 < ranks_; }
   std::size_t unlocks(std::size_t) const override { return kSends; }
 
+  // Of each chunk, if all are equal.
   static std::uint32_t pieces_of(std::uint64_t elements, std::uint64_t element_bytes, std::uint32_t ranks,
                                  double loss_bound);
 
@@ -62,12 +64,25 @@ class RingAllReduce final : public Collective {
     Onward* onward = nullptr;  // null: nothing is passed on before the receive ends
   };
 
-  std::uint32_t turn_of(std::uint32_t step) const { return (step - 1) / pieces_; }
-  bool is_sum(std::uint32_t step) const { return turn_of(step) + 1 < ranks_; }
-  bool is_last_sum(std::uint32_t step) const { return turn_of(step) + 2 == ranks_; }
-  std::span<std::byte> piece(std::uint32_t step, bool is_send) const;
+  struct Chunk {
+    std::size_t first = 0, length = 0;  // elements
+    std::uint32_t pieces = 0;
+  };
+  struct Place {
+    std::uint32_t turn = 0;
+    std::uint32_t chunk = 0;
+    std::uint32_t piece = 0;                   // of the chunk
+    bool is_sum = false, is_last_sum = false;  // what its receiver does
+  };
+
+  void cut_chunks(std::size_t elements, std::span<const std::uint16_t> shares);
+  Place place_of(std::uint32_t step, bool is_send) const;
+  std::span<std::byte> data_of(const Place& place) const;
+  // The step that sends on what a step receives. Both go through the chunks in the same order, but a rank sends its own
+  // before all others.
+  std::uint32_t send_step_of(std::uint32_t receive_step) const { return receive_step + chunks_[own_].pieces; }
   static void take_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
-  Onward* begin_onward(std::uint32_t receive_step, std::span<const std::byte> piece);
+  Onward* begin_onward(std::uint32_t receive_step, const Place& place, std::span<const std::byte> piece);
 
   std::span<std::byte> data_;
   wire::ElementType element_;
@@ -75,8 +90,9 @@ class RingAllReduce final : public Collective {
   const Kernel& kernel_;
   std::uint32_t ranks_;
   std::uint32_t own_;
-  std::uint32_t pieces_;  // of a chunk
   double loss_bound_;
+  std::vector<Chunk> chunks_;
+  std::vector<std::uint32_t> received_;       // steps that receive, by the end of each turn
   core::SharedLossBudget budget_;             // of all receives of sums
   std::array<Target, kMaxWindow> targets_{};  // of receives in progress, by step modulo the window
   std::array<Onward, kMaxWindow> onward_{};   // by the send's step modulo the window

@@ -27,6 +27,13 @@ class Verbs {
   // with the service sends longer segments, each of several such cells, and sums with workers that do not.
   virtual std::uint32_t grid_bytes(std::uint16_t peer) const { return segment_bytes(peer); }
 
+  // Bytes per second of the slowest port on the way to `peer`, as far as it is known (section R1.4); 0: nothing limits
+  // it.
+  virtual double port_rate(TimeNs now, std::uint16_t peer) const {
+    static_cast<void>(now), static_cast<void>(peer);
+    return 0;
+  }
+
   // Why `peer` is down, or why its packets or those to it do not pass; empty if nothing is known.
   virtual std::string peer_error(std::uint16_t peer) const {
     static_cast<void>(peer);

@@ -28,19 +28,26 @@ class DeliveryRate {
     window_bytes_ += bytes;
   }
 
-  // After on_delivered(): ends the window if it is `length_ns` long.
-  void end_window(base::DurationNs length_ns) {
+  // A window that ended.
+  struct Window {
+    std::uint64_t bytes = 0;
+    base::DurationNs elapsed_ns = 0;  // 0: none has
+  };
+  // After on_delivered(): ends the window if it is `length_ns` long, and returns it.
+  Window end_window(base::DurationNs length_ns) {
     if (newest_ns_ - ended_ns_ > kForgottenAfter * length_ns) newer_ = older_ = 0;
     if (resumed_) {
       resumed_ = false;
-      return begin();
+      begin();
+      return {};
     }
-    const base::DurationNs elapsed = newest_ns_ - start_ns_;
-    if (elapsed < length_ns || elapsed <= 0) return;
+    const Window window{window_bytes_, newest_ns_ - start_ns_};
+    if (window.elapsed_ns < length_ns || window.elapsed_ns <= 0) return {};
     older_ = newer_;
-    newer_ = static_cast<double>(window_bytes_) * 1e9 / static_cast<double>(elapsed);
+    newer_ = static_cast<double>(window.bytes) * 1e9 / static_cast<double>(window.elapsed_ns);
     ended_ns_ = newest_ns_;
     begin();
+    return window;
   }
 
   // 0: unknown.

@@ -308,6 +308,12 @@ double Endpoint::rate_bytes_per_second(std::uint16_t peer) const {
                                                                  : 0.0;
 }
 
+double Endpoint::port_rate_bytes_per_second(TimeNs now, std::uint16_t peer) const {
+  if (peer >= shared_.config.peers) return 0;
+  const Peer& state = shared_.peers[peer];
+  return state.rate && !state.holds_back ? state.rate->port_rate_bytes_per_second(now) : 0;
+}
+
 PathView Endpoint::path_view(std::uint16_t peer, std::uint8_t path) const {
   return peer < shared_.config.peers && path < shared_.config.paths ? shared_.peers[peer].spray.view(path) : PathView{};
 }

@@ -57,6 +57,8 @@ class Endpoint {
   // SendRequest::priorities.
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
   double rate_bytes_per_second(std::uint16_t peer) const;
+  // Of the slowest port on the way to the peer (port_rate.h); 0: not up, or nothing but the peer limits it.
+  double port_rate_bytes_per_second(TimeNs now, std::uint16_t peer) const;
   // Sends and receives in progress.
   std::uint32_t operations_with(std::uint16_t peer) const { return shared_.peers[peer].operations; }
   std::uint32_t operations() const { return shared_.operations; }

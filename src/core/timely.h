@@ -26,6 +26,7 @@
 #include "base/time.h"
 #include "core/delivery_rate.h"
 #include "core/pacer.h"
+#include "core/port_rate.h"
 
 namespace mlt::core {
 
@@ -74,6 +75,12 @@ class Timely {
   base::DurationNs low_threshold_ns() const { return threshold(config_.low_offset_ns, config_.low_packets); }
   base::DurationNs high_threshold_ns() const { return threshold(config_.high_offset_ns, config_.high_packets); }
 
+  // The line rate if nothing is known.
+  double port_rate_bytes_per_second(base::TimeNs now) const {
+    const double measured = port_rate_.bytes_per_second(now);
+    return measured > 0 ? measured : config_.line_rate_bytes_per_second;
+  }
+
   // A slowed flow shares a queue with others and may never have seen it empty. True if a round trip of the control
   // class, which overtakes data, should be measured; true at most once per interval.
   bool base_sample_due(base::TimeNs now) {
@@ -103,7 +110,10 @@ class Timely {
     // RECOVERY R1.2.12: delivered MUST be what acknowledgement blocks newly report as received, each packet counted as
     //     a full one, over at least a round trip and the time of 20 packets at the current rate, by the arrival of the
     //     reports; of the last two such windows the larger counts.
-    delivered_.end_window(std::max(rtt_ns, packets_ns(config_.delivery_packets)));
+    const bool is_queued = rtt_ns >= low_threshold_ns();
+    port_rate_.on_sample(is_queued);
+    const DeliveryRate::Window window = delivered_.end_window(std::max(rtt_ns, packets_ns(config_.delivery_packets)));
+    if (window.elapsed_ns > 0) port_rate_.on_window(now, window.bytes, window.elapsed_ns, is_queued);
     if (previous_rtt_ns_ == 0) previous_rtt_ns_ = rtt_ns;
     const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
     previous_rtt_ns_ = rtt_ns;
@@ -243,6 +253,7 @@ class Timely {
   base::DurationNs newer_min_ns_ = 0;
   base::DurationNs older_min_ns_ = 0;
   DeliveryRate delivered_;
+  PortRate port_rate_;
   std::uint32_t falling_samples_ = 0;  // in a row, in the middle band
   base::TimeNs sampled_ns_ = 0;        // arrival of the last sample
   base::TimeNs bucket_start_ns_ = 0;

@@ -22,7 +22,9 @@ Collectives::Collectives(const Options& options, core::Endpoint& endpoint, io::C
       peers_(peers),
       path_mtu_errors_(path_mtu_errors),
       operations_(operations),
-      collectives_(options.rank, *this, options.operation_timeout_ns) {}
+      collectives_(options.rank, *this, options.operation_timeout_ns) {
+  collectives_.set_shares_by_rate(options.shares_by_rate);
+}
 
 void Collectives::use_services(std::vector<std::uint16_t> services) {
   collective::Verbs& verbs = *this;
@@ -173,6 +175,9 @@ bool Collectives::send_message(std::uint16_t peer, std::span<const std::byte> by
   return channel_.send(peer, kCollectiveMessage, bytes) == io::ControlSendStatus::kQueued;
 }
 std::uint32_t Collectives::segment_bytes(std::uint16_t peer) const { return peers_.segment_bytes(peer); }
+double Collectives::port_rate(TimeNs now, std::uint16_t peer) const {
+  return endpoint_.port_rate_bytes_per_second(now, peer);
+}
 std::uint32_t Collectives::grid_bytes(std::uint16_t peer) const { return peers_.grid_bytes(peer); }
 
 }  // namespace mlt::engine

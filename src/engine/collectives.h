@@ -54,6 +54,7 @@ class Collectives final : private collective::Verbs {
 
   // Ranks that a collective of a group still waits for; empty if `operation` is none.
   std::vector<std::uint16_t> awaited(core::OperationId operation) const { return collectives_.awaited(operation); }
+  std::uint64_t rings_cut_by_rate() const { return collectives_.rings_cut_by_rate(); }
   // Empty if this rank is not a service.
   std::optional<std::uint64_t> rounds_summed() const;
 
@@ -64,6 +65,7 @@ class Collectives final : private collective::Verbs {
   bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override;
   std::uint32_t segment_bytes(std::uint16_t peer) const override;
   std::uint32_t grid_bytes(std::uint16_t peer) const override;
+  double port_rate(TimeNs now, std::uint16_t peer) const override;
   std::string peer_error(std::uint16_t peer) const override;
 
   template <typename Done>

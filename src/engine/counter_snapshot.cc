@@ -32,6 +32,7 @@ void CounterSnapshot::take(const Sources& sources) {
   values.push_back({"engine_wakes", drove.wakes.load()});
   values.push_back({"engine_spins_won", sources.driving.spin().won()});
   values.push_back({"engine_spins_lost", sources.driving.spin().lost()});
+  values.push_back({"rings_cut_by_rate", sources.rings_cut_by_rate});
   if (sources.summation_rounds) values.push_back({"summation_rounds", *sources.summation_rounds});
   const std::lock_guard lock(mutex_);
   values_ = std::move(values);

@@ -27,7 +27,8 @@ class CounterSnapshot {
     const io::ControlChannel& channel;
     const Driving& driving;
     std::uint64_t send_failures = 0;
-    std::uint64_t loops = 0;                        // turns of the event loop
+    std::uint64_t loops = 0;  // turns of the event loop
+    std::uint64_t rings_cut_by_rate = 0;
     std::optional<std::uint64_t> summation_rounds;  // empty: this rank is no service
   };
 

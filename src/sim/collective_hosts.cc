@@ -39,14 +39,19 @@ class CollectiveHosts::Machine final : private collective::Verbs {
                : simulator_.host(rank_).config().endpoint.max_segment_bytes;
   }
 
+  double port_rate(base::TimeNs now, std::uint16_t peer) const override {
+    return simulator_.endpoint(rank_).port_rate_bytes_per_second(now, peer);
+  }
+
   Simulator& simulator_;
   std::uint16_t rank_;
   collective::Collectives collectives_;
 };
 
-CollectiveHosts::CollectiveHosts(Simulator& simulator) : simulator_(simulator) {
+CollectiveHosts::CollectiveHosts(Simulator& simulator, bool shares_by_rate) : simulator_(simulator) {
   for (std::uint16_t rank = 0; rank < simulator.hosts(); ++rank) {
     machines_.push_back(std::make_unique<Machine>(simulator, rank));
+    machines_.back()->collectives().set_shares_by_rate(shares_by_rate);
   }
   simulator.on_completion = [this](std::uint16_t rank, const core::Completion& completion) {
     MLT_CHECK(collective::machine_of(completion.operation) == collective::MachineId::kCollective);

@@ -16,7 +16,7 @@ namespace mlt::sim {
 
 class CollectiveHosts {
  public:
-  explicit CollectiveHosts(Simulator& simulator);
+  explicit CollectiveHosts(Simulator& simulator, bool shares_by_rate = false);
   ~CollectiveHosts();
   CollectiveHosts(const CollectiveHosts&) = delete;
   CollectiveHosts& operator=(const CollectiveHosts&) = delete;

@@ -594,6 +594,12 @@ static void bad_contexts__are_rejected(void) {
   options.insecure = 2;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "insecure");
   OK(mlt_options_init(&options, sizeof options));
+  options.shares_by_rate = 2;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "shares_by_rate");
+  OK(mlt_options_init(&options, sizeof options));
+  options.reserved = 1;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "reserved");
+  OK(mlt_options_init(&options, sizeof options));
   options.max_operations = 0;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "max_operations");
   OK(mlt_options_init(&options, sizeof options));

@@ -43,6 +43,7 @@ class NetworkArguments(TypedDict, total=False):
     datapath: str | None
     busy_poll_us: int | None
     spin_us: int | None
+    shares_by_rate: bool | None
     io_threads: int | None
     io_cpus: Sequence[int] | None
 
@@ -87,6 +88,12 @@ def resolve(given: TransportArguments, environ: Mapping[str, str]) -> dict[str, 
             chosen[f"{name}_ns"] = times.nanoseconds(seconds, name)
     if (spin_us := _spin_us(given.get("spin_us"), environ)) is not None:
         chosen["spin_us"] = spin_us
+    shares_by_rate = given.get("shares_by_rate")
+    if shares_by_rate is not None and not isinstance(shares_by_rate, bool):
+        raise ConfigError(f"shares_by_rate is {shares_by_rate!r}; give True, False or None")
+    chosen["shares_by_rate"] = (
+        variables.flag(environ, "MLT_SHARES_BY_RATE") if shares_by_rate is None else shares_by_rate
+    )
     if datapath := given.get("datapath") or variables.text(environ, "MLT_DATAPATH"):
         chosen["datapath"] = datapath
     return chosen

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-VERSION = 13
+VERSION = 14
 MASK = 2**64 - 1
 OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, ASK, FALLBACK = 1, 2, 3, 4, 5, 6, 7, 16
 CONNECTING, LISTENING = 1, 2

@@ -19,6 +19,7 @@ from independent_endpoint import (
     PROBE,
     RETIRE,
     STOP,
+    VERSION,
     IndependentEndpoint,
     sealed,
 )
@@ -98,7 +99,7 @@ def mtu_reply(peer: IndependentEndpoint, *, says: int, more: bytes = b"") -> byt
 CASES: list[tuple[int, str, Build]] = [
     (1, "15 bytes of another version", lambda p: changed(data(p), 0, 0x51)[:15]),
     (2, "another version, an unknown type", lambda p: changed(data(p), 0, 0x5F)),
-    (3, "an unknown type, unknown flags", lambda p: changed(changed(data(p), 0, 0xDF), 1, 0xFF)),
+    (3, "an unknown type, unknown flags", lambda p: changed(changed(data(p), 0, (VERSION & 0xF) << 4 | 0xF), 1, 0xFF)),
     (4, "unknown flags, an unknown element", lambda p: changed(changed(data(p), 1, 0x40), 2, 0x0D)),
     (5, "an unknown element, a wrong cookie", lambda p: changed(data(p), 2, 0x0D)),
     (6, "half a header", lambda p: data(p)[:39]),

@@ -8,6 +8,7 @@ import re
 import struct
 
 import pytest
+from independent_endpoint import VERSION
 from protocol_document import DOCUMENT, PROTOCOL, RECOVERY, ROOT, clauses, diagram, source_files, table
 
 TEXT = DOCUMENT
@@ -145,12 +146,12 @@ def test_examples__are_the_golden_ones(file: str, shown: dict[str, bytes]) -> No
 
 def test_examples__frames_have_the_fields_of_the_diagrams() -> None:
     assert struct.unpack("<IBxxx", FRAMES["OPEN"][:8]) == (40, 1)
-    assert struct.unpack("<4sHH32s", FRAMES["OPEN"][8:]) == (b"MLT1", 13, 0, bytes(range(0x40, 0x60)))
+    assert struct.unpack("<4sHH32s", FRAMES["OPEN"][8:]) == (b"MLT1", VERSION, 0, bytes(range(0x40, 0x60)))
     assert struct.unpack("<IBxxx", FRAMES["ANSWER"][:8]) == (72, 1)
-    assert struct.unpack("<4sHH32s", FRAMES["ANSWER"][8:48]) == (b"MLT1", 13, 0, bytes(range(0x80, 0xA0)))
+    assert struct.unpack("<4sHH32s", FRAMES["ANSWER"][8:48]) == (b"MLT1", VERSION, 0, bytes(range(0x80, 0xA0)))
     assert struct.unpack("<IBxxx", FRAMES["HELLO"][:8]) == (128, 6)
     assert struct.unpack("<4sHHHHHHQQQIIII16sHxx16sHxx", FRAMES["HELLO"][8:-32]) == (
-        *(b"MLT1", 13, 2, 1, 4, 2, 5002),
+        *(b"MLT1", VERSION, 2, 1, 4, 2, 5002),
         *(0x0102030405060708, 0x1111222233334444, COOKIE, 1_432, 2_796_202, 682, 85),
         *(bytes(16), 5001, bytes(10) + b"\xff\xff" + bytes([192, 0, 2, 7]), 5003),
     )
@@ -195,13 +196,13 @@ BODIES = {
     "RETIRE": ("IIQQ", (262_147, 2, 42, 7)),
 }
 PREFIXES = {  # version and type, flags, path and element type, round, sequence
-    "DATA": (0xD1, 0x06, 0x07, 0, 7),
-    "ACK": (0xD2, 0x03, 0x00, 0, 1),
-    "PROBE": (0xD3, 0x02, 0x07, 1, 0),
-    "BITMAP": (0xD4, 0x00, 0x00, 1, 0),
-    "STOP": (0xD5, 0x04, 0x07, 0, 0),
-    "ABORT": (0xD6, 0x00, 0x00, 0, 0),
-    "RETIRE": (0xD9, 0x01, 0x00, 0, 0),
+    "DATA": (VERSION % 16 << 4 | 1, 0x06, 0x07, 0, 7),
+    "ACK": (VERSION % 16 << 4 | 2, 0x03, 0x00, 0, 1),
+    "PROBE": (VERSION % 16 << 4 | 3, 0x02, 0x07, 1, 0),
+    "BITMAP": (VERSION % 16 << 4 | 4, 0x00, 0x00, 1, 0),
+    "STOP": (VERSION % 16 << 4 | 5, 0x04, 0x07, 0, 0),
+    "ABORT": (VERSION % 16 << 4 | 6, 0x00, 0x00, 0, 0),
+    "RETIRE": (VERSION % 16 << 4 | 9, 0x01, 0x00, 0, 0),
 }
 
 

@@ -20,6 +20,10 @@ struct AllReduces {
   bool all_lose = false;  // of what every rank sends
   double control_loss = 0;
   double rate = 1.25e9;
+  double line_rate = 0;  // that the hosts start at; 0: `rate`
+  double slowness = 1;   // of rank 1's link, in both directions: its rate is `rate` over this
+  bool shares_by_rate = false;
+  int warm_up = 0;                                           // operations that are not timed
   base::DurationNs propagation_ns = 2 * base::kMicrosecond;  // of a host's link
   std::uint32_t segment_bytes = 1'432;
   int operations = 1'000;
@@ -48,12 +52,15 @@ inline AllReduceTimes time_all_reduces(const AllReduces& what) {
     lossy.data.drop = what.loss;
     lossy.control.drop = what.control_loss;
   }
-  sim::SimulatorConfig config = configured(what.rate);
+  for (const auto& [from, to] : {std::pair{1U, std::uint32_t{what.ranks}}, {std::uint32_t{what.ranks}, 1U}}) {
+    topology.edges[topology.edge(from, to)].link.rate_bytes_per_second /= what.slowness;
+  }
+  sim::SimulatorConfig config = configured(what.line_rate > 0 ? what.line_rate : what.rate);
   config.seed = what.seed;
   config.segment_bytes = what.segment_bytes;
   config.host.endpoint.timely.packet_bytes = what.segment_bytes + MLT_DATA_HEADER_BYTES + sim::kOverheadBytes;
   sim::Simulator simulator(config, topology);
-  sim::CollectiveHosts hosts(simulator);
+  sim::CollectiveHosts hosts(simulator, what.shares_by_rate);
   simulator.connect_all();
   simulator.run_for(10 * base::kMillisecond);
   std::vector<std::vector<float>> tensors(what.ranks, std::vector<float>(what.bytes / sizeof(float), 1.0F));
@@ -64,7 +71,7 @@ inline AllReduceTimes time_all_reduces(const AllReduces& what) {
   request.algorithm = what.algorithm;
   AllReduceTimes times;
   std::uint64_t missing = 0;
-  for (std::size_t i = 1; i <= static_cast<std::size_t>(what.operations); ++i) {
+  for (std::size_t i = 1; i <= static_cast<std::size_t>(what.warm_up + what.operations); ++i) {
     const base::TimeNs start = simulator.now();
     for (std::uint16_t rank = 0; rank < what.ranks; ++rank) {
       request.operation = i;
@@ -78,7 +85,7 @@ inline AllReduceTimes time_all_reduces(const AllReduces& what) {
       return true;
     };
     MLT_CHECK(simulator.run_until(over, 10 * base::kSecond) && simulator.fault().empty());
-    times.ns.push_back(static_cast<double>(simulator.now() - start));
+    if (i > static_cast<std::size_t>(what.warm_up)) times.ns.push_back(static_cast<double>(simulator.now() - start));
     // Not in step with what the last operation left behind.
     simulator.run_for(base::kMillisecond);
   }
@@ -91,7 +98,7 @@ inline AllReduceTimes time_all_reduces(const AllReduces& what) {
       missing += done.missing_bytes;
     }
   }
-  times.missing = static_cast<double>(missing) / received / what.operations;
+  times.missing = static_cast<double>(missing) / received / (what.warm_up + what.operations);
   std::ranges::sort(times.ns);
   return times;
 }

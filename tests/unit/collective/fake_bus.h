@@ -42,6 +42,9 @@ class FakeBus {
     std::function<std::uint32_t(std::uint16_t, std::uint16_t)> segment_bytes = [](auto, auto) {
       return kFakeSegmentBytes;
     };
+    // Of the way from a rank to another; 0: no limit.
+    std::function<double(std::uint16_t, std::uint16_t)> port_rate = [](auto, auto) { return 0.0; };
+    bool shares_by_rate = false;
   };
   // A segment that arrived or is missing for good, before it is written.
   struct Segment {
@@ -54,7 +57,10 @@ class FakeBus {
   std::function<void(const Segment&)> on_segment = [](const Segment&) {};
 
   explicit FakeBus(const Options& options) : options_(options), prng_(options.seed) {
-    for (std::uint16_t rank = 0; rank < options.ranks; ++rank) hosts_.push_back(std::make_unique<Host>(*this, rank));
+    for (std::uint16_t rank = 0; rank < options.ranks; ++rank) {
+      hosts_.push_back(std::make_unique<Host>(*this, rank));
+      hosts_.back()->machine.set_shares_by_rate(options.shares_by_rate);
+    }
   }
 
   // The request's group is all ranks unless it names one.
@@ -162,6 +168,7 @@ class FakeBus {
       return true;
     }
     std::uint32_t segment_bytes(std::uint16_t peer) const override { return bus.options_.segment_bytes(rank, peer); }
+    double port_rate(base::TimeNs, std::uint16_t peer) const override { return bus.options_.port_rate(rank, peer); }
     std::string peer_error(std::uint16_t peer) const override {
       const auto found = bus.peer_errors.find({rank, peer});
       return found == bus.peer_errors.end() ? "" : found->second;
