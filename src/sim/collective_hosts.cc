@@ -102,6 +102,10 @@ const std::vector<collective::CollectiveDone>& CollectiveHosts::done(std::uint16
   return machines_[rank]->done;
 }
 
+std::uint64_t CollectiveHosts::rings_cut_by_rate(std::uint16_t rank) const {
+  return machines_[rank]->collectives().rings_cut_by_rate();
+}
+
 std::size_t CollectiveHosts::open(std::uint16_t rank) const {
   return machines_[rank]->crashed ? 0 : machines_[rank]->collectives().open();
 }

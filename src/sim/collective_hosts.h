@@ -26,6 +26,7 @@ class CollectiveHosts {
   void cancel(std::uint16_t rank, core::OperationId operation);
   // How the rank's collectives ended, oldest first.
   const std::vector<collective::CollectiveDone>& done(std::uint16_t rank) const;
+  std::uint64_t rings_cut_by_rate(std::uint16_t rank) const;
   // Number in progress at this rank; 0 for a crashed host.
   std::size_t open(std::uint16_t rank) const;
 
