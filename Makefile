@@ -8,7 +8,7 @@
 #   make mutants mutation testing: plants faults in the core, each of which the swarm must catch
 #   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; prints the command that replays a failure
 #   make bench   the benchmarks
-#   make targets measures mlt against its targets (docs/results/line-rate.md); eight minutes, as root
+#   make targets measures mlt against its targets (docs/results/line-rate.md); twelve minutes, as root
 #   make collective-table  runs the tests of all collectives and writes docs/results/collectives.md; as root
 #   make collective-speed  times every collective beside gloo and Open MPI (docs/results/collective-speed.md); as root
 #   make crossover  times each algorithm of an all-reduce by ranks and size (docs/collectives.md)

@@ -1,6 +1,6 @@
 """Measure ``mlt`` against its targets; writes docs/results/line-rate.md, .json and the pictures.
 
-    python tools/targets            # all cases: eight minutes; the testbed's need root
+    python tools/targets            # all cases: twelve minutes; the testbed's need root
     python tools/targets --only loopback
 
 Every case is one ``mlt perf``, or one program of tests/bench. Compared transports take turns, and a figure is a ratio
@@ -35,6 +35,7 @@ from verdicts import (
     check_push_pull,
     check_ring,
     check_shared_memory,
+    check_slow_host,
     counts,
     host_and_time,
     short_segments,
@@ -84,6 +85,9 @@ def runs() -> list[Run]:
         found.append(_run(f"ring-64k-loss-{number}", short, check_ring, lossy))
         found.append(_run(f"ring-1m-loss-{number}", f"--pattern allreduce --size 1MiB {bounds}", check_ring, lossy))
     shallow = {**bed, "buffer": "64KiB"}
+    found.append(
+        replace(_run("slow-host", "--size 4MiB --rounds 60", check_slow_host, bed), program="tests/bench/slow_host.py")
+    )
     found.append(_run("incast", f"--pattern incast --size 1MiB {bounds}", check_incast, shallow))
     return found
 
@@ -106,7 +110,7 @@ def perform(run: Run, folder: Path) -> dict[str, Any]:
     """Run it; returns the result as written by ``mlt perf``. Raises SystemExit with its last output if it fails."""
     out, picture = folder / f"{run.name}.json", folder / f"{run.name}.png"
     words = [*run.perf, "--json", str(out), "--plot", str(picture)]
-    if run.testbed is None:
+    if run.testbed is None or run.program:
         command = [*PERF, "--local", *words]
         if run.program:
             command = [sys.executable, str(ROOT / run.program), *run.perf]

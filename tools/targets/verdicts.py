@@ -45,7 +45,7 @@ class Verdict:
 class Run:
     """One ``mlt perf``; ``testbed`` None: over loopback. ``check`` turns its result into verdicts.
 
-    ``program``: a file to run instead of ``mlt perf``, which prints its result as JSON.
+    ``program``: a file to run instead of ``mlt perf``, which prints its result as JSON, and makes its own testbed.
     """
 
     name: str
@@ -247,6 +247,24 @@ def check_push_pull(run: Run, result: dict[str, Any]) -> list[Verdict]:
     measured = f"push-pull {push_pull * 8e-9:.1f}, one way {one_way * 8e-9:.1f} Gbit/s of keys in one direction"
     case = "push-pull of 4 MB keys, one worker, one service, loopback, UDP"
     return [Verdict(case, measured, f"{ratio:.2f}", ">= 0.8", ratio >= 0.8, run.name)]
+
+
+def check_slow_host(run: Run, result: dict[str, Any]) -> list[Verdict]:
+    """One host of half the rate: what it costs beside equal links, and who is ahead there."""
+    case = f"all-reduce of 4 MiB, {HOSTS} hosts of 200 Mbit/s, one of half the rate"
+    equal, slow, shares = (result[links] for links in ("equal", "slow", "shares"))
+    ours, ratio = shares["mlt p=0"], shares["mlt p=0"] / equal["mlt p=0"]
+    measured = f"mlt with shares by rate {ours * 1e3:.0f}, over equal links {equal['mlt p=0'] * 1e3:.0f} ms"
+    verdicts = [Verdict(case, measured, f"{ratio:.2f}", "<= 1.45", ratio <= 1.45, run.name)]
+    chunks = slow["mlt p=0"]
+    measured = f"mlt with equal chunks {chunks * 1e3:.0f}, over equal links {equal['mlt p=0'] * 1e3:.0f} ms"
+    verdicts.append(Verdict(case, measured, f"{chunks / equal['mlt p=0']:.2f}", "", None, run.name))
+    for name in ("tcp", "gloo"):
+        if name in shares:
+            measured = f"mlt with shares by rate {ours * 1e3:.0f}, {name} {shares[name] * 1e3:.0f} ms"
+            ahead = shares[name] / ours
+            verdicts.append(Verdict(case, measured, f"{ahead:.2f}", "> 1", ahead > 1, run.name))
+    return verdicts
 
 
 def check_cpu(run: Run, result: dict[str, Any]) -> list[Verdict]:

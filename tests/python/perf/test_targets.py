@@ -95,6 +95,25 @@ def test_push_pull__beside_one_way(targets: ModuleType) -> None:
     assert (found.met, found.ratio) == (True, "0.85")
 
 
+@pytest.mark.parametrize(
+    ("shares", "met"),
+    [(0.40, [True, None, True, True]), (0.46, [True, None, True, True]), (0.62, [False, None, True, False])],
+)
+def test_slow_host__beside_equal_links_and_the_others(
+    targets: ModuleType, shares: float, met: list[bool | None]
+) -> None:
+    run = run_of(targets, "slow-host")
+    assert run.command == "python tests/bench/slow_host.py --size 4MiB --rounds 60 --turns 5"
+    result = {
+        "equal": {"mlt p=0": 0.34, "tcp": 0.35, "gloo": 0.35},
+        "slow": {"mlt p=0": 0.59, "tcp": 0.64, "gloo": 0.58},
+        "shares": {"mlt p=0": shares, "tcp": 0.63, "gloo": 0.6},
+    }
+    found = targets.check_slow_host(run, result)
+    assert [one.met for one in found] == met
+    assert found[1].ratio == "1.74"
+
+
 @pytest.mark.parametrize(("worst", "met"), [(0.11, True), (0.13, False), (0.31, False)])
 def test_incast__sees_a_gap(targets: ModuleType, worst: float, met: bool) -> None:
     rows = [row("mlt p=0", 1 << 20, [0.1] * 98 + [worst] * 2)]
