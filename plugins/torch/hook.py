@@ -2,13 +2,14 @@
 
 ``DistributedDataParallel.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``. The training loop
 is unchanged, and no other process is needed: the workers average among themselves (``Context.all_reduce``). In a job
-with summation services, they push to these and pull the averages (push-pull after BytePS, OSDI 2020). Either way the
-sums may lose up to ``loss_bound`` and the results are reliable, so every replica applies the same bits (MLT, NSDI 2024,
-section 4.1 and appendix A).
+with summation services that can be faster, they push to these and pull the averages (push-pull after BytePS, OSDI
+2020). Either way the sums may lose up to ``loss_bound`` and the results are reliable, so every replica applies the same
+bits (MLT, NSDI 2024, section 4.1 and appendix A).
 
 This module has no ``from __future__ import annotations``: DDP compares the hook's annotations with the real types.
 """
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,6 +25,7 @@ from mlt.torch.work import CallQueue, failure_of
 
 import torch
 import torch.distributed as dist
+from mlt._gradients import services as services_module
 from mlt._gradients.loss import LossSchedule, check_bound
 from mlt._gradients.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 from mlt.errors import SizeMismatchError
@@ -32,6 +34,7 @@ from torch._C._distributed_c10d import GradBucket
 if TYPE_CHECKING:
     from mlt import Context, Operation, PushPull
 
+logger = logging.getLogger("mlt")
 # The buckets' all-reduces are a stream of their own: they need no common order with other collectives of the group.
 STREAM_BIT = 1 << 31
 _BY_SERVICES = (torch.float32,)
@@ -42,8 +45,10 @@ class BoundedLossState(StepRecorder):
     """State of the hook between steps: how buckets are averaged, their keys, the statistics.
 
     ``transport``: whose workers average. A process group "mlt" (that of the model's DDP, if it has one of its own) or
-    a ``Context``: its workers, over its summation services if it has some, else among themselves; a ``PushPull``: over
-    the services. Default: the context of the process group "mlt". ``loss_bound`` in [0, 1): max fraction of a bucket's
+    a ``Context``: its workers; a ``PushPull``: over its services. Default: the context of the process group "mlt".
+    ``services``: whether the job's summation services average, not the workers among themselves. None: if their links
+    then carry clearly less than the workers' otherwise (``mlt._gradients.services``), which a line of the log says.
+    ``loss_bound`` in [0, 1): max fraction of a bucket's
     elements that may be lost per step, of a push or in each hop between two workers; 0 is fully reliable. Or a function
     of step and layer (``warm_up``, ``phases``), the same on every rank; its step counts this state's backward passes.
     ``first_key``: first push-pull key of this state (two states that share a ``PushPull`` need separate ranges).
@@ -66,6 +71,7 @@ class BoundedLossState(StepRecorder):
         transport: Union["Context", "PushPull", dist.ProcessGroup] | None = None,
         *,
         loss_bound: float | LossSchedule = 0.1,
+        services: bool | None = None,
         rotate: bool = False,
         first_key: int = 0,
         history: int = DEFAULT_HISTORY,
@@ -76,7 +82,7 @@ class BoundedLossState(StepRecorder):
         self.loss_bound = loss_bound
         self._rotate = rotate
         transport = transport if transport is not None else current_context()
-        self._post: partial[Any] = _averaging(transport)
+        self._post: partial[Any] = _averaging(transport, services)
         self._group = _group_of(transport)
         self._is_agreed = self._group is None
         self._types = _AMONG_WORKERS if self._post.func is _all_reduce else _BY_SERVICES
@@ -266,25 +272,47 @@ def _group_of(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> Mlt
     return None
 
 
-def _averaging(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> "partial[Any]":
-    """A function that starts averaging a tensor over the workers of ``transport``, and takes a push-pull's options."""
-    from mlt import Context, PushPull
+def _averaging(transport: Union["Context", "PushPull", dist.ProcessGroup], services: bool | None) -> "partial[Any]":
+    """A function that starts averaging a tensor over the workers of ``transport``, and takes a push-pull's options.
 
+    ``services`` as in ``BoundedLossState``; every rank of a job decides alike.
+    """
+    from mlt import PushPull
+
+    if isinstance(transport, PushPull):
+        if services is False:
+            raise ValueError("services is False, and transport is a PushPull, which needs them: give a Context")
+        return partial(transport.push_pull, average=True)
+    group: MltProcessGroup | None = None
     if isinstance(transport, dist.ProcessGroup):
         group = mlt_group(transport, "BoundedLossState")
-        if group.context.services == 0:
-            return partial(_all_reduce, group.context, group.ranks, STREAM_BIT | group.stream)
-        if len(group.ranks) != group.context.world_size:
-            raise ValueError(
-                "a job with summation services averages over all workers: give the hook the default process group, or "
-                "start the job without services (MLT_SERVICES=0)"
-            )
-        transport = group.context
-    if isinstance(transport, Context):
-        if transport.services == 0:
-            return partial(_all_reduce, transport, None, STREAM_BIT)
-        transport = PushPull(transport)
-    return partial(transport.push_pull, average=True)
+        context = group.context
+    else:
+        context = transport
+    if services and context.services == 0:
+        raise ValueError(f"rank {context.rank}: services is True, and the job has none: set MLT_SERVICES at every rank")
+    is_whole = group is None or len(group.ranks) == context.world_size
+    if services and not is_whole:
+        raise ValueError("services average over all workers: give the default process group, or services=False")
+    if services is None:
+        services = is_whole and _services_pay(context)
+    if services:
+        return partial(PushPull(context).push_pull, average=True)
+    ranks, stream = (None, STREAM_BIT) if group is None else (group.ranks, STREAM_BIT | group.stream)
+    return partial(_all_reduce, context, ranks, stream)
+
+
+def _services_pay(context: "Context") -> bool:
+    if context.services == 0:
+        return False
+    pay = services_module.pay(context.hosts, context.world_size)
+    by_services, around = services_module.link_loads(context.hosts, context.world_size)
+    who = f"the job's {context.services} summation services average" if pay else "the workers average among themselves"
+    logger.info(
+        "rank %d: %s: by services the busiest link carries %.1f times the gradients, around a ring of the workers %.1f",
+        context.rank, who, by_services, around,
+    )  # fmt: skip
+    return pay
 
 
 def _all_reduce(

@@ -157,7 +157,8 @@ class Context(GroupCollectives):
             table = rendezvous.meet(
                 config, own, connect_timeout, dscp=self.dscp, paths=max(len(ways), 1), counts=self._rendezvous_counts
             )
-            self._engine.set_hosts(_host_numbers(table))
+            self._hosts = _host_numbers(table)
+            self._engine.set_hosts(self._hosts)
             left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
             with _waits.ConnectWatch(self, table, connect_timeout):
                 self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
@@ -180,6 +181,11 @@ class Context(GroupCollectives):
     def services(self) -> int:
         """Number of summation services; their ranks follow the workers'."""
         return self._config.services
+
+    @property
+    def hosts(self) -> list[int]:
+        """The number of each rank's host, services included: ranks that announced one address share a host."""
+        return list(self._hosts)
 
     @property
     def size(self) -> int:

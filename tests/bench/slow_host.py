@@ -24,7 +24,7 @@ HOSTS, RATE, SLOW_HOST, SLOW_RATE = 4, "200mbit", "host2", "100mbit"
 
 
 def medians(bed: Testbed, words: list[str]) -> dict[str, float]:
-    """Of each transport's second half of rounds, by its name in the table of ``mlt perf``."""
+    """Return the median of each transport's second half of rounds, by its name in the table of ``mlt perf``."""
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"

@@ -27,7 +27,10 @@ def replicated(network: torch.nn.Module, bound: str) -> torch.nn.Module:
     if bound != "none":
         import mlt.torch
 
-        replica.register_comm_hook(mlt.torch.BoundedLossState(loss_bound=float(bound)), mlt.torch.bounded_loss_hook)
+        # Services where there are any, also where the workers would be faster among themselves.
+        services = int(os.environ.get("MLT_SERVICES", "0")) > 0
+        state = mlt.torch.BoundedLossState(loss_bound=float(bound), services=services)
+        replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
     return replica
 
 

@@ -1,0 +1,47 @@
+"""Whether summation services can average faster than the workers among themselves, by the bytes on the hosts' links.
+
+Paper: BytePS, OSDI 2020, section 4.1, for the shares that push-pull makes: every service sums as much as every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+# Push-pull beside a ring that loads the links alike takes a tenth longer (docs/results/pytorch.md: a service beside
+# each worker), so it must save more than that.
+_MIN_GAIN: Final = 0.1
+
+
+def link_loads(hosts: Sequence[int], workers: int) -> tuple[float, float]:
+    """Return how often the tensor crosses the busiest link, in each direction: by services, and around a ring.
+
+    ``hosts``: the number of each rank's host. The first ``workers`` ranks are workers, the others services.
+
+    >>> link_loads([0, 1, 2, 3, 4], workers=4)  # one service, on a host of its own
+    (4.0, 1.5)
+    >>> link_loads([0, 1, 2, 3, 0, 1, 2, 3], workers=4)  # one beside each worker
+    (1.5, 1.5)
+    >>> link_loads([0, 0, 0], workers=2)  # all on one host
+    (0.0, 0.0)
+    """
+    services = len(hosts) - workers
+    by_services = around = 0.0
+    for host in set(hosts):
+        of_workers, of_services = hosts[:workers].count(host), hosts[workers:].count(host)
+        # Pushes to services elsewhere, and results for workers elsewhere; what arrives is as much.
+        share = of_services / services if services else 0.0
+        by_services = max(by_services, of_workers * (1 - share) + (workers - of_workers) * share)
+        leaving = sum(hosts[rank] == host and hosts[(rank + 1) % workers] != host for rank in range(workers))
+        around = max(around, leaving * 2 * (workers - 1) / workers)
+    return by_services, around
+
+
+def pay(hosts: Sequence[int], workers: int) -> bool:
+    """Return whether the services should average: their links carry clearly less than those of a ring of the workers.
+
+    >>> pay([0, 1, 2, 3, 4], workers=4), pay([0, 1, 2, 3, 4, 5, 6, 7], workers=4)
+    (False, True)
+    """
+    by_services, around = link_loads(hosts, workers)
+    return len(hosts) > workers and by_services < (1 - _MIN_GAIN) * around
