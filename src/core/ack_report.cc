@@ -11,6 +11,27 @@ constexpr DurationNs kLongestHoldNs = base::kMillisecond;
 
 }  // namespace
 
+AckReport::AckReport(Shared& shared, TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t reply_sequence)
+    : shared_(shared),
+      now_(now),
+      arrival_ns_(arrival_ns),
+      from_(from),
+      reply_path_(wire::reply_path(reply_sequence)),
+      reply_(reply_delay(wire::reply_made_ns(reply_sequence))) {}
+
+ReplyDelay AckReport::reply_delay(std::uint32_t made_ns) {
+  Peer& peer = shared_.peers[from_];
+  const double packets = ReplyWait::kSurePackets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+  const DurationNs sure_ns =
+      base::serialisation_ns(static_cast<std::uint64_t>(packets), peer.rate->rate_bytes_per_second());
+  return peer.reply_wait.on_reply(arrival_ns_, reply_path_, made_ns, sure_ns);
+}
+
+// A wait as long as the whole round trip is a clock that jumped.
+DurationNs AckReport::without_wait(DurationNs network_ns) const {
+  return reply_.wait_ns < network_ns ? network_ns - reply_.wait_ns : network_ns;
+}
+
 void AckReport::take_block(std::uint8_t path, const wire::AckBlock& block, bool fresh) {
   Peer& peer = shared_.peers[from_];
   TimeNs sent_ns = base::kNever;
@@ -45,10 +66,14 @@ void AckReport::finish(std::uint32_t probe_timestamp_ns, MtuChecks& mtu_checks) 
   Peer& peer = shared_.peers[from_];
   const std::uint64_t delivered_bytes =
       peer.spray.take_delivered_packets() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
-  peer.rate->on_delivered(arrival_ns_, delivered_bytes);
+  // RECOVERY R1.2.15: The reports of R1.2.12 count as having arrived so much earlier.
+  peer.rate->on_delivered(arrival_ns_ - reply_.wait_ns, delivered_bytes);
   // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip shows how busy the processes are,
   //     not a network.
-  if (rate_sample_ns_ > 0 && !peer.holds_back) peer.rate->on_rtt_sample(now_, rate_sample_ns_);
+  // RECOVERY R1.2.15: A sender MUST subtract from `rtt` the wait of the reply that reports it.
+  if (rate_sample_ns_ > 0 && !peer.holds_back) {
+    peer.rate->on_rtt_sample(now_, without_wait(rate_sample_ns_), reply_);
+  }
   peer.path_window.on_report(delivered_bytes, peer.rate->rate_bytes_per_second(), peer.rate->base_rtt_ns());
   if (probe_timestamp_ns != 0) {
     peer.probe_turns.on_reply();
@@ -64,7 +89,7 @@ void AckReport::finish(std::uint32_t probe_timestamp_ns, MtuChecks& mtu_checks) 
       peer.spray.on_probe_reply(reply_path_, rtt);
     }
     const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns_) - probe_timestamp_ns;
-    if (network < 0x8000'0000U && network > 0) peer.rate->on_base_sample(now_, network);
+    if (network < 0x8000'0000U && network > 0) peer.rate->on_base_sample(now_, without_wait(network));
     if (peer.window.is_resolved_by(now_, rtt)) {
       // PROTOCOL 6.3.6: A sender MUST take a reply to a probe that was sent after the window had stalled as proof that
       //     everything sent before is resolved: nothing is in flight any more.

@@ -16,9 +16,8 @@ namespace mlt::core {
 
 class AckReport {
  public:
-  // `reply_path`: on which the datagram came; wire::kNoReplyPath: over the control connection.
-  AckReport(Shared& shared, TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t reply_path)
-      : shared_(shared), now_(now), arrival_ns_(arrival_ns), from_(from), reply_path_(reply_path) {}
+  // `reply_sequence`: of the datagram (wire::reply_sequence).
+  AckReport(Shared& shared, TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t reply_sequence);
 
   // `fresh`: the block echoes a timestamp that was not echoed before.
   void take_block(std::uint8_t path, const wire::AckBlock& block, bool fresh);
@@ -26,11 +25,15 @@ class AckReport {
   void finish(std::uint32_t probe_timestamp_ns, MtuChecks& mtu_checks);
 
  private:
+  ReplyDelay reply_delay(std::uint32_t made_ns);
+  DurationNs without_wait(DurationNs network_ns) const;
+
   Shared& shared_;
   TimeNs now_;
   TimeNs arrival_ns_;
   std::uint16_t from_;
-  std::uint32_t reply_path_;
+  std::uint32_t reply_path_;  // on which the datagram came; wire::kNoReplyPath: over the control connection
+  ReplyDelay reply_;
   bool first_ = true;              // no block was processed yet
   bool progress_ = false;          // packets left the window
   DurationNs rate_sample_ns_ = 0;  // for the rate controller; 0: none

@@ -16,6 +16,7 @@
 #include "core/probe_state.h"
 #include "core/probe_turns.h"
 #include "core/rate_controller.h"
+#include "core/reply_wait.h"
 #include "core/rtt_estimator.h"
 #include "core/tag_table.h"
 #include "core/timely.h"
@@ -41,6 +42,7 @@ struct PeerConnection {
   std::optional<Timely> rate;  // made when the peer comes up
   Pacer pacer;
   RttEstimator rtt;
+  ReplyWait reply_wait;
   std::uint32_t work_head = kNil;        // sends with unsent segments, in send order (send_queue.h)
   bool classification_deferred = false;  // until the peer's timer: the call's classification budget was used up
   Window window;

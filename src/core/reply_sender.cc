@@ -15,22 +15,24 @@ ReplySender::ReplySender(Shared& shared, AckLedger& acks, TransferSlots<ReceiveS
       over_tcp_(shared.config.reply_queue),
       probe_paths_(shared.config.peers, kNoPath) {}
 
-wire::Prefix ReplySender::prefix_of(wire::PacketType type, std::uint16_t peer, std::uint32_t by_path) const {
+wire::Prefix ReplySender::prefix_of(wire::PacketType type, std::uint16_t peer, std::uint32_t sequence) const {
   wire::Prefix prefix;
   prefix.type = type;
   // PROTOCOL 7.6.3: A BITMAP or STOP MUST carry the acknowledgement block of the path on which the newest packet of the
   //     peer came. After a STOP, an ACK MUST follow at once if other paths have news.
   prefix.path = acks_.newest_path(peer);
-  // PROTOCOL 4.5.3: The sequence number of an ACK, BITMAP or STOP MUST be the path that the reply itself takes, and 255
-  //     over the control connection: round trips are comparable only if the replies came back on the same path.
-  prefix.sequence = by_path;
+  // PROTOCOL 4.5.3: The low 8 bits of the sequence number of an ACK, BITMAP or STOP MUST be the path that the reply
+  //     itself takes, and 255 over the control connection: round trips are comparable only if the replies came back on
+  //     the same path. The other 24 bits MUST be the same bits of its sender's clock, in ns, when the reply was made,
+  //     and zero over the control connection
+  prefix.sequence = sequence;
   prefix.cookie = shared_.peers[peer].remote_cookie;
   return prefix;
 }
 
 std::size_t ReplySender::encode_due_ack(TimeNs now, std::uint16_t peer, std::byte* out) {
   wire::Ack ack;
-  ack.prefix = prefix_of(wire::PacketType::kAck, peer, path_to(peer));
+  ack.prefix = prefix_of(wire::PacketType::kAck, peer, wire::reply_sequence(path_to(peer), now));
   bool fresh = false;
   ack.block = acks_.take_block(now, peer, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
@@ -44,9 +46,9 @@ std::size_t ReplySender::encode_due_ack(TimeNs now, std::uint16_t peer, std::byt
   return wire::encode_ack(ack, out);
 }
 
-std::size_t ReplySender::encode_ack(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out) {
+std::size_t ReplySender::encode_ack(TimeNs now, const Reply& reply, std::uint32_t sequence, std::byte* out) {
   wire::Ack ack;
-  ack.prefix = prefix_of(wire::PacketType::kAck, reply.peer, by_path);
+  ack.prefix = prefix_of(wire::PacketType::kAck, reply.peer, sequence);
   ack.prefix.flags = MLT_ACK_FLAG_POSTED;
   bool fresh = false;
   ack.block = acks_.take_block(now, reply.peer, ack.prefix.path, fresh);
@@ -63,9 +65,9 @@ std::size_t ReplySender::encode_ack(TimeNs now, const Reply& reply, std::uint32_
   return wire::encode_ack(ack, out);
 }
 
-std::size_t ReplySender::encode_stop(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out) {
+std::size_t ReplySender::encode_stop(TimeNs now, const Reply& reply, std::uint32_t sequence, std::byte* out) {
   wire::Stop stop;
-  stop.prefix = prefix_of(wire::PacketType::kStop, reply.peer, by_path);
+  stop.prefix = prefix_of(wire::PacketType::kStop, reply.peer, sequence);
   stop.prefix.element = reply.element;
   bool fresh = false;
   stop.block = acks_.take_block(now, reply.peer, stop.prefix.path, fresh);
@@ -100,9 +102,9 @@ std::size_t ReplySender::encode_mtu_reply(const Reply& reply, std::byte* out) {
 }
 
 // Encodes BITMAP, and NOT_POSTED and READY, which have its format.
-std::size_t ReplySender::encode_bitmap(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more) {
+std::size_t ReplySender::encode_bitmap(TimeNs now, Reply& reply, std::uint32_t sequence, std::byte* out, bool& more) {
   wire::BitmapMessage bitmap;
-  bitmap.prefix = prefix_of(wire::PacketType::kBitmap, reply.peer, by_path);
+  bitmap.prefix = prefix_of(wire::PacketType::kBitmap, reply.peer, sequence);
   bitmap.prefix.round = reply.round;
   bitmap.transfer = reply.transfer;
   bitmap.probe_timestamp_ns = reply.probe_timestamp_ns;
@@ -139,12 +141,12 @@ std::size_t ReplySender::encode_bitmap(TimeNs now, Reply& reply, std::uint32_t b
 }
 
 // Encodes one datagram of the reply. Sets `more` if a bitmap has further chunks. Returns 0 if the reply is obsolete.
-std::size_t ReplySender::encode(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more) {
+std::size_t ReplySender::encode(TimeNs now, Reply& reply, std::uint32_t sequence, std::byte* out, bool& more) {
   more = false;
-  if (reply.kind == ReplyKind::kStop) return encode_stop(now, reply, by_path, out);
-  if (reply.kind == ReplyKind::kAck) return encode_ack(now, reply, by_path, out);
+  if (reply.kind == ReplyKind::kStop) return encode_stop(now, reply, sequence, out);
+  if (reply.kind == ReplyKind::kAck) return encode_ack(now, reply, sequence, out);
   if (reply.kind == ReplyKind::kMtuReply) return encode_mtu_reply(reply, out);
-  return encode_bitmap(now, reply, by_path, out, more);
+  return encode_bitmap(now, reply, sequence, out, more);
 }
 
 // Reply on the newest probe's path: the sender switches to another path after an unanswered probe.
@@ -174,7 +176,7 @@ bool ReplySender::fill(TimeNs now, base::DatagramRun& run) {
   while (Reply* reply = as_datagrams_.front()) {
     bool more = false;
     const std::uint16_t peer = reply->peer;
-    const std::size_t size = encode(now, *reply, path_to(peer), run.scratch.data(), more);
+    const std::size_t size = encode(now, *reply, wire::reply_sequence(path_to(peer), now), run.scratch.data(), more);
     if (!more) as_datagrams_.pop();
     if (size == 0) continue;
     fill_run(peer, size, run);

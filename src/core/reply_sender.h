@@ -40,13 +40,13 @@ class ReplySender {
   void add_usage(Usage& usage) const;
 
  private:
-  std::size_t encode(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
+  std::size_t encode(TimeNs now, Reply& reply, std::uint32_t sequence, std::byte* out, bool& more);
   std::size_t encode_due_ack(TimeNs now, std::uint16_t peer, std::byte* out);
-  std::size_t encode_ack(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
+  std::size_t encode_ack(TimeNs now, const Reply& reply, std::uint32_t sequence, std::byte* out);
   std::size_t encode_mtu_reply(const Reply& reply, std::byte* out);
-  std::size_t encode_stop(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
-  std::size_t encode_bitmap(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
-  wire::Prefix prefix_of(wire::PacketType type, std::uint16_t peer, std::uint32_t by_path) const;
+  std::size_t encode_stop(TimeNs now, const Reply& reply, std::uint32_t sequence, std::byte* out);
+  std::size_t encode_bitmap(TimeNs now, Reply& reply, std::uint32_t sequence, std::byte* out, bool& more);
+  wire::Prefix prefix_of(wire::PacketType type, std::uint16_t peer, std::uint32_t sequence) const;
   std::uint8_t path_to(std::uint16_t peer) const;
   void fill_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const;
 

@@ -131,7 +131,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   //     probe of the reply timer and of a stalled window to that peer both ways from the first on, until one with a
   //     probe timestamp comes as a datagram.
   // A delayed one carries no timestamp.
-  if (bitmap.prefix.sequence == wire::kNoReplyPath) shared_.peers[from].replies_by_control = true;
+  if (wire::reply_path(bitmap.prefix.sequence) == wire::kNoReplyPath) shared_.peers[from].replies_by_control = true;
   // PROTOCOL 6.7.4: A sender MUST drop a BITMAP that reaches beyond the tensor's segments (drop_bad_segment).
   if (bitmap.first_segment >= state.grid.count() || bitmap.segment_count > state.grid.count() - bitmap.first_segment) {
     return shared_.counters.add(Counter::k_drop_bad_segment);

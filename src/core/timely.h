@@ -14,6 +14,7 @@
 // - A slowed flow measures the round trip of the control class (base_sample_due), because a flow that starts while a
 // queue persists takes it for the base.
 // - The sender's own batches and jitter are not queues: both are added to the thresholds.
+// - What a reply waits for on its way back is no queue either (reply_wait.h).
 //
 // Weakness: jitter that comes and goes between two samples, ten packets apart, looks like a queue. Absent on purpose:
 // pacing (Pacer), clocks. Results: tests/sim/rate_control, tests/unit/core/rate_test.cc.
@@ -27,6 +28,7 @@
 #include "core/delivery_rate.h"
 #include "core/pacer.h"
 #include "core/port_rate.h"
+#include "core/reply_wait.h"
 
 namespace mlt::core {
 
@@ -104,9 +106,11 @@ class Timely {
   // A flow with so few acknowledged packets gets few samples, or none.
   void on_round_lost() { set_rate(rate_ / 2); }
 
-  void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
+  // `reply`: of the report that gave the sample. `rtt_ns` does not contain its wait.
+  void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns, const ReplyDelay& reply = {}) {
     update_base(now, rtt_ns);
-    measure_jitter(now, rtt_ns);
+    measure_jitter(now - reply.wait_ns, rtt_ns);
+    reply_jitter_ns_ = reply.jitter_ns;
     // RECOVERY R1.2.12: delivered MUST be what acknowledgement blocks newly report as received, each packet counted as
     //     a full one, over at least a round trip and the time of 20 packets at the current rate, by the arrival of the
     //     reports; of the last two such windows the larger counts.
@@ -173,7 +177,8 @@ class Timely {
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
     // RECOVERY R1.2.3: T_low MUST be base + batch + 20 * jitter + max(12.5 us, 3 packets at the current rate), and
     //     T_high MUST be base + batch + 20 * jitter + max(125 us, 30 packets at the current rate).
-    return base_rtt_ns_ + run_ns() + static_cast<base::DurationNs>(config_.jitter_multiple * jitter_ns_) +
+    return base_rtt_ns_ + run_ns() +
+           static_cast<base::DurationNs>(config_.jitter_multiple * (jitter_ns_ + reply_jitter_ns_)) +
            std::max(offset_ns, packets_ns(packets));
   }
 
@@ -249,6 +254,7 @@ class Timely {
   base::DurationNs previous_rtt_ns_ = 0;
   base::TimeNs previous_sent_ns_ = 0;  // departure of the previous sample's packet
   double jitter_ns_ = 0;
+  double reply_jitter_ns_ = 0;
   base::DurationNs base_rtt_ns_ = 0;
   base::DurationNs newer_min_ns_ = 0;
   base::DurationNs older_min_ns_ = 0;

@@ -209,7 +209,11 @@ void ReceiveWatch::sends(std::uint16_t rank, base::TimeNs local, std::uint16_t t
     return;
   }
   // Clause 4.5.3
-  if (prefix.sequence != by_path) fail(15, rank, to, "an answer that names another path than it takes");
+  if (wire::reply_path(prefix.sequence) != by_path)
+    fail(15, rank, to, "an answer that names another path than it takes");
+  if (prefix.sequence != (by_path == wire::kNoReplyPath ? by_path : wire::reply_sequence(by_path, local))) {
+    fail(15, rank, to, "an answer that names another time than it was made at");
+  }
 }
 
 void ReceiveWatch::check_block(std::uint16_t rank, base::TimeNs local, std::uint16_t to, std::uint8_t path_number,

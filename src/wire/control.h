@@ -3,8 +3,9 @@
 // only that connection, the MTU packets never.
 //
 // Every reply carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Its prefix has the block's path
-// as `path`, and as `sequence` the path that the reply itself takes (kNoReplyPath over the control connection). Paper
-// section 4.2.3; the paper sends these over TCP, mlt does not (a lost TCP segment costs 200 ms).
+// as `path`, and in `sequence` the path that the reply itself takes (kNoReplyPath over the control connection) and the
+// time when it was made. Paper section 4.2.3; the paper sends these over TCP, mlt does not (a lost TCP segment costs
+// 200 ms).
 #pragma once
 
 #include <array>
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/time.h"
 #include "wire/codec.h"
 
 namespace mlt::wire {
@@ -26,6 +28,12 @@ struct AckBlock {
 };
 inline constexpr std::size_t kAckBlockBytes = 20;
 inline constexpr std::uint32_t kNoReplyPath = 0xFF;
+// The sequence number of a reply: the path that it takes, and when it was made.
+constexpr std::uint32_t reply_sequence(std::uint32_t path, base::TimeNs now) {
+  return (static_cast<std::uint32_t>(now) & ~std::uint32_t{0xFF}) | path;
+}
+constexpr std::uint32_t reply_path(std::uint32_t sequence) { return sequence & 0xFF; }
+constexpr std::uint32_t reply_made_ns(std::uint32_t sequence) { return sequence & ~std::uint32_t{0xFF}; }
 
 struct TransferId {
   std::uint64_t tag = 0;

@@ -240,6 +240,9 @@ class IndependentEndpoint:
         return struct.pack("<IIIII", self.highest, self.received, 0, self.echo, hold)
 
     def say(self, message: bytes, *, over_tcp: bool = False, covered: int | None = None) -> None:
+        if message[0] & 15 in (ACK, BITMAP, STOP):  # 4.5.3; all is path 0
+            sequence = 255 if over_tcp else now_ns() & 0xFFFFFF00
+            message = message[:4] + sequence.to_bytes(4, "little") + message[8:]
         whole = sealed(message, covered)
         if over_tcp:
             self.write_frame(FALLBACK, whole)

@@ -70,6 +70,22 @@ TEST_CASE("take_block__ignores_echoes_that_are_old_delayed_or_impossible") {
   CHECK(world.peer.rtt.smoothed_ns() == 3 * kMillisecond);
 }
 
+TEST_CASE("finish__what_a_reply_waited_on_its_way_is_no_round_trip_of_the_data") {
+  AckReportWorld world;
+  world.send(0, 3);
+  for (std::uint32_t i = 1; i <= 3; ++i) {
+    // They were made when the packets had been 50 us on their way; the second came 3 ms later than the others would.
+    const base::TimeNs made = kStart + 51'200 * i;
+    AckReport report = world.report(made + 50'000 + (i == 2 ? 3 * kMillisecond : 0), wire::reply_sequence(0, made));
+    wire::AckBlock block = AckReportWorld::block(i, i);
+    block.echo_timestamp_ns = static_cast<std::uint32_t>(made - 50'000);
+    report.take_block(0, block, true);
+    report.finish(0, world.mtu_checks);
+  }
+  CHECK(world.peer.rate->base_rtt_ns() == 100'000);
+  CHECK(world.peer.rate->rate_bytes_per_second() == world.shared.config.timely.line_rate_bytes_per_second);
+}
+
 TEST_CASE("finish__reopens_the_window_only_on_progress") {
   AckReportWorld world;
   world.send(0, 2);

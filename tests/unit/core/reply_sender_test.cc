@@ -162,7 +162,15 @@ TEST_CASE("fill__takes_the_path_of_the_newest_probe") {
   REQUIRE(world.fill());
   CHECK(world.run.path == 3);
   CHECK(world.prefix().path == 2);  // of the block
-  CHECK(world.prefix().sequence == 3);
+  CHECK(wire::reply_path(world.prefix().sequence) == 3);
+}
+
+TEST_CASE("fill__says_when_the_reply_was_made") {
+  ReplySenderWorld world;
+  world.arrive(2, 1);
+  world.replies.push(ReplySenderWorld::reply(ReplyKind::kReady), false);
+  REQUIRE(world.replies.fill(0x1'2345'6789, world.run));
+  CHECK(world.prefix().sequence == 0x2345'6702);
 }
 
 TEST_CASE("fill__a_bitmap_reports_what_has_arrived_when_it_leaves_in_chunks") {
