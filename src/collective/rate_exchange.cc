@@ -13,7 +13,8 @@ RateExchange::Place RateExchange::place_of(std::uint32_t sequence) const {
 // PROTOCOL 22.8.2: The calls of a group from its first, or from that with which it resumes (22.1.15), MUST be numbered
 //     from 0, in periods of 4n. In every fourth call of a period, from the first on, the turn j from 0, the member of
 //     index i MUST announce the rate of the link from the member of index (i - j) mod n: in turn 0 its own, later what
-//     it received in the turn before. In all other calls, and in groups of one or two, it MUST announce 0.
+//     the shape from the member before it announced in the turn before. In all other calls, and in groups of one or
+//     two, it MUST announce 0.
 // PROTOCOL 22.8.3: The rings of a period MUST be cut by the rates announced in the period before, and those of the
 //     first period into equal chunks.
 std::uint8_t RateExchange::begin(std::uint32_t epoch, std::uint32_t sequence,
@@ -35,8 +36,8 @@ std::uint8_t RateExchange::begin(std::uint32_t epoch, std::uint32_t sequence,
   return place.announces ? codes_[(own_ + members - place.turn) % members] : kNoShares;
 }
 
-// PROTOCOL 22.8.1: A member SHOULD NOT raise what it announces by more than 1 from one period to the next: a link that
-//     carries little shows no limit, and that alone must not fill it again.
+// PROTOCOL 22.8.1: A member SHOULD NOT raise what it announces by more than 1 from one period to the next, unless to
+//     255: a link that carries little shows no limit, and that alone must not fill it again.
 std::uint8_t RateExchange::next_code(std::uint8_t measured) const {
   const auto is_rate = [](std::uint8_t code) { return code != kNoShares && code != kNoLimit; };
   return is_rate(announced_) && is_rate(measured) && measured > announced_ ? static_cast<std::uint8_t>(announced_ + 1)
