@@ -63,9 +63,8 @@ class Links {
 }  // namespace
 
 // PROTOCOL 22.8.1: A member that takes shares by rate MUST announce the rate of the link to the next member of the
-// group
-//     as 2^(8 + rate / 8) bytes per second, rounded to the nearest, at least 1 and at most 254; one that nothing limits
-//     as 255.
+//     group as 2^(8 + rate / 8) bytes per second, rounded to the nearest, at least 1 and at most 254; one that nothing
+//     limits as 255.
 std::uint8_t rate_code(double bytes_per_second) {
   if (!(bytes_per_second > 0)) return kNoLimit;
   const double code = kCodesPerOctave * (std::log2(bytes_per_second) - 8);
@@ -76,6 +75,7 @@ std::vector<std::uint16_t> shares_by_rate(std::span<const std::uint8_t> codes) {
   const std::size_t n = codes.size();
   // Between two members every link carries the tensor once, however it is cut.
   if (n < 3 || std::ranges::find(codes, kNoShares) != codes.end()) return {};
+  if (std::ranges::all_of(codes, [&](std::uint8_t code) { return code == codes[0]; })) return {};
   const std::vector<std::uint64_t> costs = costs_of(codes);
   Links links(costs);
   std::vector<std::uint16_t> units(n);

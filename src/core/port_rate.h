@@ -2,10 +2,9 @@
 // Flows that share the port share its rate.
 //
 // A sender that leaves the port idle at times delivers less than the port carries, so that without a queue more counts,
-// and less does not. Not every queue is on the way there: round trips also grow by one on the way back, which data of
-// the receiver makes. So less counts little even with a queue: a full queue on the way there, now and then, outweighs
-// it. Rate control has its own use of deliveries (delivery_rate.h). Absent on purpose: clocks, and what a queue is
-// (timely.h).
+// and less does not. Not every queue is on the way there: what reply_wait.h leaves of a wait on the way back looks like
+// one. So less counts little even with a queue: a full queue on the way there, now and then, outweighs it. Rate control
+// has its own use of deliveries (delivery_rate.h). Absent on purpose: clocks, and what a queue is (timely.h).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ class PortRate {
   // A window of deliveries ends with the newest sample, which begins the next.
   // RECOVERY R1.4.1: The port rate of a peer SHOULD be what is delivered in four windows of R1.2.12 in a row, if all
   //     their samples are at least T_low, or if it is more than the port rate that is known. More counts with
-  //     weight 1/4, less with 1/32.
+  //     weight 1/4, less with 1/32, the first with 1.
   void on_window(base::TimeNs now, std::uint64_t bytes, base::DurationNs elapsed_ns, bool is_queued) {
     bytes_ += bytes;
     elapsed_ns_ += elapsed_ns;
