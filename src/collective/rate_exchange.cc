@@ -1,6 +1,7 @@
 #include "collective/rate_exchange.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace mlt::collective {
 
@@ -27,11 +28,13 @@ std::uint8_t RateExchange::begin(std::uint32_t epoch, std::uint32_t sequence,
     std::ranges::fill(codes_, kNoShares);
   }
   const Place place = place_of(sequence);
+  // Not only now: after a pause, which a program may make before every period, nothing is known of the link.
+  if (place.announces) slowest_ = std::min(slowest_, own_rate());
   if (place.is_first) {
     period_ = place.period;
     shares_ = shares_by_rate(codes_);
     std::ranges::fill(codes_, kNoShares);
-    codes_[own_] = announced_ = next_code(own_rate());
+    codes_[own_] = announced_ = next_code(std::exchange(slowest_, kNoLimit));
   }
   return place.announces ? codes_[(own_ + members - place.turn) % members] : kNoShares;
 }

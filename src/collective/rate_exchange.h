@@ -21,9 +21,9 @@ class RateExchange {
   // Of a group of `members`, at index `own`.
   RateExchange(std::uint32_t members, std::uint32_t own) : own_(own), codes_(members, kNoShares) {}
 
-  // A call begins; they begin in order. Returns what its shape announces. `own_rate` is asked once for all members'
-  // rates: the code of the link to the next member. An epoch's first call begins anew, with equal chunks: if a member
-  // fails before it begins that call, all calls of the epoch fail.
+  // A call begins; they begin in order. Returns what its shape announces. `own_rate` is asked in every turn: the code
+  // of the link to the next member, of which the slowest of a period is announced in the next. An epoch's first call
+  // begins anew, with equal chunks: if a member fails before it begins that call, all calls of the epoch fail.
   std::uint8_t begin(std::uint32_t epoch, std::uint32_t sequence, const std::function<std::uint8_t()>& own_rate);
   // The shape of a call, from the member before this one.
   void on_announced(std::uint32_t epoch, std::uint32_t sequence, std::uint8_t code);
@@ -53,6 +53,7 @@ class RateExchange {
   std::vector<std::uint8_t> codes_;  // of this period, by member
   std::vector<std::uint16_t> shares_;
   std::uint8_t announced_ = kNoShares;  // of the period before
+  std::uint8_t slowest_ = kNoLimit;     // of this rank's link, since the period began
 };
 
 }  // namespace mlt::collective

@@ -85,10 +85,11 @@ TEST_CASE("rate_exchange__all_members_cut_every_call_alike_and_by_the_rates_of_t
       REQUIRE(members.cuts(i) == members.cuts(0));
     }
     for (std::uint32_t call = 0; call < 4 * n; ++call) CHECK(members.cuts(0)[call].empty());
-    for (std::uint32_t call = 4 * n; call < 8 * n; ++call) CHECK(members.cuts(0)[call] == expected);
+    // The slowest rate of the first period is announced in the second, and counts in the third.
+    for (std::uint32_t call = 4 * n; call < 12 * n; ++call) CHECK(members.cuts(0)[call] == expected);
     // The rate rises by one code a period.
-    CHECK_FALSE(members.cuts(0)[8 * n].empty());
-    CHECK(members.cuts(0)[8 * n] != expected);
+    CHECK_FALSE(members.cuts(0)[12 * n].empty());
+    CHECK(members.cuts(0)[12 * n] != expected);
     CHECK(members.cuts(0).back().empty());
   }
 }
@@ -119,6 +120,16 @@ TEST_CASE("rate_exchange__falls_at_once_and_rises_slowly") {
   CHECK(announces(90) == 90);
   CHECK(announces(kNoShares) == kNoShares);
   CHECK(announces(120) == 120);
+}
+
+// A program that pauses before every period, so long that nothing is known of the link any more.
+TEST_CASE("rate_exchange__announces_the_slowest_rate_of_the_period_before") {
+  RateExchange one(3, 0);
+  for (std::uint32_t call = 0; call < 12 * 20; ++call) {
+    const bool has_paused = call % 12 == 0;
+    const std::uint8_t code = one.begin(0, call, [&] { return has_paused ? std::uint8_t{206} : std::uint8_t{124}; });
+    if (call % 12 == 0) CHECK(code == (call == 0 ? 206 : 124));
+  }
 }
 
 TEST_CASE("rate_exchange__begins_anew_with_an_epoch_and_ignores_what_is_of_another") {
