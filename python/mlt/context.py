@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, _waits, priority
 from mlt._shared.argument_types import check_types, explained
+from mlt._shared.loss_bounds import loss_bound_of
 from mlt._waits import WaitWatch as WaitWatch  # for the type
 from mlt.collectives import GroupCollectives
 from mlt.errors import ConfigError, InvalidBufferError, MltError, PortInUseError, RendezvousError, WaitTimeoutError
@@ -271,7 +272,7 @@ class Context(GroupCollectives):
     def post_recv(
         self,
         tensor: Any,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         *,
         from_: int,
         tag: int = 0,
@@ -285,7 +286,8 @@ class Context(GroupCollectives):
         """Start receiving into ``tensor`` the transfer that rank ``from_`` sends with ``tag``.
 
         ``tensor``: as for ``post_send``, and writable; do not access it until its completion is taken. ``loss_bound``
-        in [0, 1): fraction of the elements that may be missing at completion (above 0 for floating point only).
+        in [0, 1), or text such as "10%": fraction of the elements that may be missing at completion (above 0 for
+        floating point only).
         ``fill``: missing ranges become zero ("zero"), or keep the tensor's old values ("keep"). ``stop``: "patient"
         completes when all missing segments are declared lost, "eager" as soon as ``1 - loss_bound`` has arrived. The
         receive completes with what it has (status "deadline") ``deadline`` seconds after the post; it fails after
@@ -315,7 +317,7 @@ class Context(GroupCollectives):
                 tensor,
                 from_,
                 _tag(tag),
-                loss_bound,
+                loss_bound_of(loss_bound) if isinstance(loss_bound, str) else loss_bound,
                 fill != "zero" and _choice(fill, "fill", "zero", "keep"),
                 stop != "patient" and _choice(stop, "stop", "patient", "eager"),
                 times.limit_ns(deadline, "deadline"),
