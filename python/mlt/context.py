@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 import warnings
 import weakref
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, _waits, priority
+from mlt._shared import first_failure
 from mlt._shared.argument_types import check_types, explained
 from mlt._shared.loss_bounds import loss_bound_of
 from mlt._waits import WaitWatch as WaitWatch  # for the type
@@ -164,7 +166,9 @@ class Context(GroupCollectives):
             with _waits.ConnectWatch(self, table, connect_timeout):
                 self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
         except BaseException as error:
-            self._engine.close(ending.reason_of(type(error), error))
+            reason = ending.reason_of(type(error), error)
+            first_failure.record(config.rank, ending.blamed(error))
+            self._engine.close(reason)
             raise
         _open_contexts.add(self)
 
@@ -411,6 +415,11 @@ class Context(GroupCollectives):
         with this reason, instead of that it left. A ``with`` block that an exception leaves, and a program that an
         exception ends, give the exception's type.
         """
+        self._close(failure, None)
+
+    def _close(self, failure: str, blamed: int | None) -> None:
+        if failure and not self.closed:
+            first_failure.record(self.rank, blamed)
         self._engine.close(failure)
         _open_contexts.discard(self)  # now: an interpreter that ends meanwhile waits for this
         if self._callbacks is not None:
@@ -422,9 +431,11 @@ class Context(GroupCollectives):
         Python tells its exit status to none of its own handlers. Unless an exception ends the program, the engine
         therefore outlives the interpreter, and reports a status other than 0 as a failure.
         """
-        failure = ending.unhandled()
+        failure, blamed = ending.unhandled(), ending.blamed(getattr(sys, "last_value", None))
+        if failure:
+            first_failure.record(self.rank, blamed)
         self._engine.close_at_exit(failure)
-        self.close(failure=failure)
+        self._close(failure, blamed)
 
     def __enter__(self) -> Context:
         return self
@@ -432,7 +443,7 @@ class Context(GroupCollectives):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(failure=ending.reason_of(kind, error))
+        self._close(ending.reason_of(kind, error), ending.blamed(error))
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"job {self._config.job!r}"
