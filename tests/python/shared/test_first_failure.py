@@ -1,7 +1,8 @@
-"""Which rank failed first: by the launcher's file, and by the ends of those that wrote nothing."""
+"""The rank that failed first: by the launcher's file, and by the ends of those that wrote nothing."""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,13 @@ def test_record__raises_nothing_and_makes_no_file(tmp_path: Path) -> None:
     record(0, None, {VARIABLE: str(tmp_path / "failures")})
     record(0, None, {VARIABLE: str(tmp_path)})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_log__without_a_folder_goes_by_the_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with FailureLog() as log:
+        assert log.environment == {}
+        assert log.first({1: soon(2), 2: soon(1)}) == 2
 
 
 def test_log__ignores_what_is_no_record_and_removes_its_file(log: FailureLog) -> None:
