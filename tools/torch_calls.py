@@ -3,13 +3,13 @@
     python tools/torch_calls.py                       # everything, three minutes; writes docs/results/torch-calls.md
     python tools/torch_calls.py --verbs gather,scatter --ranks 2 --seconds 1.0 --no-page
 
-Milliseconds of one call, from a common start to this rank's end, the median of the calls of the slowest rank. A size is
-that of each tensor of the list. "ddp" is the step of a DistributedDataParallel whose gradients are 80 buckets of this
-size. "Nothing" is torch's own backend "fake", whose calls do nothing: what torch itself costs. ``--seconds``: time of
-each cell and backend.
-"""
+Milliseconds of one call, of the slowest rank: from a barrier to the end of ten calls in a row (gather, scatter: of
+one), the median. A size is that of each tensor of the list. "ddp" is the step of a DistributedDataParallel whose
+gradients are 80 buckets of this size. "Nothing" is torch's own backend "fake", whose calls do nothing: what torch
+itself costs. ``--seconds``: time of each cell and backend.
 
-from __future__ import annotations
+No ``from __future__ import annotations`` here: DDP compares a hook's annotations with the real types.
+"""
 
 import argparse
 import os
@@ -37,6 +37,9 @@ SIZES = {
 BACKENDS = {"gloo": "gloo", "mlt": "mlt", "nothing": "fake"}
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "torch-calls.md"
 BUCKETS = 80
+# Calls after a barrier, which would cost as much as a short call. After a rooted call not all ranks wait for all.
+IN_A_ROW = 10
+ONCE = {"gather": 1, "scatter": 1}
 _WARM_UP = 2
 _MIN_CALLS = 5
 _MAX_CALLS = 200
@@ -86,8 +89,9 @@ def page(parts: Sequence[str]) -> str:
     return f"""# Calls of torch.distributed on one host
 
 Made by `{command}` on {datetime.now(timezone.utc).date()}, on a machine
-with 2 shared cores that the ranks share. Milliseconds of one call from a common start, the median of the calls of the
-slowest rank; the backends take turns after each call. A size is that of each tensor of a list. "ddp" is the step of a
+with 2 shared cores that the ranks share. Milliseconds of one call of the slowest rank: from a barrier to the end of
+{IN_A_ROW} calls in a row (gather, scatter: of one), the median; then the next backend has its turn. A size is that of
+each tensor of a list. "ddp" is the step of a
 DistributedDataParallel whose gradients are {BUCKETS} buckets of this size. "Nothing" is torch's backend "fake", whose
 calls do nothing: what torch itself costs. gloo uses TCP on loopback; mlt shared memory, as it does by itself between
 ranks of one host, and UDP on loopback where the title says so (`MLT_DATAPATH=udp`).
@@ -108,7 +112,7 @@ def rank_main(options: argparse.Namespace) -> None:
             calls = {
                 backend: call_of(verb, round(SIZE.named("size", name)) // 4, group) for backend, group in groups.items()
             }
-            found = measure(calls, options.seconds)
+            found = measure(calls, options.seconds, ONCE.get(verb, IN_A_ROW))
             if rank == 0:
                 gloo, mlt, nothing = (1e3 * found[backend] for backend in BACKENDS)
                 times = f"{gloo:.3f} | {mlt:.3f} | {nothing:.3f}"
@@ -135,6 +139,13 @@ def call_of(verb: str, elements: int, group: dist.ProcessGroup | None) -> Callab
     return calls[verb]
 
 
+def leave_as_is(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook that does nothing."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 def ddp_step(elements: int, group: dist.ProcessGroup | None) -> Callable[[], object]:
     """The backward pass of a model with 80 parameters, each a bucket of its own."""
 
@@ -147,11 +158,13 @@ def ddp_step(elements: int, group: dist.ProcessGroup | None) -> Callable[[], obj
             return torch.stack([(parameter * x).sum() for parameter in self.all]).sum()
 
     model = DistributedDataParallel(Parameters(), process_group=group, bucket_cap_mb=4 * elements / 2**20)
+    if dist.get_backend(group) == "fake":  # its calls have no future that DDP understands
+        model.register_comm_hook(None, leave_as_is)
     return lambda: model(torch.ones(elements)).backward()
 
 
-def measure(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Median seconds of each backend's call, of the slowest rank; the backends take turns."""
+def measure(calls: dict[str, Callable[[], object]], seconds: float, in_a_row: int) -> dict[str, float]:
+    """Median seconds of each backend's call, of the slowest rank; the backends take turns, ``in_a_row`` calls each."""
     found: dict[str, list[float]] = {backend: [] for backend in calls}
     count = torch.tensor([float(_MIN_CALLS)])
     for turn in range(_WARM_UP + 1):  # the last turn says how many calls the time is enough for
@@ -160,15 +173,17 @@ def measure(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str,
             began = time.perf_counter()
             call()
             if turn == _WARM_UP:
-                count = torch.maximum(count, torch.tensor([seconds / max(time.perf_counter() - began, 1e-6)]))
+                spent = in_a_row * max(time.perf_counter() - began, 1e-6)
+                count = torch.maximum(count, torch.tensor([seconds / spent]))
     count = torch.clamp(count, max=_MAX_CALLS)
     dist.all_reduce(count, op=dist.ReduceOp.MIN)
     for _ in range(max(int(count), _MIN_CALLS)):
         for backend, call in calls.items():
             dist.barrier()
             began = time.perf_counter()
-            call()
-            found[backend].append(time.perf_counter() - began)
+            for _ in range(in_a_row):
+                call()
+            found[backend].append((time.perf_counter() - began) / in_a_row)
     times = torch.tensor([list(one) for one in found.values()])
     dist.all_reduce(times, op=dist.ReduceOp.MAX)
     return {backend: statistics.median(row.tolist()) for backend, row in zip(calls, times, strict=True)}

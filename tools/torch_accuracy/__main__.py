@@ -40,11 +40,12 @@ POLICY = HERE.parents[1] / "examples" / "testbed" / "qos.yaml"
 WORKERS = 4
 EVALUATIONS = 24
 PATHS = 8
-# Of the leaves of the study of parts, the last host has the other job.
+# The last host of each leaf has the other job, in the study of parts.
 PARTS_HOSTS = 6
 OTHER_SENDER, OTHER_RECEIVER = "host2", "host5"
 OTHER_PORT = 7_000
-PARTS_BUFFER = "128KiB"
+# That of the policy, so that the switches with it and without have the same.
+PARTS_BUFFER = "512KiB"
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ BY_BACKEND = {"gloo": GLOO, "mlt": MLT, "mlt, hook": HOOK}
 
 @dataclass(frozen=True)
 class Section:
-    """The cases of one table. ``trainer``: of train.py."""
+    """The cases of one table. ``trainer``: of train.py; ``length``: multiple of the usual steps."""
 
     title: str
     kinds: Mapping[str, Kind] = field(default_factory=lambda: BY_BACKEND)
@@ -63,6 +63,7 @@ class Section:
     losses: tuple[str, ...] = ("0%", "1%")
     workers: tuple[str, ...] = ("4",)
     models: tuple[str, ...] = ("vgg",)
+    length: int = 1
 
 
 SECTIONS = {
@@ -82,6 +83,7 @@ SECTIONS = {
     "slow": Section(
         f"DDP, {SLOW_HOST} of half the rate",
         {"gloo": GLOO, "mlt": MLT, "mlt, shares by rate": Kind("mlt", env={"MLT_SHARES_BY_RATE": "1"})},
+        length=3,
     ),
     "services": Section(
         "DDP with summation services",
@@ -130,6 +132,7 @@ def topology(case: Case, hosts: int) -> dict[str, Any]:
 def run(case: Case, kind: str, steps: int) -> tuple[list[float], int]:
     """The times of rank 0's steps in seconds, and the bytes of the gradients."""
     section = SECTIONS[case.section]
+    steps *= section.length
     how = section.kinds[kind]
     beside = how.services < 0
     services = case.workers if beside else how.services
@@ -153,7 +156,7 @@ def run(case: Case, kind: str, steps: int) -> tuple[list[float], int]:
             processes.append(bed.popen(host, command, env=env, **PIPES))
         outputs = outputs_of(f"{case}, {kind}", processes, LIMIT_SECONDS)
     told = json.loads(outputs[0].splitlines()[-1])
-    # The ranks learn the rates in the first half.
+    # The ranks learn the rates in 32 calls.
     return told["seconds"][steps // 2 :] if case.section == "slow" else told["seconds"], told["bytes"]
 
 
@@ -207,7 +210,7 @@ kinds in turns), and in brackets the multiple of gloo's in the same row. gloo's 
 `bounded_loss_hook`, and `LossyReduceScatter`, with a bound of 10 %. "vgg" has few convolutions and wide linear layers,
 so that a step is mostly communication; "resnet" has residual blocks and as many parameters, so that it computes as long
 as it communicates; "small" is a perceptron (`tools/torch_models.py`). One service has a host of its own. With one
-host of half the rate, the second half of the steps counts.
+host of half the rate, the second half of three times as many steps counts.
 {figure}
 {tables(results)}
 """
