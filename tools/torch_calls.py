@@ -34,6 +34,7 @@ SIZES = {
     "ddp": ("4KiB",),
     **dict.fromkeys(("gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"), ("4B", "64KiB", "1MiB")),
 }
+VERBS = {"auto": tuple(SIZES), "udp": ("all_reduce", "ddp")}  # by datapath
 BACKENDS = {"gloo": "gloo", "mlt": "mlt", "nothing": "fake"}
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "torch-calls.md"
 BUCKETS = 80
@@ -48,10 +49,10 @@ _MAX_CALLS = 200
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="2,4", help="sizes of the group (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each cell and backend (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.4, help="of each cell and backend (default: %(default)s)")
     parser.add_argument("--sizes", help="of every verb, instead of its own")
-    parser.add_argument("--verbs", default=",".join(SIZES), help="(default: %(default)s)")
-    parser.add_argument("--datapaths", default="shared,udp", help="of mlt (default: %(default)s)")
+    parser.add_argument("--verbs", help="(default: all; over UDP all_reduce and ddp)")
+    parser.add_argument("--datapaths", default="auto,udp", help="of mlt; auto: shared memory (default: %(default)s)")
     parser.add_argument("--no-page", action="store_true", help="print the tables only")
     options = parser.parse_args()
     if "RANK" in os.environ:
@@ -67,8 +68,7 @@ def tables_of(size: str, datapath: str) -> str:
     """Returns what rank 0 of a job of this size printed, which is shown as it comes."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "CALLS_STORE": os.path.join(folder, "store"), "WORLD_SIZE": size}
-        if datapath == "udp":
-            env["MLT_DATAPATH"] = "udp"
+        env |= {"MLT_DATAPATH": datapath, "MLT_INTERFACE": "lo", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, *sys.argv]
         ranks = [
             subprocess.Popen(command, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
@@ -105,9 +105,9 @@ def rank_main(options: argparse.Namespace) -> None:
     groups = {name: dist.new_group(backend=backend) for name, backend in BACKENDS.items()}
     if rank == 0:
         head = "| call | size | gloo | mlt | nothing | mlt / gloo |"
-        over = "UDP" if os.environ.get("MLT_DATAPATH") == "udp" else "shared memory"
+        over = "UDP" if os.environ["MLT_DATAPATH"] == "udp" else "shared memory"
         print(f"\n## {size} ranks, mlt over {over}\n\n{head}\n|---|---|---|---|---|---|", flush=True)
-    for verb in options.verbs.split(","):
+    for verb in options.verbs.split(",") if options.verbs else VERBS[os.environ["MLT_DATAPATH"]]:
         for name in SIZES[verb] if options.sizes is None else options.sizes.split(","):
             calls = {
                 backend: call_of(verb, round(SIZE.named("size", name)) // 4, group) for backend, group in groups.items()
@@ -166,18 +166,17 @@ def ddp_step(elements: int, group: dist.ProcessGroup | None) -> Callable[[], obj
 def measure(calls: dict[str, Callable[[], object]], seconds: float, in_a_row: int) -> dict[str, float]:
     """Median seconds of each backend's call, of the slowest rank; the backends take turns, ``in_a_row`` calls each."""
     found: dict[str, list[float]] = {backend: [] for backend in calls}
-    count = torch.tensor([float(_MIN_CALLS)])
+    spent = 0.0
     for turn in range(_WARM_UP + 1):  # the last turn says how many calls the time is enough for
         for call in calls.values():
             dist.barrier()
             began = time.perf_counter()
             call()
             if turn == _WARM_UP:
-                spent = in_a_row * max(time.perf_counter() - began, 1e-6)
-                count = torch.maximum(count, torch.tensor([seconds / spent]))
-    count = torch.clamp(count, max=_MAX_CALLS)
+                spent += in_a_row * (time.perf_counter() - began)
+    count = torch.tensor([float(min(max(len(calls) * seconds / spent, _MIN_CALLS), _MAX_CALLS))])
     dist.all_reduce(count, op=dist.ReduceOp.MIN)
-    for _ in range(max(int(count), _MIN_CALLS)):
+    for _ in range(int(count)):
         for backend, call in calls.items():
             dist.barrier()
             began = time.perf_counter()
