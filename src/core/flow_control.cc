@@ -11,11 +11,16 @@ std::uint64_t FlowControl::in_flight_bytes(std::uint16_t rank) const {
 
 bool FlowControl::may_send(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities) {
   const Peer& peer = shared_.peers[rank];
-  if (!peer.window.is_open()) return false;
-  if (!peer.pacer.may_send(now)) {
-    shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
+  if (!peer.window.is_open()) {
+    is_only_paced_ = false;
     return false;
   }
+  if (!peer.pacer.may_send(now)) {
+    shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
+    paced_until_ = std::min(paced_until_, peer.pacer.next_ns());
+    return false;
+  }
+  is_only_paced_ = false;
   // PROTOCOL 23.3.3: A ring that is full MUST hold back the data for its peer, and for no other, and drop none of it.
   // A path with flow control of its own: no timer is needed, because the driver calls again when it has space.
   return capabilities.has_room_for == nullptr || capabilities.has_room_for(capabilities.room_context, rank);
