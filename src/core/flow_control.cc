@@ -9,6 +9,12 @@ std::uint64_t FlowControl::in_flight_bytes(std::uint16_t rank) const {
   return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
 }
 
+// Round trips of a faster flow are short, and its rate follows them badly if reports are read a batch late.
+bool FlowControl::is_slow(const Peer& peer) {
+  const std::uint32_t datagram = peer.segment_bytes + MLT_DATA_HEADER_BYTES;
+  return Pacer::run_bytes(peer.rate->rate_bytes_per_second(), datagram) / datagram <= 2;
+}
+
 bool FlowControl::may_send(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities) {
   const Peer& peer = shared_.peers[rank];
   if (!peer.window.is_open()) {
@@ -18,6 +24,7 @@ bool FlowControl::may_send(TimeNs now, std::uint16_t rank, const TransmitCapabil
   if (!peer.pacer.may_send(now)) {
     shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
     paced_until_ = std::min(paced_until_, peer.pacer.next_ns());
+    if (!is_slow(peer)) is_only_paced_ = false;
     return false;
   }
   is_only_paced_ = false;

@@ -21,9 +21,8 @@ constexpr base::DurationNs kReadFirstNs = 500 * base::kMicrosecond;
 // Batches sent on the thread of a post: the caller has other work.
 constexpr std::size_t kPostBudget = 4;
 // Between two batches to a slow port a thread sleeps until the next may leave, and reads then what has arrived: one
-// wake-up instead of one for each packet that arrives, or of polling. A pause takes 100 us at rates at which a batch
-// has several packets, and 120 us at 200 Mbit/s. Peers wait so much longer for replies: not where a turn moves more
-// than these bytes, so that the window of a fast peer does not become full meanwhile.
+// wake-up instead of one for each packet that arrives, or of polling. Peers wait so much longer for replies: not where
+// a turn reads more than these bytes, so that the window of a fast peer does not become full meanwhile.
 constexpr base::DurationNs kMinPauseNs = 20 * base::kMicrosecond;
 constexpr base::DurationNs kMaxPauseNs = 250 * base::kMicrosecond;
 constexpr std::uint64_t kMaxPausedBytes = 32U << 10;
@@ -231,7 +230,7 @@ bool EventLoop::datagrams_may_wait(TimeNs now) const {
   if (next > now + kMaxPauseNs || next < now + kMinPauseNs || has_more_to_send_) return false;
   if (datapath_.shared != nullptr && datapath_.shared->peers() > 0) return false;
   if (!datapath_.outer->capabilities().stamps_arrivals) return false;
-  return read_bytes_ <= kMaxPausedBytes && sent_bytes_ <= kMaxPausedBytes;
+  return read_bytes_ <= kMaxPausedBytes;
 }
 
 EventLoop::Descriptors EventLoop::descriptors() const { return {datapath_.outer->readable_fd(), channel_->poll_fd()}; }
@@ -239,9 +238,7 @@ EventLoop::Descriptors EventLoop::descriptors() const { return {datapath_.outer-
 // Returns the number of batches sent.
 std::size_t EventLoop::transmit(std::size_t budget) {
   if (local_peers_) local_peers_->drop_broken(*channel_);
-  const std::uint64_t before = transmitter_.bytes();
   const std::size_t sent = transmitter_.transmit(now_, budget);
-  sent_bytes_ = transmitter_.bytes() - before;
   has_more_to_send_ = sent == budget;
   return sent;
 }

@@ -163,7 +163,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   bool has_more_to_send_ = false;  // the last turn or post may not have sent all
   std::uint64_t turn_bytes_ = 0;   // read in the turn
   std::uint64_t read_bytes_ = 0;   // by the last turn that read any
-  std::uint64_t sent_bytes_ = 0;   // by the last turn or post
   TimeNs now_ = 0;                 // of the turn or command
   std::atomic<bool> stopping_{false};
   std::atomic<bool> started_{false};

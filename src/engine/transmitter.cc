@@ -31,7 +31,6 @@ std::size_t Transmitter::transmit(base::TimeNs now, std::size_t budget) {
   for (; sent < budget; ++sent) {
     // Each batch carries its send time: round trips are measured from it.
     if (!endpoint_.poll_transmit(io::monotonic_now(), capabilities_, batch_)) break;
-    bytes_ += batch_.total_bytes;
     send(now);
   }
   return sent;

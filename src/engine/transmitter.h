@@ -26,8 +26,6 @@ class Transmitter {
   // Sends up to `budget` batches; returns their number. `now`: the time of the turn, for what a rejected batch changes.
   std::size_t transmit(base::TimeNs now, std::size_t budget);
 
-  // Bytes of all batches.
-  std::uint64_t bytes() const { return bytes_; }
   // Batches that the system did not accept.
   std::uint64_t failures() const { return failures_; }
   // Why the system rejected the last such batch to the peer; empty if it rejected none.
@@ -42,7 +40,6 @@ class Transmitter {
   PathMtuErrors& path_mtu_errors_;
   core::TransmitCapabilities capabilities_;
   core::Transmit batch_;
-  std::uint64_t bytes_ = 0;
   std::uint64_t failures_ = 0;
   std::vector<std::string> last_errors_;  // per peer
 };

@@ -131,6 +131,10 @@ TEST_CASE("paced_until__is_known_where_pacing_alone_holds_data_back") {
   CHECK(poll() == base::kNever);                    // a batch may leave
   world.now = 1'000 * kMicrosecond;
   world.flow.on_sent(world.now, kPeer, 500 * kFlowPacketBytes);
+  CHECK(poll() == base::kNever);  // batches have many packets
+  core::TimelyConfig slow = world.shared.config.timely;
+  slow.line_rate_bytes_per_second = 29e6;
+  world.peer().rate.emplace(slow);
   const TimeNs next = world.peer().pacer.next_ns();
   CHECK(poll() == next);
   SUBCASE("until the batch may leave") {
