@@ -20,6 +20,8 @@
 #   make test-tensorflow  the tests of mlt.tensorflow, in an environment of their own (.venv-tensorflow, 1.6 GB)
 #   make test-mxnet  the tests of mlt.mxnet, in an environment of their own (.venv-mxnet, 0.3 GB; Python 3.10 or 3.11)
 #   make tensorflow-speed  steps per second on a testbed, tf.distribute over gRPC and mlt in turns (docs/tensorflow.md)
+#   make torch-accuracy  time to accuracy of DDP on a testbed, by loss bound and part (docs/results/torch-accuracy.md)
+#   make torch-calls  times each call of torch.distributed on one host, beside gloo (docs/results/torch-calls.md)
 #   make torch-speed  steps per second of DDP on a testbed, gloo and mlt in turns (docs/results/pytorch.md)
 #   make test-van  builds BytePS's van and tests it; PS_LITE=DIR: over that tree of ps-lite (docs/byteps-van.md)
 #   make van-speed  goodput of ps-lite over mlt's van and over ZMQ, in turns (docs/byteps-van.md)
@@ -47,7 +49,7 @@ PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyp
 # One pip at a time in an environment, also with -j; the compilers use all cores by themselves.
 .NOTPARALLEL:
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed nccl-speed build-van test-van van-speed lint format wheel wheels release docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed torch-accuracy torch-calls nccl-speed build-van test-van van-speed lint format wheel wheels release docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -279,6 +281,14 @@ mxnet-speed: $(MXNET_VENV)/.wheel
 # As root; SPEED_ARGS="--rates 200mbit --losses 1% --turns 1": a part of it.
 torch-speed: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/torch_speed $(SPEED_ARGS)
+
+# As root; half an hour. ACCURACY_ARGS="--studies parts --seeds 1": a part of it.
+torch-accuracy: $(WHEEL_AND_TOOLS)
+	$(BIN)/python tools/torch_accuracy $(ACCURACY_ARGS)
+
+# Five minutes; CALLS_ARGS="--verbs all_reduce --ranks 2": a part of it.
+torch-calls: $(WHEEL_AND_TOOLS)
+	$(BIN)/python tools/torch_calls.py $(CALLS_ARGS)
 
 # As root; NCCL_SPEED_ARGS="--turns 1 --places loopback": a part of it.
 nccl-speed: $(WHEEL_AND_TOOLS)

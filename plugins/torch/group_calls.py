@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mlt.torch import recorder
+from mlt.torch.profiling import name_of
 from mlt.torch.reductions import Landing, Terms
 from mlt.torch.staged_calls import StagedCalls
 from mlt.torch.staging import Device
@@ -72,7 +74,8 @@ class GroupCalls:
 
     def submit(self, name: str, program: Callable[[], None], result: Any, *, calls: int = 1) -> MltWork:
         """Queue a program that makes collectives of the transport and waits for them."""
-        work = MltWork(self._next(name, calls, result or ()))
+        description, number = self._next(name, calls, result or ())
+        work = MltWork(description, entry=recorder.begin(name_of(name), self._name, number, result))
 
         def run() -> None:
             self._native.finish()  # the program may use what an earlier collective has not written yet
@@ -99,7 +102,8 @@ class GroupCalls:
         Now, unless calls in the queue, or others in progress, may use the same memory: then after them. ``result``: the
         call's, if it is not ``tensors``; ``calls``: how many calls of the program these are, if not one for each.
         """
-        description = self._next(name, len(tensors) if calls is None else calls, tensors or also_uses)
+        description, number = self._next(name, len(tensors) if calls is None else calls, tensors or also_uses)
+        entry = recorder.begin(name_of(name), self._name, number, tensors)
         tensors, observe = list(tensors), None if terms is None else terms.observe
         if result is None:
             result = tensors
@@ -116,7 +120,13 @@ class GroupCalls:
                 operations = post(landings)
             except PeerFailedError as failure:  # of a rank that is gone: an error of the call, like one in progress
                 operations, error = [], failure_of(description, failure)
-            work = TransferWork(operations, description, result, self._publisher, landed, observe, also_uses, error)
+            except Exception as failure:
+                if entry is not None:
+                    entry.end(failure)
+                raise
+            work = TransferWork(
+                operations, description, result, self._publisher, landed, observe, also_uses, error, entry
+            )
             return self._native.add(work)
 
         if self._queue.is_idle and not self._native.uses([result, also_uses]):
@@ -165,9 +175,9 @@ class GroupCalls:
         self._queue.close()
         self._native.finish()
 
-    def _next(self, name: str, calls: int, tensors: Sequence[torch.Tensor]) -> CallName:
-        """Name of the next call, with its number, from 1."""
+    def _next(self, name: str, calls: int, tensors: Sequence[torch.Tensor]) -> tuple[CallName, int]:
+        """Name of the next call, and its number, from 1."""
         self.refuse_closed(name)
         number = self._count
         self._count += max(calls, 1)
-        return CallName(name, number + 1, self._name, self._rank, tensors)
+        return CallName(name, number + 1, self._name, self._rank, tensors), number + 1

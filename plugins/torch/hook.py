@@ -10,11 +10,12 @@ This module has no ``from __future__ import annotations``: DDP compares the hook
 """
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
+from mlt.torch import recorder
 from mlt.torch.contexts import current_context
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.registration import mlt_group
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mlt")
 # The buckets' all-reduces are a stream of their own: they need no common order with other collectives of the group.
 STREAM_BIT = 1 << 31
+_SHOWN_NAMES = 3
 _BY_SERVICES = (torch.float32,)
 _AMONG_WORKERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -54,7 +56,8 @@ class BoundedLossState(StepRecorder):
     key of this state (two states that share a ``PushPull`` need separate ranges). ``rotate``: spread each bucket that
     may lose over blocks of 4,096 elements before it is sent, so that a lost segment takes a little of each element, not
     all of a few (``mlt.torch.rotation``); float32 and float64 only. It costs CPU time. ``history``: number of steps
-    whose statistics are kept.
+    whose statistics are kept. ``named_parameters``: the model's, so that errors name the parameters of a bucket, not
+    only its number.
 
     Services divide by the contributions that arrived, per element. Among themselves, a worker that misses a sum of
     others gives its own term their weights: so losses do not make the average smaller.
@@ -75,6 +78,7 @@ class BoundedLossState(StepRecorder):
         rotate: bool = False,
         first_key: int = 0,
         history: int = DEFAULT_HISTORY,
+        named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
     ) -> None:
         bound = checked(loss_bound)
         super().__init__(history)
@@ -87,7 +91,10 @@ class BoundedLossState(StepRecorder):
         self._types = _AMONG_WORKERS if self._post.func is _all_reduce else _BY_SERVICES
         self._next_key = first_key
         self._keys: dict[Hashable, int] = {}
+        self._names = {id(parameter): name for name, parameter in named_parameters}
+        self._labels: dict[int, str] = {}  # by key
         self._bucket_count = 0
+        self._count = 0  # of buckets, over all steps
         self._staging = CallQueue("mlt-hook")  # its threads start with the first bucket on a GPU
 
     def synchronise(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -117,20 +124,22 @@ class BoundedLossState(StepRecorder):
         # An exception set on a Python future reaches DDP's C++ side as a malformed result; one raised inside then()
         # becomes a real error of the chained future, with its text.
         result: torch.futures.Future[torch.Tensor] = future.then(_value)
-        name = f"gradient bucket {index} of step {step.step}"
+        name = f"gradient bucket {index} of step {step.step}{self._labels[key]}"
         bound = bound_at(self.loss_bound, step.step, layer)
         average = partial(self._post, key=key, loss_bound=bound, layer=layer, layers=layers, name=name)
+        self._count += 1
+        entry = recorder.begin(name, "bounded_loss_hook", self._count, buffer)
         # Every rank has the same steps and keys. What cannot lose is left as it is, to the last bit.
         seed = step.step << 32 | key if self._rotate and bound > 0 else None
         if device is None:
-            self._start(average, buffer, name, step, future, seed, lambda: future.set_result(buffer))
+            self._start(average, buffer, name, step, future, seed, lambda: future.set_result(buffer), entry)
             return result
         staged = Staged(device, device.mark(buffer))
         mirror, copied = staged.mirror(buffer), staged.to_host([buffer])
 
         def post() -> None:
             device.synchronize(copied)
-            self._start(average, mirror, name, step, future, seed, land)
+            self._start(average, mirror, name, step, future, seed, land, entry)
 
         def land() -> None:
             device.complete(lambda: future.set_result(buffer), staged.back([buffer]))
@@ -164,6 +173,7 @@ class BoundedLossState(StepRecorder):
         future: torch.futures.Future[torch.Tensor],
         seed: int | None,
         land: Callable[[], None],
+        entry: recorder.Entry | None,
     ) -> None:
         if seed is not None:
             rotate(data, seed)
@@ -174,7 +184,7 @@ class BoundedLossState(StepRecorder):
             land()
 
         handle = average(data)
-        handle.add_done_callback(partial(self._finish, handle, name, step, future, finished))
+        handle.add_done_callback(partial(self._finish, handle, name, step, future, finished, entry))
         handle.report_if_slow()
 
     def _key(self, bucket: GradBucket) -> int:
@@ -188,8 +198,15 @@ class BoundedLossState(StepRecorder):
         key = self._keys.get(parameters)
         if key is None:
             key = self._keys[parameters] = self._next_key
+            self._labels[key] = self._label(parameters)
             self._next_key += 1
         return key
+
+    def _label(self, parameters: Sequence[int]) -> str:
+        """The names of these parameters, in brackets; empty if they are not known."""
+        names = [self._names[one] for one in parameters if one in self._names]
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        return f" ({', '.join(names[:_SHOWN_NAMES])}{more})" if names else ""
 
     def _layer(self, index: int, is_last: bool) -> tuple[int, int]:
         """Bucket index to (layer, layers): the last bucket holds the front layers, which the next forward needs first.
@@ -208,15 +225,21 @@ class BoundedLossState(StepRecorder):
         step: OpenStep,
         future: torch.futures.Future[torch.Tensor],
         land: Callable[[], None],
+        entry: recorder.Entry | None,
         *_: object,
     ) -> None:
         """Completion callback, on a thread of the library: sets the future's result, with ``land``, or exception."""
         try:
             done = handle.wait(timeout=0)
         except Exception as error:
+            failure = error if name in str(error) else failure_of(name, error)
+            if entry is not None:
+                entry.end(failure)
             # (torch's annotation gives the result's type here; the method takes any exception.)
-            future.set_exception(error if name in str(error) else failure_of(name, error))  # type: ignore[arg-type]
+            future.set_exception(failure)  # type: ignore[arg-type]
             return
+        if entry is not None:
+            entry.end(None)
         self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)
         try:
             land()

@@ -20,6 +20,11 @@ _NAMES: Final = {
 }
 
 
+def name_of(method: str) -> str:
+    """The name of a group's method in torch.distributed."""
+    return _NAMES.get(method, method)
+
+
 def recorded(method: str, start: Callable[[], Any]) -> Any:
     """Returns the Work of ``start``. While this thread is profiled, the call is an event. ``method``: the group's.
 
@@ -28,7 +33,7 @@ def recorded(method: str, start: Callable[[], Any]) -> Any:
     """
     if not _profiler_enabled():
         return start()
-    with record_function(f"mlt:{_NAMES.get(method, method)}"):
+    with record_function(f"mlt:{name_of(method)}"):
         return start()
 
 

@@ -12,7 +12,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from mlt.torch import recorder
 from mlt.torch.profiling import recorded_wait
+from mlt.torch.recorder import Entry
 from mlt.torch.reductions import as_bytes
 from mlt.torch.staging import leaves
 from mlt.torch.work import CallQueue, failure_of, future_pair, publish
@@ -33,7 +35,7 @@ class TransferWork(dist.Work):
 
     It raises RuntimeError with the work's description and the transport's error as cause. ``landed`` runs once after
     all completed, before any waiter returns; ``observe`` gets the completion of each that did. ``publisher`` completes
-    the future: callbacks of ``then`` may wait.
+    the future: callbacks of ``then`` may wait. ``entry``: of the flight recorder.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class TransferWork(dist.Work):
         observe: Callable[[Completion], None] | None = None,
         also_uses: Sequence[torch.Tensor] = (),
         error: Exception | None = None,
+        entry: Entry | None = None,
     ) -> None:
         super().__init__()
+        self._entry = entry
         self._observe = observe
         self._operations = list(operations)
         self._description = description
@@ -57,6 +61,10 @@ class TransferWork(dist.Work):
         self._landed = landed
         self._lock = threading.Lock()
         self._error = error
+        if entry is not None:
+            entry.watch(self)
+            if error is not None:
+                entry.end(error)
 
     @property
     def memory(self) -> set[int]:
@@ -75,13 +83,18 @@ class TransferWork(dist.Work):
     def is_completed(self) -> bool:
         if self._is_settled:
             return True
-        if not all(operation.done() for operation in tuple(self._operations)):
+        if not self.has_ended:
             return False
         self.settle(None)  # at once; a caller that only polls reads the results next
         return True
 
     def is_success(self) -> bool:
         return not self._operations and self._error is None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every operation has, also where nobody has waited for them."""
+        return all(operation.done() for operation in tuple(self._operations))
 
     @property
     def _is_settled(self) -> bool:
@@ -129,6 +142,8 @@ class TransferWork(dist.Work):
             if self._landed is not None and self._error is None:
                 self._landed()
             self._landed = None
+            if self._entry is not None:
+                self._entry.end(self._error)
 
     def _settle(self) -> None:
         self.settle(None)
@@ -290,7 +305,8 @@ class Transfers:
         if data.numel():
             sent = self._context.post_send(data, to=self._ranks[peer], tag=self._tag + tag, timeout=seconds)
             operations = [sent.name_in_log(description)]
-        return self._in_progress.add(TransferWork(operations, description, [tensor], self._publisher))
+        entry = self._record(f"send to rank {peer}", tag, tensor)
+        return self._in_progress.add(TransferWork(operations, description, [tensor], self._publisher, entry=entry))
 
     def recv(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork | AnySourceWork:
         """Start receiving into a tensor from group rank ``peer``; a strided one is filled when the wait returns."""
@@ -366,7 +382,8 @@ class Transfers:
                 with torch.no_grad():
                     tensor.copy_(landing)
 
-        return TransferWork(operations, description, [tensor], self._publisher, landed)
+        entry = self._record(f"recv from rank {peer}", tag, tensor)
+        return TransferWork(operations, description, [tensor], self._publisher, landed, entry=entry)
 
     def _check_size(self, tensor: torch.Tensor, landing: torch.Tensor, tag: int) -> None:
         if tensor.nbytes != landing.nbytes:
@@ -374,6 +391,9 @@ class Transfers:
                 f"{self._describe('recv', tag)}: an earlier receive from any source posted {landing.nbytes} bytes for "
                 f"each rank, this one has {tensor.nbytes}; give messages of different sizes different tags"
             )
+
+    def _record(self, what: str, tag: int, tensor: torch.Tensor) -> Entry | None:
+        return recorder.begin(f"{what}, tag {tag}", self._name, None, tensor)
 
     def _describe(self, what: str, tag: int) -> str:
         return f"mlt {what}, tag {tag} (group {self._name!r}, rank {self._own})"

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from mlt.torch.profiling import recorded_wait
+from mlt.torch.recorder import Entry
 
 import torch
 import torch.distributed as dist
@@ -52,13 +53,16 @@ def failure_of(description: object, error: Exception) -> RuntimeError:
 class MltWork(dist.Work):
     """A call in progress. ``wait`` raises RuntimeError with the call's name (``failure_of``).
 
+    ``entry``: of the flight recorder.
+
     (torch's own work-from-future returns True from ``wait`` when the future failed: the caller would use garbage as a
     result. Under torch 2.6, which is too old for mlt, C++ callers wait for ever on a Python subclass.)
     """
 
-    def __init__(self, description: object, future: Future[Any] | None = None) -> None:
+    def __init__(self, description: object, future: Future[Any] | None = None, entry: Entry | None = None) -> None:
         super().__init__()
         self._description = description
+        self._entry = entry
         self._source, self._future = future_pair(future)
         self._error: Exception | None = None
         self._ended = threading.Event()
@@ -71,6 +75,8 @@ class MltWork(dist.Work):
                 call()
         except Exception as error:
             self._error = failure_of(self._description, error)
+        if self._entry is not None:
+            self._entry.end(self._error)
         self._ended.set()
 
     def publish(self, result: Any) -> None:
@@ -89,8 +95,13 @@ class MltWork(dist.Work):
             raise self._error from self._error.__cause__
         return True
 
-    def is_completed(self) -> bool:
+    @property
+    def has_ended(self) -> bool:
+        """Whether the call has, also where nobody has waited for it."""
         return self._ended.is_set()
+
+    def is_completed(self) -> bool:
+        return self.has_ended
 
     def is_success(self) -> bool:
         return self._ended.is_set() and self._error is None

@@ -72,6 +72,9 @@ class Endpoint {
   // Max datagram size to a peer, found by MTU probes; 0: no limit is known.
   std::uint32_t path_limit_bytes(std::uint16_t peer) const;
   std::uint64_t in_flight_bytes(std::uint16_t peer) const { return sender_.in_flight_bytes(peer); }
+  // When the next batch leaves, if pacing alone holds back all data that waits to be sent, as of the last
+  // poll_transmit(); kNever otherwise. No acknowledgement lets that data leave earlier.
+  TimeNs paced_until() const { return sender_.paced_until(); }
 
  private:
   void on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::span<const std::byte> datagram,

@@ -30,6 +30,15 @@ class FlowControl {
 
   std::uint64_t in_flight_bytes(std::uint16_t peer) const;
 
+  // Before the peers are polled for the next batch.
+  void begin_poll() {
+    paced_until_ = base::kNever;
+    is_only_paced_ = true;
+  }
+  // When the first batch leaves that pacing holds back, if pacing alone held back all data of the last poll, and only
+  // to peers whose batches have two packets at most; kNever otherwise.
+  TimeNs paced_until() const { return is_only_paced_ ? paced_until_ : base::kNever; }
+
   // Whether a batch may leave to the peer at `now`, as far as pacing, the window and the datapath are concerned.
   bool may_send(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities);
   // Max datagrams of the next batch to the peer; 0: the window is full, and data waits until it opens.
@@ -41,7 +50,11 @@ class FlowControl {
   std::uint32_t on_timer(TimeNs now, std::uint16_t peer);
 
  private:
+  static bool is_slow(const Peer& peer);
+
   Shared& shared_;
+  TimeNs paced_until_ = base::kNever;
+  bool is_only_paced_ = false;
 };
 
 }  // namespace mlt::core

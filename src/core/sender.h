@@ -52,6 +52,7 @@ class Sender {
 
   void add_usage(Usage& usage) const;
   std::uint64_t in_flight_bytes(std::uint16_t peer) const { return flow_.in_flight_bytes(peer); }
+  TimeNs paced_until() const { return flow_.paced_until(); }
   // Max datagram size that some path to the peer carries; 0: no limit is known.
   std::uint32_t path_limit_bytes(std::uint16_t peer) const { return mtu_checks_.limit_bytes(peer); }
 

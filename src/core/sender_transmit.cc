@@ -43,6 +43,7 @@ void Sender::wake_early(std::uint16_t rank) {
 }
 
 bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run) {
+  flow_.begin_poll();
   return order_.serve([&](std::uint16_t rank) { return fill_from_peer(now, rank, capabilities, run); });
 }
 

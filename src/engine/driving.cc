@@ -103,7 +103,7 @@ bool Driving::ring_if_asleep(Sleeper& sleeper) {
 }
 
 // Called with the lock; releases it. True if the channel's descriptor was not readable at the end.
-bool Driving::sleep(Sleeper& sleeper, TimeNs until, const Waiter* waiter) {
+bool Driving::sleep(Sleeper& sleeper, TimeNs until, const Waiter* waiter, bool for_datagrams) {
   if (!loop_.prepare_to_wait()) {
     give_back();
     return false;
@@ -116,8 +116,9 @@ bool Driving::sleep(Sleeper& sleeper, TimeNs until, const Waiter* waiter) {
     sleeper.until.store(kAwake);
     return false;
   }
-  pollfd fds[3] = {
-      {descriptors.datagrams, POLLIN, 0}, {descriptors.channel, POLLIN, 0}, {sleeper.bell.get(), POLLIN, 0}};
+  pollfd fds[3] = {{for_datagrams ? descriptors.datagrams : -1, POLLIN, 0},
+                   {descriptors.channel, POLLIN, 0},
+                   {sleeper.bell.get(), POLLIN, 0}};
   timespec timeout{};
   timespec* limit = nullptr;
   if (until != base::kNever) {
@@ -208,6 +209,14 @@ bool Driving::turn(Waiter& waiter, TimeNs until, Idle& idle) {
   const bool busy = loop_.step(idle.is_channel_quiet);
   idle.is_channel_quiet = false;
   const TimeNs now = io::monotonic_now();
+  // A wait of known length, for which polling gains nothing: it does not count for the polling of others.
+  if (!waiter.done.load() && now < until && loop_.datagrams_may_wait(now)) {
+    idle = {};
+    const TimeNs due = loop_.next_timeout();
+    due_.store(due);
+    idle.is_channel_quiet = sleep(seat_sleeper_, std::min(due, until), &waiter, false);
+    return true;
+  }
   if (busy || waiter.done.load()) {
     if (idle.since != 0) spin_.ended(now, now - idle.since, idle.polled, idle.slept);
     idle = {};
@@ -229,7 +238,7 @@ bool Driving::turn(Waiter& waiter, TimeNs until, Idle& idle) {
     return true;
   }
   idle.slept = true;
-  idle.is_channel_quiet = sleep(seat_sleeper_, std::min(due, until), &waiter);
+  idle.is_channel_quiet = sleep(seat_sleeper_, std::min(due, until), &waiter, true);
   return true;
 }
 
@@ -302,13 +311,14 @@ void Driving::run() {
     loop_lock_.lock();
     const bool busy = loop_.step(is_channel_quiet);
     is_channel_quiet = false;
-    const TimeNs due = busy ? kAwake : loop_.next_timeout();
+    const bool may_wait = loop_.datagrams_may_wait(io::monotonic_now());
+    const TimeNs due = busy && !may_wait ? kAwake : loop_.next_timeout();
     call_for(due);
-    if (busy) {
+    if (busy && !may_wait) {
       give_back();
       continue;
     }
-    is_channel_quiet = sleep(io_sleeper_, due, nullptr);
+    is_channel_quiet = sleep(io_sleeper_, due, nullptr, !may_wait);
   }
   shut();
 }

@@ -38,6 +38,8 @@ class DrivenLoop {
   virtual bool run_posts() = 0;
   // Next time at which a turn has work that no descriptor signals.
   virtual base::TimeNs next_timeout() const = 0;
+  // Until next_timeout() no turn is needed, even if datagrams arrive: then a turn reads them with its other work.
+  virtual bool datagrams_may_wait(base::TimeNs now) const = 0;
   virtual Descriptors descriptors() const = 0;
   // Called before a thread sleeps on the descriptors, and after every turn meanwhile, because a turn cancels it. False:
   // there is work now.
@@ -121,7 +123,7 @@ class Driving {
   void call_for(base::TimeNs due);
   void after_turn(base::TimeNs due);
   bool ring_if_asleep(Sleeper& sleeper);
-  bool sleep(Sleeper& sleeper, base::TimeNs until, const Waiter* waiter);
+  bool sleep(Sleeper& sleeper, base::TimeNs until, const Waiter* waiter, bool for_datagrams);
   bool drive(Waiter& waiter, base::TimeNs until);
   bool turn(Waiter& waiter, base::TimeNs until, Idle& idle);
   void sit(Waiter& waiter);

@@ -20,6 +20,12 @@ constexpr std::size_t kTransmitBudget = 16;
 constexpr base::DurationNs kReadFirstNs = 500 * base::kMicrosecond;
 // Batches sent on the thread of a post: the caller has other work.
 constexpr std::size_t kPostBudget = 4;
+// Between two batches to a slow port a thread sleeps until the next may leave, and reads then what has arrived: one
+// wake-up instead of one for each packet that arrives, or of polling. Peers wait so much longer for replies: not where
+// a turn reads more than these bytes, so that the window of a fast peer does not become full meanwhile.
+constexpr base::DurationNs kMinPauseNs = 20 * base::kMicrosecond;
+constexpr base::DurationNs kMaxPauseNs = 250 * base::kMicrosecond;
+constexpr std::uint64_t kMaxPausedBytes = 32U << 10;
 constexpr base::DurationNs kConnectGraceNs = 500 * base::kMillisecond;
 
 std::unique_ptr<LocalPeers> open_local_peers(const Options& options, std::uint64_t incarnation,
@@ -179,12 +185,14 @@ bool EventLoop::step(bool is_channel_quiet) {
   bool busy = run_commands();
   const TimeNs now = now_ = io::monotonic_now();
   ++turns_;
+  turn_bytes_ = 0;
   if (is_channel_quiet) control_service_.on_quiet(now);
   std::size_t received = datapath_.outer->receive(now, kReceiveBudget, *this);
   busy |= received > 0;
   while (received == kReceiveBudget && endpoint_.next_timeout() <= now && io::monotonic_now() - now < kReadFirstNs) {
     received = datapath_.outer->receive(now, kReceiveBudget, *this);
   }
+  if (turn_bytes_ > 0) read_bytes_ = turn_bytes_;
   busy |= control_service_.service(now, *this);
   if (endpoint_.next_timeout() <= now) {
     endpoint_.on_timeout(now);
@@ -195,7 +203,7 @@ bool EventLoop::step(bool is_channel_quiet) {
   path_checks_.turn(now, received < kReceiveBudget);
   busy |= transmit(kTransmitBudget) > 0;
   control_service_.send_fallback(now_);
-  busy |= drain_completions(now);
+  if (drain_completions(now)) busy = has_more_to_send_ = true;
   return busy;
 }
 
@@ -206,7 +214,7 @@ bool EventLoop::run_posts() {
   drain_completions(now_);
   const std::size_t sent = transmit(kPostBudget);
   control_service_.send_fallback(now_);
-  drain_completions(now_);
+  if (drain_completions(now_)) has_more_to_send_ = true;
   return sent == kPostBudget;
 }
 
@@ -215,12 +223,24 @@ TimeNs EventLoop::next_timeout() const {
                    collectives_.next_timeout(), path_checks_.next_timeout()});
 }
 
+// Not where processes share memory: there a peer of this host waits for its data to be read. Not without stamps of
+// arrival either: the wait would count as a queue of the network.
+bool EventLoop::datagrams_may_wait(TimeNs now) const {
+  const TimeNs next = endpoint_.paced_until();
+  if (next > now + kMaxPauseNs || next < now + kMinPauseNs || has_more_to_send_) return false;
+  if (datapath_.shared != nullptr && datapath_.shared->peers() > 0) return false;
+  if (!datapath_.outer->capabilities().stamps_arrivals) return false;
+  return read_bytes_ <= kMaxPausedBytes;
+}
+
 EventLoop::Descriptors EventLoop::descriptors() const { return {datapath_.outer->readable_fd(), channel_->poll_fd()}; }
 
 // Returns the number of batches sent.
 std::size_t EventLoop::transmit(std::size_t budget) {
   if (local_peers_) local_peers_->drop_broken(*channel_);
-  return transmitter_.transmit(now_, budget);
+  const std::size_t sent = transmitter_.transmit(now_, budget);
+  has_more_to_send_ = sent == budget;
+  return sent;
 }
 
 bool EventLoop::drain_completions(TimeNs now) {
@@ -252,6 +272,7 @@ void EventLoop::cancel(TimeNs now, OperationId operation) {
 // ---- arrivals ------------------------------------------------------------------------------------------------------
 
 void EventLoop::on_run(const base::ReceivedRun& run) {
+  turn_bytes_ += run.bytes.size();
   if (run.after_drop) endpoint_.on_control(now_, core::DatagramsDropped{});
   for (std::size_t at = 0; at < run.bytes.size(); at += run.datagram_bytes) {
     // The kernel has just copied the batch, past the nearest caches: cache misses on headers would cost a tenth of the

@@ -110,6 +110,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   bool step(bool is_channel_quiet) override;
   bool run_posts() override;
   TimeNs next_timeout() const override;
+  bool datagrams_may_wait(TimeNs now) const override;
   Descriptors descriptors() const override;
   bool prepare_to_wait() override { return datapath_.outer->prepare_to_wait(); }
   bool has_posts() const override { return commands_.has_waiting(); }
@@ -159,7 +160,10 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
 
   core::Completion completion_;
   std::uint64_t turns_ = 0;
-  TimeNs now_ = 0;  // of the turn or command
+  bool has_more_to_send_ = false;  // the last turn or post may not have sent all
+  std::uint64_t turn_bytes_ = 0;   // read in the turn
+  std::uint64_t read_bytes_ = 0;   // by the last turn that read any
+  TimeNs now_ = 0;                 // of the turn or command
   std::atomic<bool> stopping_{false};
   std::atomic<bool> started_{false};
   ExitWait exit_;

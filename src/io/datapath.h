@@ -22,6 +22,7 @@ struct Capabilities {
   std::uint32_t receive_buffer_bytes = 0;    // receive buffer granted by the kernel
   bool sets_dscp = false;                    // DSCP and ECN are written per run
   bool reads_ecn = false;                    // ReceivedRun::ecn is valid
+  bool stamps_arrivals = false;              // ReceivedRun::arrival_ns is valid, however late it is read
   bool segmentation_offload = false;         // a run costs one system call and one pass through the stack
   bool receive_offload = false;              // adjacent datagrams arrive merged into one ReceivedRun
   bool busy_poll = false;                    // the system polls the interface while it waits for datagrams

@@ -11,6 +11,8 @@ namespace {
 
 // More iterations of one poll loop than any driver would run per wake-up: the endpoint's output never ends.
 constexpr int kEndlessPolls = 200'000;
+// As in engine/event_loop.cc.
+constexpr base::DurationNs kMaxPauseNs = 250 * base::kMicrosecond;
 
 template <typename... Cases>
 struct Overloaded : Cases... {
@@ -83,7 +85,15 @@ void Host::pause(base::TimeNs now, base::TimeNs until) {
 void Host::wait(base::TimeNs now, Input input) {
   inbox_.push_back(std::move(input));
   const base::TimeNs at = std::max(now + config_.wake_up_ns, paused_until_);
-  if (turn_at_ > at) schedule(at);
+  const bool may_wait = std::holds_alternative<Datagram>(inbox_.back()) && is_between_batches(now);
+  if (turn_at_ > at && !may_wait) schedule(at);
+}
+
+bool Host::is_between_batches(base::TimeNs now) const {
+  if (!config_.pauses_between_batches || !is_up()) return false;
+  const base::TimeNs next = endpoint_->paced_until();
+  const base::TimeNs local = config_.clock.local(now);
+  return turn_at_ != base::kNever && next != base::kNever && next > local && next <= local + kMaxPauseNs;
 }
 
 bool Host::receive(base::TimeNs now, const Packet& packet) {

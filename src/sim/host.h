@@ -31,6 +31,7 @@ struct HostConfig {
   core::TransmitCapabilities capabilities;
   Clock clock;
   base::DurationNs wake_up_ns = 0;               // from an arrival to the thread's read
+  bool pauses_between_batches = false;           // reads with the next batch, as the event loop does
   std::uint64_t socket_buffer_bytes = 4U << 20;  // datagrams beyond it are dropped
   std::uint64_t nic_backlog_bytes = 256U << 10;  // the thread stops sending while more is queued in the NIC
 };
@@ -141,7 +142,10 @@ class Host {
   void turn(base::TimeNs now);
   void apply(base::TimeNs local, const Input& input);
   void schedule(base::TimeNs at);
-  bool must_wait(base::TimeNs now) const { return is_paused(now) || config_.wake_up_ns > 0 || !inbox_.empty(); }
+  bool must_wait(base::TimeNs now) const {
+    return is_paused(now) || config_.wake_up_ns > 0 || !inbox_.empty() || is_between_batches(now);
+  }
+  bool is_between_batches(base::TimeNs now) const;
   void wait(base::TimeNs now, Input input);
 
   World& world_;

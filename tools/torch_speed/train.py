@@ -2,7 +2,8 @@
 
     train.py BACKEND BOUND MODEL TRAINER STEPS        BOUND "none": exact; TRAINER: ddp or fsdp2
 
-The last line of its output is JSON: the times of the steps after the first three, and the gradients' bytes.
+MODEL is a key of ``torch_models.MODELS``. The last line of its output is JSON: the times of the steps after the first
+three, and the gradients' bytes.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import os
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-# Width of the hidden layers: 1.1 and 7.8 MiB of gradients.
-WIDTHS = {"small": 512, "large": 1_408}
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from torch_models import MODELS
+
 WARM_UP = 3
 
 
@@ -34,12 +37,14 @@ def replicated(network: torch.nn.Module, bound: str) -> torch.nn.Module:
     return replica
 
 
-def sharded(network: torch.nn.Sequential, bound: str) -> torch.nn.Module:
+def sharded(network: torch.nn.Module, bound: str) -> torch.nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for module in (network[0], network[2], network):
+    # The last layer is sharded with the whole.
+    *layers, _ = [module for module in network.children() if any(True for _ in module.parameters())]
+    for module in (*layers, network):
         fully_shard(module, mesh=mesh)
     if bound != "none":
         import mlt.torch
@@ -57,18 +62,14 @@ def main(backend: str, bound: str, model: str, trainer: str, steps: int) -> None
     torch.set_num_threads(1)
     dist.init_process_group(backend)
     torch.manual_seed(0)
-    width = WIDTHS[model]
-    network = torch.nn.Sequential(
-        torch.nn.Linear(32, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
-        torch.nn.Linear(width, 10),
-    )  # fmt: skip
+    network = MODELS[model].make()
     gradients = 4 * sum(parameter.numel() for parameter in network.parameters())
     replica = sharded(network, bound) if trainer == "fsdp2" else replicated(network, bound)
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.01)
     torch.manual_seed(1 + dist.get_rank())
     seconds = []
     for _ in range(WARM_UP + steps):
-        batch = torch.randn(8, 32)
+        batch = MODELS[model].samples()
         start = time.perf_counter()
         optimizer.zero_grad()
         replica(batch).square().mean().backward()

@@ -38,6 +38,8 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 )
 @click.option("--framework", type=click.Choice(frameworks.NAMES), metavar="NAME",
               help=f"Check whether mlt works here with a framework: {', '.join(frameworks.NAMES)}.")  # fmt: skip
+@click.option("--recorder", metavar="FOLDER", type=click.Path(path_type=Path),
+              help="Compare the files that the ranks' flight recorders wrote (MLT_FLIGHT_RECORDER).")  # fmt: skip
 @click.option(
     "--port",
     type=click.IntRange(1, 65_535),
@@ -84,6 +86,7 @@ def app(
     once: bool,
     job: bool,
     framework: str | None,
+    recorder: Path | None,
     port: int | None,
     interface: str | None,
     policy: str | None,
@@ -107,6 +110,8 @@ def app(
     With --framework: check the framework's version, that mlt's plugin for it imports, and its entry points; for NCCL,
     that the plugin's library loads.
 
+    With --recorder: the failed call of each rank of a PyTorch job, and where the ranks' calls differ.
+
     Changes nothing, and needs no privilege. Exits with 1 if there is a problem; "optional" findings do not count.
 
     \b
@@ -115,11 +120,11 @@ def app(
     mlt doctor --framework torch  whether PyTorch will find the backend "mlt"
     mlt doctor --serve            on one host, then on another: mlt doctor HOST
     """
-    if sum((target is not None, serve, job, switch is not None, framework is not None)) > 1:
-        raise click.UsageError("give one of HOST, --serve, --job, --switch and --framework")
+    if sum(one not in (None, False) for one in (target, serve, job, switch, framework, recorder)) > 1:
+        raise click.UsageError("give one of HOST, --serve, --job, --switch, --framework and --recorder")
     if framework is not None:
         _finish(_shown(frameworks.examine_framework(framework, os.environ), json, fix=fix))
-    if not (target or serve or job or switch):
+    if not (target or serve or job or switch or recorder):
         _finish(_shown(examine(), json, fix=fix))
     from mlt.diagnosis import command
 
@@ -127,6 +132,10 @@ def app(
         port=port, interface=interface, policy=policy, timeout=connect_timeout, environ=os.environ
     )
     try:
+        if recorder is not None:
+            from mlt.diagnosis.flight_records import examine_records
+
+            _finish(_shown(examine_records(recorder), json, fix=fix))
         if switch is not None:
             from mlt.switch_push.doctor import examine_switch
 

@@ -23,7 +23,7 @@ from mlt.demo.settings import RunSpec
 REFRESHES_PER_SECOND: Final = 4
 BAR_WIDTH: Final = 8
 TITLE: Final = "mlt demo: a residual network learns over the transport"
-# As many as a run has evaluations (training.EVALUATIONS): each line has the test accuracy of its own step.
+# As many as a run has evaluations (settings.EVALUATIONS): each line has the test accuracy of its own step.
 PLAIN_LINES_PER_RUN: Final = 8
 QUIET_SECONDS: Final = 25.0
 # Shown figures are means over this many of the latest steps: single batches vary too much.

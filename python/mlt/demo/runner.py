@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
 from mlt.demo.machine_load import BusyElsewhere
-from mlt.demo.network import network_of
+from mlt.demo.network import Network, network_of
 from mlt.demo.processes import ProcessGroup, ProcessSpec
 from mlt.demo.settings import BATCH_PER_WORKER, SERVICES, DemoSettings, ProcessJob, RunSpec
 
@@ -62,6 +63,7 @@ def process_specs(settings: DemoSettings, run: RunSpec) -> list[ProcessSpec]:
                 bound=run.bound,
                 seed=run.seed,
                 steps=settings.steps,
+                evaluations=settings.evaluations,
                 data=settings.data,
             ).model_dump_json()
 
@@ -82,10 +84,12 @@ def execute(
     logs: Path,
     observe: Callable[[RunRecord, Event], None],
     started: Callable[[dict[str, int]], None] = lambda pids: None,
+    make_network: Callable[[DemoSettings, RunSpec], AbstractContextManager[Network]] = network_of,
 ) -> RunRecord:
     """Run one training to its end and return its record.
 
-    ``observe`` is called after each event, ``started`` once with the process ids by name. Raises DemoError when a
+    ``observe`` is called after each event, ``started`` once with the process ids by name. ``make_network`` makes the
+    network of the run. Raises DemoError when a
     process fails; no process is left running either way.
     """
     specs = process_specs(settings, run)
@@ -94,7 +98,7 @@ def execute(
     environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     record = RunRecord(run)
     began, load = time.monotonic(), BusyElsewhere()
-    with network_of(settings, run) as network:
+    with make_network(settings, run) as network:
         with ProcessGroup(
             specs, environment=environment, logs=logs, stall_seconds=settings.stall_seconds, popen=network.popen
         ) as group:

@@ -24,6 +24,8 @@ STEPS: Final[dict[Network, int]] = {"testbed": 240, "loopback": 360}
 # Images of a worker's step. Fewer on a testbed, whose hosts share the cores of one machine: with as many, its steps
 # would be almost all computation, which they are not on hosts of their own.
 BATCH_PER_WORKER: Final[dict[Network, int]] = {"testbed": 16, "loopback": 64}
+# Points of the accuracy curve.
+EVALUATIONS: Final = 8
 # Summation services. On loopback they are part of what is shown; on a testbed, the workers average among themselves.
 SERVICES: Final[dict[Network, int]] = {"testbed": 0, "loopback": 1}
 # The testbed: every link's rate, and a link between leaf and spine that loses more than the others.
@@ -58,6 +60,7 @@ class DemoSettings:
     live: bool
     network: Network = "loopback"
     stall_seconds: float = STALL_SECONDS
+    evaluations: int = EVALUATIONS
 
     def __post_init__(self) -> None:
         for option, value, minimum in (
@@ -145,5 +148,6 @@ class ProcessJob(BaseModel):
     bound: float
     seed: int
     steps: int
+    evaluations: int
     batch: int
     data: DataName

@@ -22,8 +22,7 @@ from mlt.torch import BoundedLossState
 PEAK_LEARNING_RATE = 0.1
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
-# Points of the accuracy curve; each but the last is measured on a part of the test images, to save time.
-EVALUATIONS = 8
+# Each evaluation but the last takes a part of the test images, to save time.
 CURVE_IMAGES = 1000
 EVALUATION_BATCH = 250
 
@@ -54,9 +53,13 @@ def run(
     steps: int,
     batch: int,
     seed: int,
+    evaluations: int,
     report: Callable[[StepDone | Evaluated], None],
 ) -> float:
-    """Train for ``steps`` steps of ``batch`` images per worker; returns the accuracy on all test images."""
+    """Train for ``steps`` steps of ``batch`` images per worker; returns the accuracy on all test images.
+
+    ``evaluations``: points of the accuracy curve.
+    """
     mean, deviation = float(images.train_images.mean()), float(images.train_images.std())
     train_set = ImageBatches(images.train_images, images.train_labels, mean=mean, deviation=deviation)
     test_set = ImageBatches(images.test_images, images.test_labels, mean=mean, deviation=deviation)
@@ -65,7 +68,7 @@ def run(
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_LEARNING_RATE, total_steps=steps)
     batches = endless(train_set, batch=batch, seed=seed)
-    every = max(1, steps // EVALUATIONS)
+    every = max(1, steps // evaluations)
     for step in range(steps):
         report(train_step(replica, optimizer, next(batches), state, step))
         schedule.step()

@@ -51,7 +51,14 @@ def train(job: ProcessJob, reporter: Reporter, context: mlt.Context | None) -> N
         replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
     reporter.report(Ready(rank=job.rank, parameters=sum(parameter.numel() for parameter in network.parameters())))
     accuracy = training.run(
-        replica, images, state, steps=job.steps, batch=job.batch, seed=job.seed, report=reporter.report
+        replica,
+        images,
+        state,
+        steps=job.steps,
+        batch=job.batch,
+        seed=job.seed,
+        evaluations=job.evaluations,
+        report=reporter.report,
     )
     # Counted before any rank leaves, so that the counters cover the training only.
     dist.barrier()

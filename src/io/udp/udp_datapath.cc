@@ -100,6 +100,7 @@ UdpDatapath::UdpDatapath(UdpSocket socket, const UdpOptions& options)
   capabilities_.receive_buffer_bytes = socket_.granted_receive_bytes();
   capabilities_.sets_dscp = true;
   capabilities_.reads_ecn = socket_.reads_ecn();
+  capabilities_.stamps_arrivals = socket_.stamps_arrivals();
   capabilities_.segmentation_offload = options.segmentation_offload && socket_.probe_segmentation_offload();
   capabilities_.receive_offload = socket_.receive_offload();
   capabilities_.name = "udp";

@@ -124,6 +124,7 @@ void UdpPathsDatapath::combine_capabilities() {
     capabilities_.max_datagram_bytes = std::min(capabilities_.max_datagram_bytes, can.max_datagram_bytes);
     capabilities_.segmentation_offload &= can.segmentation_offload;
     capabilities_.reads_ecn &= can.reads_ecn;
+    capabilities_.stamps_arrivals &= can.stamps_arrivals;
     capabilities_.receive_offload &= can.receive_offload;
     capabilities_.busy_poll &= can.busy_poll;
   }

@@ -130,7 +130,7 @@ std::optional<UdpSocket> UdpSocket::open(const UdpSocketOptions& options, OsErro
     socket.reads_ecn_ = set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
   }
   // Time of arrival rather than of reading: the round-trip time of the network alone.
-  set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+  socket.stamps_arrivals_ = set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
   // With each datagram, how many the socket has dropped because its buffer was full.
   set_option(fd, SOL_SOCKET, SO_RXQ_OVFL, 1);
   if (options.receive_offload) socket.receive_offload_ = set_option(fd, IPPROTO_UDP, UDP_GRO, 1);

@@ -38,6 +38,7 @@ class UdpSocket {
   std::uint32_t granted_send_bytes() const { return granted_send_bytes_; }
   bool receive_offload() const { return receive_offload_; }
   bool reads_ecn() const { return reads_ecn_; }
+  bool stamps_arrivals() const { return stamps_arrivals_; }
 
   // From now on every datagram carries an SRv6 routing header through `segments`, in order of travel, each an IPv6
   // address. A socket option, because this kernel refuses the header as a control message per datagram (EINVAL).
@@ -63,6 +64,7 @@ class UdpSocket {
   std::uint32_t granted_send_bytes_ = 0;
   bool receive_offload_ = false;
   bool reads_ecn_ = false;
+  bool stamps_arrivals_ = false;
 };
 
 }  // namespace mlt::io

@@ -48,6 +48,7 @@ VmaDatapath::VmaDatapath(std::unique_ptr<UdpDatapath> socket, const VmaInterface
   capabilities_.segmentation_offload = false;
   capabilities_.receive_offload = false;
   capabilities_.reads_ecn = false;
+  capabilities_.stamps_arrivals = false;
   capabilities_.name = "vma";
   counters_.add(VmaCounter::kZeroCopyAvailable, zero_copy_ != nullptr ? 1 : 0);
   report_.assign(counters_.all().begin(), counters_.all().end());

@@ -110,6 +110,7 @@ bool XdpDatapath::open_socket(const XdpOptions& options, OsError& error) {
   capabilities_.receive_buffer_bytes = options.receive_frames * capabilities_.max_datagram_bytes;
   capabilities_.sets_dscp = true;
   capabilities_.reads_ecn = true;
+  capabilities_.stamps_arrivals = false;
   capabilities_.segmentation_offload = false;
   capabilities_.receive_offload = false;
   capabilities_.name = "xdp";

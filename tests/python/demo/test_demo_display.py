@@ -15,7 +15,7 @@ from mlt.demo.data import Images
 from mlt.demo.display import PLAIN_LINES_PER_RUN, LiveDisplay, PlainDisplay, Progress, make_display
 from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
 from mlt.demo.runner import RunRecord
-from mlt.demo.settings import DemoSettings, Network, RunSpec, run_specs
+from mlt.demo.settings import EVALUATIONS, DemoSettings, Network, RunSpec, run_specs
 
 STEPS = 20
 WORKERS = 2
@@ -309,8 +309,7 @@ def test_plain_display__a_few_lines_per_run(tmp_path: Path) -> None:
 
 
 def test_plain_display__each_evaluation_has_one_line_with_the_figures_of_its_step(tmp_path: Path) -> None:
-    training = pytest.importorskip("mlt.demo.training")
-    assert training.EVALUATIONS == PLAIN_LINES_PER_RUN
+    assert EVALUATIONS == PLAIN_LINES_PER_RUN
     run = run_specs(settings(tmp_path))[0]
     output = io.StringIO()
     display = PlainDisplay(Console(file=output, width=60), steps=STEPS)

@@ -25,6 +25,7 @@ struct RingCase {
   base::DurationNs gap_ns = 0;     // between two all-reduces, in the mean
   base::DurationNs paused_ns = 0;  // longest pause of a thread; one every two milliseconds
   double most = 0;                 // of the payload's time on the wire
+  bool pauses_between_batches = true;
 };
 
 void pause_often(sim::Simulator& simulator, base::Prng& prng, std::uint16_t host, base::DurationNs longest_ns) {
@@ -43,6 +44,7 @@ double median_of(const RingCase& one, std::uint64_t seed) {
   config.seed = seed;
   config.window_bytes = 2'796'202;
   config.host.wake_up_ns = 20 * kMicrosecond;
+  config.host.pauses_between_batches = one.pauses_between_batches;
   config.host.socket_buffer_bytes = 3 * config.window_bytes;
   sim::Simulator simulator(config, sim::star(one.ranks, fabric));
   sim::CollectiveHosts hosts(simulator);
@@ -95,6 +97,10 @@ TEST_CASE("rings__replies_that_wait_behind_their_senders_own_data_slow_nobody_do
       {2, 3 * kMillisecond, 600 * kMicrosecond, 1.13},
       {4, 0, 600 * kMicrosecond, 1.13},
       {4, 3 * kMillisecond, 600 * kMicrosecond, 1.13},
+      {2, 0, 0, 1.11, false},
+      {4, 0, 0, 1.1, false},
+      {2, 3 * kMillisecond, 600 * kMicrosecond, 1.13, false},
+      {4, 3 * kMillisecond, 600 * kMicrosecond, 1.13, false},
   };
   for (const RingCase& one : cases) {
     for (const std::uint64_t seed : {1U, 2U, 3U}) {

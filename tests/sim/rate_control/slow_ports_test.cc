@@ -44,6 +44,7 @@ sim::SimulatorConfig config(std::uint64_t seed) {
   made.seed = seed;
   made.window_bytes = 2U << 20;
   made.host.wake_up_ns = 20 * kMicrosecond;
+  made.host.pauses_between_batches = true;
   made.host.endpoint = test::small_tables(made.host.endpoint);
   made.host.endpoint.early_segments = 512;
   made.host.endpoint.timely.line_rate_bytes_per_second = kAssumedRate;

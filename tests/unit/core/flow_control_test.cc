@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 namespace {
 
 using namespace mlt;
@@ -64,6 +66,16 @@ TEST_CASE("max_datagrams__is_bounded_by_the_datapath_and_the_rate") {
   CHECK(world.max_datagrams() == 1);  // one may always leave
 }
 
+TEST_CASE("max_datagrams__two_leave_together_where_the_rate_sends_them_in_1_ms") {
+  for (const auto& [rate, datagrams] : {std::pair{19e6, 2U}, std::pair{2e6, 2U}, std::pair{1.9e6, 1U}}) {
+    FlowControlWorld world;
+    core::TimelyConfig timely = world.shared.config.timely;
+    timely.line_rate_bytes_per_second = rate;
+    world.peer().rate.emplace(timely);
+    CHECK(world.max_datagrams() == datagrams);
+  }
+}
+
 TEST_CASE("max_datagrams__one_packet_fits_any_window") {
   FlowControlWorld world;
   world.peer().path_window = core::PathWindow(1, 0);
@@ -105,6 +117,47 @@ TEST_CASE("may_send__waits_for_the_pacer_and_sets_the_timer") {
   CHECK(world.timer() == world.now + 300 * kMicrosecond);
   CHECK(world.expire() == 0);  // no window is full
   CHECK(world.flow.may_send(world.now, kPeer, world.capabilities));
+}
+
+TEST_CASE("paced_until__is_known_where_pacing_alone_holds_data_back") {
+  FlowControlWorld world;
+  const auto poll = [&] {
+    world.flow.begin_poll();
+    if (world.flow.may_send(world.now, kPeer, world.capabilities)) world.max_datagrams();
+    return world.flow.paced_until();
+  };
+  world.flow.begin_poll();
+  CHECK(world.flow.paced_until() == base::kNever);  // no data
+  CHECK(poll() == base::kNever);                    // a batch may leave
+  world.now = 1'000 * kMicrosecond;
+  world.flow.on_sent(world.now, kPeer, 500 * kFlowPacketBytes);
+  CHECK(poll() == base::kNever);  // batches have many packets
+  core::TimelyConfig slow = world.shared.config.timely;
+  slow.line_rate_bytes_per_second = 29e6;
+  world.peer().rate.emplace(slow);
+  const TimeNs next = world.peer().pacer.next_ns();
+  CHECK(poll() == next);
+  SUBCASE("until the batch may leave") {
+    world.now = next;
+    CHECK(poll() == base::kNever);
+  }
+  SUBCASE("and the window of another peer is full") {
+    core::Peer& other = world.shared.peers[2];
+    other.up = true;
+    other.segment_bytes = world.peer().segment_bytes;
+    other.path_window = core::PathWindow(1, 0);
+    other.rate.emplace(world.shared.config.timely);
+    other.spray = core::PathSpray(1);
+    other.spray.next_sequence(0);
+    other.spray.sent(0, 0, 1);
+    poll();
+    REQUIRE(world.flow.may_send(world.now, 2, world.capabilities));
+    CHECK(world.flow.max_datagrams(world.now, 2, world.capabilities) == 0);
+    CHECK(world.flow.paced_until() == base::kNever);
+    poll();
+    CHECK_FALSE(world.flow.may_send(world.now, 2, world.capabilities));
+    CHECK(world.flow.paced_until() == base::kNever);
+  }
 }
 
 TEST_CASE("may_send__skips_a_peer_for_which_the_datapath_has_no_space") {

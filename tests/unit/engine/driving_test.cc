@@ -51,6 +51,9 @@ struct CountingLoop final : engine::DrivenLoop {
     return false;
   }
   base::TimeNs next_timeout() const override { return due.load(); }
+  bool datagrams_may_wait(base::TimeNs now) const override {
+    return may_wait.load() && due.load() != base::kNever && now < due.load();
+  }
   Descriptors descriptors() const override { return {datagrams.get(), -1}; }
   bool prepare_to_wait() override { return true; }
   bool has_posts() const override { return commands.has_waiting(); }
@@ -67,6 +70,7 @@ struct CountingLoop final : engine::DrivenLoop {
   std::function<void()> on_due;
   std::function<void()> after_posts;  // once, with the lock
   std::atomic<base::TimeNs> due{base::kNever};
+  std::atomic<bool> may_wait{false};
   std::atomic<std::thread::id> stepped_by{};
 };
 
@@ -114,6 +118,32 @@ TEST_CASE("driving__a_waiter_runs_the_turn_that_ends_its_wait") {
   CHECK(world.driving.wait(waiter, engine::deadline_after(5 * kSecond)));
   sender.join();
   CHECK(world.driving.counts().driven_by_waiters == 1);
+}
+
+TEST_CASE("driving__datagrams_that_may_wait_are_read_with_the_next_timer") {
+  for (const bool waits : {false, true}) {
+    DrivingWorld world;
+    std::atomic<base::TimeNs> read_at{0};
+    Waiter waiter;
+    world.loop.on_datagram = [&] {
+      read_at.store(io::monotonic_now());
+      world.driving.notify(waiter);
+    };
+    const base::TimeNs due = io::monotonic_now() + 300 * base::kMillisecond;
+    world.post([&](base::TimeNs) {
+      world.loop.may_wait.store(true);
+      world.loop.due.store(due);
+    });
+    std::thread sender([&] {
+      sleep_ms(50);
+      world.loop.deliver();
+    });
+    if (waits) CHECK(world.driving.wait(waiter, engine::deadline_after(5 * kSecond)));
+    CHECK(soon([&] { return read_at.load() != 0; }));
+    CHECK(read_at.load() >= due);
+    sender.join();
+    world.close();
+  }
 }
 
 TEST_CASE("driving__what_is_queued_is_run_though_its_caller_did_not_get_the_lock") {

@@ -1,0 +1,150 @@
+"""The last calls of this rank, written to a file when one fails (``MLT_FLIGHT_RECORDER``).
+
+Like the flight recorder of torch's own backends (``TORCH_FR_BUFFER_SIZE``), which has no calls of a backend in Python.
+``mlt doctor --recorder FOLDER`` compares the files of all ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from mlt.torch.staging import leaves
+
+import torch.distributed as dist
+from mlt._shared.flight_record import Call, Record, State
+from mlt._shared.output_files import write_text
+
+logger = logging.getLogger("mlt")
+CAPACITY: Final = 512  # calls
+# Calls that fail at once may follow each other quickly; a later one adds nothing.
+SECONDS_BETWEEN_FILES: Final = 1.0
+
+
+class InProgress(Protocol):
+    """A call that an entry watches, and that may have ended without anybody waiting for it."""
+
+    @property
+    def has_ended(self) -> bool: ...
+
+
+class Entry:
+    """One call, from its start on. ``end`` records its end, only once; an error writes the file."""
+
+    __slots__ = ("_began", "_error", "_group", "_number", "_recorder", "_seconds", "_size", "_types", "_what", "_work")
+
+    def __init__(self, recorder: FlightRecorder, what: str, group: str, number: int | None, tensors: Any) -> None:
+        held = leaves(tensors)
+        self._recorder = recorder
+        self._what = what
+        self._group = group
+        self._number = number
+        self._size = sum(tensor.nbytes for tensor in held)
+        self._types = {tensor.dtype for tensor in held}
+        self._work: weakref.ref[InProgress] | None = None
+        self._began = time.time()
+        self._seconds: float | None = None
+        self._error: str | None = None
+
+    def watch(self, work: InProgress) -> None:
+        """``work`` knows whether the call has ended; no reference to it is kept."""
+        self._work = weakref.ref(work)
+
+    def end(self, error: Exception | None) -> None:
+        if self._seconds is not None:
+            return
+        self._seconds = time.time() - self._began
+        if error is not None:
+            self._error = str(error)
+            self._recorder.write()
+
+    def described(self) -> Call:
+        """The call as in the file."""
+        return Call(
+            call=self._what,
+            group=self._group,
+            number=self._number,
+            bytes=self._size,
+            types=sorted(str(one).removeprefix("torch.") for one in self._types),
+            began=self._began,
+            seconds=self._seconds,
+            state=self._state(),
+            error=self._error,
+        )
+
+    def _state(self) -> State:
+        if self._error is not None:
+            return "failed"
+        work = None if self._work is None else self._work()
+        is_over = self._seconds is not None or (self._work is not None and (work is None or work.has_ended))
+        return "completed" if is_over else "in progress"
+
+
+class FlightRecorder:
+    """The last ``CAPACITY`` calls of this process. ``folder``: of the files, made when the first is written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._entries: deque[Entry] = deque(maxlen=CAPACITY)
+        self._lock = threading.Lock()
+        self._written: float | None = None
+
+    def begin(self, what: str, group: str, number: int | None, tensors: Any) -> Entry:
+        """Record a call that starts now."""
+        entry = Entry(self, what, group, number, tensors)
+        self._entries.append(entry)
+        return entry
+
+    def write(self) -> None:
+        """Write the file of this rank, unless that was done a moment ago. A failure is logged, not raised."""
+        with self._lock:
+            now = time.monotonic()
+            if self._written is not None and now - self._written < SECONDS_BETWEEN_FILES:
+                return
+            self._written = now
+            record = self._record()
+            path = self._folder / record.file_name
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                write_text(path, record.model_dump_json(indent=1) + "\n")
+            except OSError as error:
+                logger.warning("rank %d: the flight recorder cannot write %s: %s", record.rank, path, error)
+                return
+        logger.warning("rank %d: a call failed: its last %d calls are in %s", record.rank, len(record.calls), path)
+
+    def _record(self) -> Record:
+        if dist.is_initialized():
+            rank, size = dist.get_rank(), dist.get_world_size()
+        else:
+            rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        return Record(
+            rank=rank,
+            world_size=size,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            written=time.time(),
+            calls=[entry.described() for entry in tuple(self._entries)],
+        )
+
+
+def begin(what: str, group: str, number: int | None, tensors: Any) -> Entry | None:
+    """Record a call of ``group`` that starts now; None without ``MLT_FLIGHT_RECORDER``.
+
+    ``number``: of the call in its group, from 1; None where calls have none. ``tensors``: nested lists of them.
+    """
+    recorder = _of_this_process()
+    return None if recorder is None else recorder.begin(what, group, number, tensors)
+
+
+@functools.cache
+def _of_this_process() -> FlightRecorder | None:
+    folder = os.environ.get("MLT_FLIGHT_RECORDER")
+    return FlightRecorder(Path(folder)) if folder else None

@@ -1,0 +1,104 @@
+"""The flight recorder: the file of a rank whose call failed, and what ``mlt doctor --recorder`` makes of all files."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from checks import assert_names
+from job import answers, run_job
+from mlt.torch import recorder
+from mlt.torch.recorder import CAPACITY, FlightRecorder
+from mlt.torch.work import MltWork
+
+from mlt._shared.flight_record import Record
+from mlt.diagnosis.flight_records import examine_records
+
+PROGRAMS = Path(__file__).with_name("recorder_programs.py")
+
+
+def record_of(folder: Path, rank: int = 0) -> Record:
+    return Record.model_validate_json((folder / f"rank{rank}.json").read_text())
+
+
+def test_file__has_the_last_calls_with_their_ends(tmp_path: Path) -> None:
+    flight = FlightRecorder(tmp_path / "new")
+    for number in range(1, CAPACITY + 1):
+        flight.begin("barrier", "0", number, []).end(None)
+    work = MltWork("sent")
+    flight.begin("send to rank 1, tag 3", "0", None, torch.ones(2, dtype=torch.float16)).watch(work)
+    failed = flight.begin("all_reduce", "0", CAPACITY + 1, [torch.ones(3), [torch.ones(1, dtype=torch.int64)]])
+    flight.begin("broadcast", "0", CAPACITY + 2, torch.ones(3))
+    assert not (tmp_path / "new").exists()
+    failed.end(RuntimeError("rank 1 died"))
+    failed.end(None)  # the first end counts
+    record = record_of(tmp_path / "new")
+    assert (record.rank, record.world_size, len(record.calls)) == (0, 1, CAPACITY)
+    first, (sent, reduced, begun) = record.calls[0], record.calls[-3:]
+    assert (first.number, first.state, first.bytes, first.types) == (4, "completed", 0, [])
+    assert (sent.number, sent.state, sent.bytes, sent.types) == (None, "in progress", 4, ["float16"])
+    assert (reduced.state, reduced.error, reduced.bytes) == ("failed", "rank 1 died", 20)
+    assert reduced.types == ["float32", "int64"]
+    assert (begun.state, begun.seconds) == ("in progress", None)
+
+
+def test_file__a_call_that_ended_without_a_wait_is_complete(tmp_path: Path) -> None:
+    flight = FlightRecorder(tmp_path)
+    ended, dropped = MltWork("ended"), MltWork("dropped")
+    for work in (ended, dropped):
+        flight.begin("send", "0", None, []).watch(work)
+    ended.run(lambda: None)
+    del work, dropped
+    flight.begin("recv", "0", None, []).end(RuntimeError("late"))
+    assert [call.state for call in record_of(tmp_path).calls] == ["completed", "completed", "failed"]
+
+
+def test_file__is_written_once_a_second_and_a_failure_to_write_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flight = FlightRecorder(tmp_path)
+    flight.begin("barrier", "0", 1, []).end(RuntimeError("first"))
+    flight.begin("barrier", "0", 2, []).end(RuntimeError("second"))
+    assert len(record_of(tmp_path).calls) == 1
+    monkeypatch.setattr(recorder, "SECONDS_BETWEEN_FILES", 0.0)
+    flight.begin("barrier", "0", 3, []).end(RuntimeError("third"))
+    assert len(record_of(tmp_path).calls) == 3
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING, "mlt"):
+        FlightRecorder(tmp_path / "file").begin("barrier", "0", 1, []).end(RuntimeError("no folder"))
+    assert_names(caplog.text, "rank 0", str(tmp_path / "file"), "cannot write")
+
+
+def test_begin__nothing_is_recorded_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLT_FLIGHT_RECORDER", raising=False)
+    recorder._of_this_process.cache_clear()
+    assert recorder.begin("barrier", "0", 1, []) is None
+
+
+def test_ranks__whose_calls_differ_have_files_that_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLT_FLIGHT_RECORDER", str(tmp_path))
+    assert all(answers(run_job("differ", programs=PROGRAMS, workers=3), workers=3))
+    last = [record_of(tmp_path, rank).calls[-1] for rank in range(3)]
+    assert [(call.call, call.number, call.state) for call in last] == [
+        ("all_reduce", 3, "failed"),
+        ("all_reduce", 3, "failed"),
+        ("barrier", 3, "failed"),
+    ]
+    found = [finding.what for finding in examine_records(tmp_path)]
+    for rank in range(3):
+        assert_names(found[rank], f"rank {rank} ", "call 3", "failed")
+    assert_names(found[-1], "call 3 differs", "rank 0 all_reduce", "4 KB", "float32", "rank 2 barrier")
+
+
+def test_ranks__a_killed_one_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLT_FLIGHT_RECORDER", str(tmp_path))
+    first, second, dead = run_job("killed", programs=PROGRAMS, workers=3)
+    assert dead.status != 0
+    for outcome in (first, second):
+        assert_names(outcome.output, "rank 2", "gradient bucket 0 of step 2", "(bias, weight)")
+    found = [finding.what for finding in examine_records(tmp_path)]
+    assert any("rank 2 has no file" in text for text in found)
+    bucket = record_of(tmp_path, 1).calls[-1]
+    assert (bucket.group, bucket.state) == ("bounded_loss_hook", "failed")

@@ -1,0 +1,220 @@
+"""Time to an accuracy of DDP on a testbed, by loss bound and by what the transport does; writes a page and pictures.
+
+    python tools/torch_accuracy                                # both studies, five seeds; needs root; half an hour
+    python tools/torch_accuracy --studies parts --seeds 1 --no-page
+
+The training is that of ``mlt demo``: four workers, a small ResNet, real images. Studies, after MLT (NSDI 2024, section
+6.1):
+
+``bounds``: the loss bounds of figure 18, where every host's link loses 1 %, and where it loses 20 %. gloo only at 1 %.
+``parts``: figures 16 and 17. A: the loss bound. B: classes of gradients in the switches, whose code points mlt sets. C:
+packets of a tensor on both spines. Two leaves, two spines, hosts' links that lose 1 %, and TCP of another job between
+the leaves.
+
+docs/results/torch-accuracy.md has the tables, the pictures beside it the curves. gloo's TCP and that of the other job
+use cubic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from page import Run, page, write_pictures
+
+from mlt.demo.report import summarise_run
+from mlt.demo.runner import execute
+from mlt.demo.settings import RATE, TCP_CONTROL, Backend, DemoSettings, RunSpec
+from mlt.testbed import Testbed
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parents[1] / "docs" / "results"
+POLICY = HERE.parents[1] / "examples" / "testbed" / "qos.yaml"
+WORKERS = 4
+EVALUATIONS = 24
+PATHS = 8
+# The last host of each leaf has the other job, in the study of parts.
+PARTS_HOSTS = 6
+OTHER_SENDER, OTHER_RECEIVER = "host2", "host5"
+OTHER_PORT = 7_000
+# That of the policy, so that the switches with it and without have the same.
+PARTS_BUFFER = "512KiB"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``parts``: of A, B and C, those that are on."""
+
+    backend: Backend = "mlt"
+    bound: float = 0.0
+    parts: str = ""
+
+
+@dataclass(frozen=True)
+class Study:
+    """``losses``: of every host's link, each with its own runs."""
+
+    title: str
+    kinds: Mapping[str, Kind]
+    losses: Sequence[str]
+
+
+BOUND = 0.1
+STUDIES = {
+    "bounds": Study(
+        "Loss bounds",
+        {
+            "gloo": Kind("gloo"),
+            "mlt, exact": Kind(),
+            **{f"mlt, bound {percent} %": Kind(bound=percent / 100) for percent in (1, 10, 20, 30)},
+        },
+        ("1%", "20%"),
+    ),
+    "parts": Study(
+        "What each part of the transport gives",
+        {
+            "gloo": Kind("gloo"),
+            "mlt, none": Kind(),
+            "A": Kind(bound=BOUND, parts="A"),
+            "A, B": Kind(bound=BOUND, parts="AB"),
+            "A, B, C": Kind(bound=BOUND, parts="ABC"),
+            "C": Kind(parts="C"),
+            "C, B": Kind(parts="BC"),
+        },
+        ("1%",),
+    ),
+}
+# A single TCP connection over a link that loses 20 % stands still for seconds.
+SKIPPED = {("bounds", "20%", "gloo")}
+
+
+@dataclass
+class Place:
+    """The workers' hosts of a testbed, as ``mlt.demo.network.Network``."""
+
+    bed: Testbed
+    workers: Sequence[str]
+    environment: Mapping[str, str]
+
+    def popen(self, rank: int, command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Any:
+        own = {"RANK": str(rank), "WORLD_SIZE": str(len(self.workers)), **self.environment}
+        return self.bed.popen(self.workers[rank], command, env={**own, **env}, **options)
+
+    def packets_lost(self) -> int:
+        return sum(link.lost for link in self.bed.link_counters())
+
+
+@contextmanager
+def one_switch(loss: str, seed: int) -> Iterator[Place]:
+    """Four hosts at one switch."""
+    with Testbed(hosts=WORKERS, rate=RATE, loss=loss, seed=seed) as bed:
+        bed.set_tcp_control(TCP_CONTROL)
+        yield Place(bed, bed.hosts, {})
+
+
+@contextmanager
+def two_spines(loss: str, seed: int, parts: str) -> Iterator[Place]:
+    """Two workers at each of two leaves, and another job's TCP connection from one leaf to the other."""
+    policy = str(POLICY) if "B" in parts else None
+    fields: dict[str, Any] = {"spines": 2, "rate": RATE, "loss": loss, "buffer": PARTS_BUFFER, "seed": seed}
+    with Testbed(hosts=PARTS_HOSTS, policy=policy, **fields) as bed:
+        bed.set_tcp_control(TCP_CONTROL)
+        bulk = [sys.executable, str(HERE / "bulk.py")]
+        receiver = bed.popen(OTHER_RECEIVER, [*bulk, "receive", str(OTHER_PORT)])
+        sender = bed.popen(OTHER_SENDER, [*bulk, "send", bed.address(OTHER_RECEIVER), str(OTHER_PORT)])
+        try:
+            others = (OTHER_SENDER, OTHER_RECEIVER)
+            workers = [host for host in bed.hosts if host not in others]
+            yield Place(bed, workers, {"MLT_PATHS": str(PATHS)} if "C" in parts else {})
+        finally:
+            for process in (sender, receiver):
+                process.kill()
+                process.wait()
+
+
+def place_of(study: str, loss: str, kind: Kind) -> Callable[[DemoSettings, RunSpec], Any]:
+    """Returns a function that makes the network of a run."""
+    if study == "bounds":
+        return lambda _, run: one_switch(loss, run.seed)
+    return lambda _, run: two_spines(loss, run.seed, kind.parts)
+
+
+def train(study: str, loss: str, name: str, settings: DemoSettings) -> Run:
+    """One training; ``settings.seed`` is of its weights and images, and of the losses."""
+    kind = STUDIES[study].kinds[name]
+    # Its name in the demo decides only the demo's own tables.
+    spec = RunSpec("bounded", name, settings.loss, kind.bound, settings.seed, kind.backend)
+    with tempfile.TemporaryDirectory() as logs:
+        record = execute(
+            settings,
+            spec,
+            logs=Path(logs),
+            observe=lambda *_: None,
+            make_network=place_of(study, loss, kind),
+        )
+    return Run(study, loss, name, summarise_run(record))
+
+
+def measure(studies: Sequence[str], seeds: int, settings: DemoSettings) -> list[Run]:
+    """All runs, seed by seed: what is compared runs within minutes of each other."""
+    todo = [
+        (study, loss, name, seed)
+        for seed in range(settings.seed, settings.seed + seeds)
+        for study in studies
+        for loss in STUDIES[study].losses
+        for name in STUDIES[study].kinds
+        if (study, loss, name) not in SKIPPED
+    ]
+    runs = []
+    for number, (study, loss, name, seed) in enumerate(todo, 1):
+        run = train(study, loss, name, replace(settings, seed=seed, loss=float(loss.rstrip("%")) / 100))
+        report = run.report
+        runs.append(run)
+        print(
+            f"[{number}/{len(todo)}] {study}, {loss} loss, seed {seed}: {name}: {report.steps_per_second:.1f} steps/s, "
+            f"accuracy {100 * report.test_accuracy:.2f} %, {100 * report.gradient_loss:.2f} % of the gradients missing",
+            flush=True,
+        )
+    return runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--studies", default=",".join(STUDIES), help="(default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--no-page", action="store_true", help="print the tables only")
+    chosen = parser.parse_args()
+    settings = DemoSettings(
+        steps=chosen.steps,
+        evaluations=EVALUATIONS,
+        loss=0.0,
+        bound=BOUND,
+        seed=1,
+        seeds=chosen.seeds,
+        workers=WORKERS,
+        data="auto",
+        output=Path(),
+        live=False,
+        network="testbed",
+    )
+    runs = measure(chosen.studies.split(","), chosen.seeds, settings)
+    titles = {name: study.title for name, study in STUDIES.items()}
+    command = "make torch-accuracy" + (f' ACCURACY_ARGS="{" ".join(sys.argv[1:])}"' if len(sys.argv) > 1 else "")
+    date = datetime.now(timezone.utc).date()
+    text = page(runs, titles, f"Made by `{command}` on {date}")
+    print(text)
+    if not chosen.no_page:
+        write_pictures(runs, RESULTS)
+        (RESULTS / "torch-accuracy.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
