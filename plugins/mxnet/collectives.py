@@ -12,12 +12,13 @@ from typing import Any
 from mlt.mxnet.arrays import Arrays
 
 import mxnet as mx
-from mlt._gradients.loss import check_bound, current_bound
+from mlt._gradients.loss import current_bound
 from mlt._named import job
 from mlt._named.operations import start
 from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, ReduceOp, chosen_op
 from mlt._named.requests import Kind
+from mlt._shared.loss_bounds import loss_bound_of
 
 
 def _collective(
@@ -47,7 +48,7 @@ def _reduce(
     postscale_factor: float,
     process_set: ProcessSet,
     op: ReduceOp | None,
-    loss_bound: float | None,
+    loss_bound: float | str | None,
     *,
     in_place: bool,
 ) -> list[mx.nd.NDArray]:
@@ -61,7 +62,7 @@ def _reduce(
         priority=priority,
         prescale=float(prescale_factor),
         postscale=float(postscale_factor),
-        bound=current_bound() if loss_bound is None else check_bound(loss_bound),
+        bound=current_bound() if loss_bound is None else loss_bound_of(loss_bound),
     )
 
 
@@ -75,7 +76,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     op: ReduceOp | None = None,
     *,
-    loss_bound: float | None = None,
+    loss_bound: float | str | None = None,
 ) -> mx.nd.NDArray:
     """The reduction of an array of any shape over all ranks; by default their average.
 
@@ -103,7 +104,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     op: ReduceOp | None = None,
     *,
-    loss_bound: float | None = None,
+    loss_bound: float | str | None = None,
 ) -> mx.nd.NDArray:
     """``allreduce`` in place, without a copy if the array is larger than 128 KiB; returns the array."""
     (result,) = grouped_allreduce_(
@@ -122,7 +123,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: ReduceOp | None = None,
     *,
-    loss_bound: float | None = None,
+    loss_bound: float | str | None = None,
 ) -> list[mx.nd.NDArray]:
     """The reductions of a list of arrays, as one operation. As ``allreduce``."""
     return _reduce(
@@ -140,7 +141,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     op: ReduceOp | None = None,
     *,
-    loss_bound: float | None = None,
+    loss_bound: float | str | None = None,
 ) -> list[mx.nd.NDArray]:
     """``grouped_allreduce`` in place; returns the arrays."""
     return _reduce(

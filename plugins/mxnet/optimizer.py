@@ -32,7 +32,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         process_set: ProcessSet = global_process_set,
         *,
         compression: type[Compressor] = Compression.none,
-        loss_bound: float | LossSchedule | BoundedLossState | None = None,
+        loss_bound: float | str | LossSchedule | BoundedLossState | None = None,
     ) -> None:
         if not isinstance(optimizer, mx.optimizer.Optimizer) or isinstance(optimizer, DistributedOptimizer):
             raise TypeError(

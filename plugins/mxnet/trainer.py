@@ -38,7 +38,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
         *,
-        loss_bound: float | LossSchedule | BoundedLossState | None = None,
+        loss_bound: float | str | LossSchedule | BoundedLossState | None = None,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn("DistributedTrainer takes the optimizer itself, not a DistributedOptimizer", stacklevel=2)

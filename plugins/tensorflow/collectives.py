@@ -15,12 +15,13 @@ from mlt.tensorflow.placement import check_devices
 from mlt.tensorflow.stateful import call, graph_name
 
 import tensorflow as tf
-from mlt._gradients.loss import check_bound, current_bound
+from mlt._gradients.loss import current_bound
 from mlt._named import job
 from mlt._named.operations import start
 from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, ReduceOp, Sum, chosen_op
 from mlt._named.requests import Kind
+from mlt._shared.loss_bounds import loss_bound_of
 
 
 def _size(process_set: ProcessSet) -> int:
@@ -100,7 +101,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     *,
-    loss_bound: float | None = None,
+    loss_bound: float | str | None = None,
 ) -> Any:
     """The reduction of a tensor of any shape over all ranks; by default their average. Its gradient is reduced too.
 
@@ -170,12 +171,12 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
     *,
-    loss_bound: float | None = None,
+    loss_bound: float | str | None = None,
 ) -> list[tf.Tensor]:
     """The reductions of a list of tensors, as one operation. As ``allreduce``."""
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     chosen = chosen_op(op, average)
-    bound = current_bound() if loss_bound is None else check_bound(loss_bound)
+    bound = current_bound() if loss_bound is None else loss_bound_of(loss_bound)
     pairs = [compression.compress(one) for one in _tensors(tensors)]
     reduced = _reduce(
         [tensor for tensor, _ in pairs], name, chosen, prescale_factor, postscale_factor, process_set, bound

@@ -91,7 +91,7 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     scale_local_gradients: bool = True,
     *,
-    loss_bound: float | LossSchedule | BoundedLossState | None = None,
+    loss_bound: float | str | LossSchedule | BoundedLossState | None = None,
     local_variables: Iterable[Any] = (),
 ) -> Any:
     """A new optimizer of the same class and configuration, whose gradients are averaged over all ranks.

@@ -45,7 +45,7 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     *,
-    loss_bound: float | BoundedLossState | None = None,
+    loss_bound: float | str | BoundedLossState | None = None,
 ) -> Any:
     """A tape that continues ``gradtape``, and whose ``gradient`` averages over all ranks; an instance of its class too.
 

@@ -19,7 +19,7 @@ from mlt.torch.registration import mlt_group
 
 import torch
 import torch.distributed as dist
-from mlt._gradients.loss import Allowance, LossSchedule, allowing, check_bound
+from mlt._gradients.loss import Allowance, LossSchedule, allowing, bound_at, checked
 from mlt._gradients.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 from torch.autograd import Variable
 
@@ -32,10 +32,10 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_ten
 class LossyReduceScatter(StepRecorder):
     """The reduce-scatter of an FSDP2 model's gradients, of which each rank may miss a bounded part.
 
-    ``loss_bound`` in [0, 1): max fraction of the elements that a rank may miss of each other rank's part; 0 is as exact
-    as without it, to the last bit. Or a function of step and layer (``warm_up``, ``phases``), the same on every rank:
-    its step counts this object's backward passes, and layer 0 is the group of parameters whose gradients come last.
-    ``history``: number of steps whose statistics are kept.
+    ``loss_bound`` in [0, 1), or text such as "10%": max fraction of the elements that a rank may miss of each other
+    rank's part; 0 is as exact as without it, to the last bit. Or a function of step and layer (``warm_up``,
+    ``phases``), the same on every rank: its step counts this object's backward passes, and layer 0 is the group of
+    parameters whose gradients come last. ``history``: number of steps whose statistics are kept.
 
     An element is the mean of the terms that arrived, times what FSDP asks for: so losses do not make gradients smaller.
     Give each model one of its own. Used from the thread that runs the backward pass; ``steps`` and ``latest`` may be
@@ -46,11 +46,10 @@ class LossyReduceScatter(StepRecorder):
     >>> reduce_scatter.latest.loss_fraction  # doctest: +SKIP
     """
 
-    def __init__(self, *, loss_bound: float | LossSchedule = 0.1, history: int = DEFAULT_HISTORY) -> None:
-        if not callable(loss_bound):
-            check_bound(loss_bound)
+    def __init__(self, *, loss_bound: float | str | LossSchedule = 0.1, history: int = DEFAULT_HISTORY) -> None:
+        bound = checked(loss_bound)
         super().__init__(history)
-        self.loss_bound = loss_bound
+        self.loss_bound = bound
         self._backward = _NONE  # torch's number of the backward pass that began last
         self._count = 0  # of this step's calls
         self._layers = 0  # calls of the last step
@@ -98,7 +97,7 @@ class LossyReduceScatter(StepRecorder):
         """
         self._check(group, input_tensor, op)
         step, layer = self._begin(), self._layer()
-        bound = check_bound(self.loss_bound(step.step, layer)) if callable(self.loss_bound) else self.loss_bound
+        bound = bound_at(self.loss_bound, step.step, layer)
 
         def observe(done: Any) -> None:
             self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)

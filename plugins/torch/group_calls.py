@@ -26,6 +26,27 @@ if TYPE_CHECKING:
     from mlt import Operation
 
 
+class CallName:
+    """``mlt broadcast of float32[10] (call 1 of group '0', rank 0)``: put together only if an error needs it.
+
+    The transport's own texts do not know the tensors: data that is not combined travels as bytes.
+    """
+
+    __slots__ = ("_group", "_name", "_number", "_rank", "_tensors")
+
+    def __init__(self, name: str, number: int, group: str, rank: int, tensors: Sequence[torch.Tensor]) -> None:
+        self._name, self._number, self._group, self._rank = name, number, group, rank
+        self._tensors = tensors
+
+    def __str__(self) -> str:
+        of = ""
+        if self._tensors:
+            first = self._tensors[0]
+            many = f"{len(self._tensors)} tensors, the first " if len(self._tensors) > 1 else ""
+            of = f" of {many}{str(first.dtype).removeprefix('torch.')}{list(first.shape)}"
+        return f"mlt {self._name}{of} (call {self._number} of group {self._group!r}, rank {self._rank})"
+
+
 class GroupCalls:
     """The calls of the group ``name``. ``own``: this group rank.
 
@@ -53,7 +74,7 @@ class GroupCalls:
 
     def submit(self, name: str, program: Callable[[], None], result: Any, *, calls: int = 1) -> MltWork:
         """Queue a program that makes collectives of the transport and waits for them."""
-        description, number = self._next(name, calls)
+        description, number = self._next(name, calls, result or ())
         work = MltWork(description, entry=recorder.begin(name_of(name), self._name, number, result))
 
         def run() -> None:
@@ -81,7 +102,7 @@ class GroupCalls:
         Now, unless calls in the queue, or others in progress, may use the same memory: then after them. ``result``: the
         call's, if it is not ``tensors``; ``calls``: how many calls of the program these are, if not one for each.
         """
-        description, number = self._next(name, len(tensors) if calls is None else calls)
+        description, number = self._next(name, len(tensors) if calls is None else calls, tensors or also_uses)
         entry = recorder.begin(name_of(name), self._name, number, tensors)
         tensors, observe = list(tensors), None if terms is None else terms.observe
         if result is None:
@@ -154,9 +175,9 @@ class GroupCalls:
         self._queue.close()
         self._native.finish()
 
-    def _next(self, name: str, calls: int) -> tuple[str, int]:
-        """Description of the next call, and its number, from 1."""
+    def _next(self, name: str, calls: int, tensors: Sequence[torch.Tensor]) -> tuple[CallName, int]:
+        """Name of the next call, and its number, from 1."""
         self.refuse_closed(name)
         number = self._count
         self._count += max(calls, 1)
-        return f"mlt {name} (call {number + 1} of group {self._name!r}, rank {self._rank})", number + 1
+        return CallName(name, number + 1, self._name, self._rank, tensors), number + 1

@@ -6,9 +6,9 @@ from typing import Any
 
 from mlt.torch.process_group_base import BACKEND
 
-from mlt._gradients.loss import Allowance, check_bound
+from mlt._gradients.loss import Allowance
 from mlt._gradients.statistics import LossCount, Losses
-from mlt._shared.units import LOSS
+from mlt._shared.loss_bounds import loss_bound_of
 from torch._C._distributed_c10d import Backend
 
 
@@ -37,7 +37,7 @@ class Options(Backend.Options):
     # torch's class, because ``init_device_mesh(backend_override={"dp": options})`` takes no other.
 
     def __init__(self, *, loss_bound: float | str = 0.0) -> None:
-        bound = check_bound(LOSS.named("loss_bound", loss_bound))
+        bound = loss_bound_of(loss_bound)
         super().__init__(BACKEND)
         self._loss_bound = bound
         self._count = LossCount()

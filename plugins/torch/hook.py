@@ -27,7 +27,7 @@ from mlt.torch.work import CallQueue, failure_of
 import torch
 import torch.distributed as dist
 from mlt._gradients import services as services_module
-from mlt._gradients.loss import LossSchedule, check_bound
+from mlt._gradients.loss import LossSchedule, bound_at, checked
 from mlt._gradients.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 from mlt.errors import SizeMismatchError
 from torch._C._distributed_c10d import GradBucket
@@ -46,18 +46,18 @@ _AMONG_WORKERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 class BoundedLossState(StepRecorder):
     """State of the hook between steps: how buckets are averaged, their keys, the statistics.
 
-    ``transport``: whose workers average. A process group "mlt" (that of the model's DDP, if it has one of its own) or
-    a ``Context``: its workers; a ``PushPull``: over its services. Default: the context of the process group "mlt".
+    ``transport``: whose workers average. A process group "mlt" (that of the model's DDP, if it has one of its own) or a
+    ``Context``: its workers; a ``PushPull``: over its services. Default: the context of the process group "mlt".
     ``services``: whether the job's summation services average, not the workers among themselves. None: if their links
     then carry clearly less than the workers' otherwise (``mlt._gradients.services``), which a line of the log says.
-    ``loss_bound`` in [0, 1): max fraction of a bucket's
-    elements that may be lost per step, of a push or in each hop between two workers; 0 is fully reliable. Or a function
-    of step and layer (``warm_up``, ``phases``), the same on every rank; its step counts this state's backward passes.
-    ``first_key``: first push-pull key of this state (two states that share a ``PushPull`` need separate ranges).
-    ``rotate``: spread each bucket that may lose over blocks of 4,096 elements before it is sent, so that a lost segment
-    takes a little of each element, not all of a few (``mlt.torch.rotation``); float32 and float64 only. It costs CPU
-    time. ``history``: number of steps whose statistics are kept. ``named_parameters``: the model's, so that errors name
-    the parameters of a bucket, not only its number.
+    ``loss_bound`` in [0, 1), or text such as "10%": max fraction of a bucket's elements that may be lost per step, of a
+    push or in each hop between two workers; 0 is fully reliable. Or a function of step and layer (``warm_up``,
+    ``phases``), the same on every rank; its step counts this state's backward passes. ``first_key``: first push-pull
+    key of this state (two states that share a ``PushPull`` need separate ranges). ``rotate``: spread each bucket that
+    may lose over blocks of 4,096 elements before it is sent, so that a lost segment takes a little of each element, not
+    all of a few (``mlt.torch.rotation``); float32 and float64 only. It costs CPU time. ``history``: number of steps
+    whose statistics are kept. ``named_parameters``: the model's, so that errors name the parameters of a bucket, not
+    only its number.
 
     Services divide by the contributions that arrived, per element. Among themselves, a worker that misses a sum of
     others gives its own term their weights: so losses do not make the average smaller.
@@ -73,17 +73,16 @@ class BoundedLossState(StepRecorder):
         self,
         transport: Union["Context", "PushPull", dist.ProcessGroup] | None = None,
         *,
-        loss_bound: float | LossSchedule = 0.1,
+        loss_bound: float | str | LossSchedule = 0.1,
         services: bool | None = None,
         rotate: bool = False,
         first_key: int = 0,
         history: int = DEFAULT_HISTORY,
         named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
     ) -> None:
-        if not callable(loss_bound):
-            check_bound(loss_bound)
+        bound = checked(loss_bound)
         super().__init__(history)
-        self.loss_bound = loss_bound
+        self.loss_bound = bound
         self._rotate = rotate
         transport = transport if transport is not None else current_context()
         self._post: partial[Any] = _averaging(transport, services)
@@ -126,7 +125,7 @@ class BoundedLossState(StepRecorder):
         # becomes a real error of the chained future, with its text.
         result: torch.futures.Future[torch.Tensor] = future.then(_value)
         name = f"gradient bucket {index} of step {step.step}{self._labels[key]}"
-        bound = self._bound(step.step, layer)
+        bound = bound_at(self.loss_bound, step.step, layer)
         average = partial(self._post, key=key, loss_bound=bound, layer=layer, layers=layers, name=name)
         self._count += 1
         entry = recorder.begin(name, "bounded_loss_hook", self._count, buffer)
@@ -187,9 +186,6 @@ class BoundedLossState(StepRecorder):
         handle = average(data)
         handle.add_done_callback(partial(self._finish, handle, name, step, future, finished, entry))
         handle.report_if_slow()
-
-    def _bound(self, step: int, layer: int) -> float:
-        return check_bound(self.loss_bound(step, layer)) if callable(self.loss_bound) else self.loss_bound
 
     def _key(self, bucket: GradBucket) -> int:
         """A key per set of parameters, numbered in order of first appearance.

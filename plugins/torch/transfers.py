@@ -41,7 +41,7 @@ class TransferWork(dist.Work):
     def __init__(
         self,
         operations: Sequence[Operation],
-        description: str,
+        description: object,
         result: Any,
         publisher: CallQueue,
         landed: Callable[[], None] | None = None,

@@ -32,11 +32,11 @@ def publish(source: Future[Any], result: Any, error: Exception | None) -> None:
         source.set_result(result)
 
 
-def failure_of(description: str, error: Exception) -> RuntimeError:
+def failure_of(description: object, error: Exception) -> RuntimeError:
     """The error of a call that failed.
 
     The text of mlt's own errors says it all, so their tracebacks are not shown before it: they are the ``__context__``.
-    Other errors are the cause.
+    Other errors are the cause. ``description``: its text is the call's name.
     """
     # c10d's users, its own tests among them, look for the word "timeout".
     note = "its timeout passed: " if isinstance(error, OperationTimeoutError) else ""
@@ -59,7 +59,7 @@ class MltWork(dist.Work):
     result. Under torch 2.6, which is too old for mlt, C++ callers wait for ever on a Python subclass.)
     """
 
-    def __init__(self, description: str, future: Future[Any] | None = None, entry: Entry | None = None) -> None:
+    def __init__(self, description: object, future: Future[Any] | None = None, entry: Entry | None = None) -> None:
         super().__init__()
         self._description = description
         self._entry = entry

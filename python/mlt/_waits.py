@@ -97,7 +97,7 @@ class ConnectWatch:
     """A context manager around the connections of a job's start: after ``QUIET_SECONDS`` it logs which are missing.
 
     ``table``: where every rank listens. Each came to the rendezvous, so a connection that is missing now is most likely
-    blocked; the higher rank connects to the lower.
+    blocked, unless it has arrived and is not up: then its process is stopped. The higher rank connects to the lower.
     """
 
     def __init__(self, context: Context, table: Iterable[Endpoint], timeout: float) -> None:
@@ -128,13 +128,35 @@ class ConnectWatch:
             texts.append(f"its TCP connection to {_shown(targets)}")
         if clients:
             texts.append(f"the TCP connection of {_shown(clients)} to {own.where}")
+        arrived = min(self._arrived(), len(clients))
+        hints = []
+        if arrived:
+            hints.append(
+                "TCP passes: a connection has arrived, but its rank does not complete it, whose process may be stopped "
+                "(SIGSTOP, a debugger, a frozen container) or hang"
+            )
+        if targets or arrived < len(clients):
+            ports = "this port" if len(targets) + bool(clients) == 1 else "these ports"
+            hints.append(
+                f"All ranks were there: let TCP pass to {ports} if a firewall blocks it; the system chooses such ports "
+                "from net.ipv4.ip_local_port_range"
+            )
         if texts:
             logger.warning(
-                "rank %d: still waiting for %s (times out %g s after the start). All ranks were there: let TCP pass to "
-                "%s if a firewall blocks it; the system chooses such ports from net.ipv4.ip_local_port_range",
-                context.rank, ", and for ".join(texts), self._timeout,
-                "this port" if len(targets) + bool(clients) == 1 else "these ports",
+                "rank %d: still waiting for %s (times out %g s after the start). %s",
+                context.rank, ", and for ".join(texts), self._timeout, ". ".join(hints),
             )  # fmt: skip
+
+    def _arrived(self) -> int:
+        """TCP connections of ranks that arrived here and are not up."""
+        context, engine = self._context, self._context.engine
+        counts = engine.counters()
+        known = [
+            one for one in self._table
+            if one.rank > context.rank and (engine.is_peer_up(one.rank) or engine.peer_failure(one.rank))
+        ]  # fmt: skip
+        unrelated = sum(counts[f"control_{name}"] for name in ("unidentified", "unproved", "other_version"))
+        return max(counts["control_accepted"] - unrelated - len(known), 0)
 
 
 def _shown(texts: list[str]) -> str:

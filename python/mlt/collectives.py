@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, cast
 from mlt import _core
 from mlt._core import Reduction
 from mlt._shared.argument_types import explains_types
+from mlt._shared.loss_bounds import loss_bound_of
 from mlt._shared.similar_names import did_you_mean
 from mlt.errors import ConfigError, InvalidBufferError
 from mlt.operation import Completion, Kind, Operation
@@ -59,7 +60,7 @@ class GroupCollectives:
         tensor: Any,
         *,
         op: Reduction = Reduction.MEAN,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -85,10 +86,10 @@ class GroupCollectives:
         bound. "two-level" needs two or more hosts with equally many ranks of the group, next to each other in it.
 
         Ring algorithm: the sums go around the ring once, then the results. Only sums may be lost, up to ``loss_bound``
-        of all that a rank receives of them; missing values count as zero. A ``loss_bound`` above 0 needs a SUM or MEAN
-        of floating point. The results are exact, so all ranks end with the same bits. In a mean the term of the rank
-        that misses a partial sum takes the weights of the missing terms, so that the weights add up to 1 whatever was
-        lost. The completion's ``missing_bytes`` are those missing from this rank's receives.
+        (0.1 or "10%") of all that a rank receives of them; missing values count as zero. A ``loss_bound`` above 0 needs
+        a SUM or MEAN of floating point. The results are exact, so all ranks end with the same bits. In a mean the term
+        of the rank that misses a partial sum takes the weights of the missing terms, so that the weights add up to 1
+        whatever was lost. The completion's ``missing_bytes`` are those missing from this rank's receives.
 
         ``ranks``: the group, in ring order; None: all workers. ``stream`` in [0, 2^32): every stream of the same ranks
         is a group with an order of its own, so that independent users of a context need no common order. ``layer`` of
@@ -129,7 +130,7 @@ class GroupCollectives:
         *,
         output_splits: Sequence[int] | None = None,
         input_splits: Sequence[int] | None = None,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -173,7 +174,7 @@ class GroupCollectives:
         output: Any | None = None,
         *,
         root: int = 0,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -212,7 +213,7 @@ class GroupCollectives:
         output: Any,
         input: Any,
         *,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -251,7 +252,7 @@ class GroupCollectives:
         input: Any,
         *,
         op: Reduction = Reduction.MEAN,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -334,7 +335,7 @@ class GroupCollectives:
         op: Reduction = Reduction.MEAN,
         root: int = 0,
         algorithm: str | None = None,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -380,7 +381,7 @@ class GroupCollectives:
         input: Any | None = None,
         *,
         root: int = 0,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -447,12 +448,13 @@ class GroupCollectives:
         return list(ranks)
 
     def _how(
-        self, ranks: Sequence[int] | None, stream: int, loss_bound: float, layer: int, layers: int,
+        self, ranks: Sequence[int] | None, stream: int, loss_bound: float | str, layer: int, layers: int,
         timeout: float | None, dtype: str | None, check_finite: bool,
     ) -> tuple[Sequence[int], int, float, int, int, int, str, bool]:  # fmt: skip
         """The last arguments of every collective of the native engine, checked."""
         group, layers = self._group(ranks), _layers(layer, layers)
-        return group, _stream(stream), loss_bound, layer, layers, times.limit_ns(timeout), dtype or "", check_finite
+        bound = loss_bound_of(loss_bound) if isinstance(loss_bound, str) else loss_bound
+        return group, _stream(stream), bound, layer, layers, times.limit_ns(timeout), dtype or "", check_finite
 
     def _operation(self, operation: int, kind: Kind) -> Operation:
         return Operation(operation, kind, -1, 0, cast("Context", self))

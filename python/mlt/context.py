@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 import warnings
 import weakref
@@ -13,7 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, _waits, priority
+from mlt._shared import first_failure
 from mlt._shared.argument_types import check_types, explained
+from mlt._shared.loss_bounds import loss_bound_of
 from mlt._waits import WaitWatch as WaitWatch  # for the type
 from mlt.collectives import GroupCollectives
 from mlt.errors import ConfigError, InvalidBufferError, MltError, PortInUseError, RendezvousError, WaitTimeoutError
@@ -163,7 +166,9 @@ class Context(GroupCollectives):
             with _waits.ConnectWatch(self, table, connect_timeout):
                 self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
         except BaseException as error:
-            self._engine.close(ending.reason_of(type(error), error))
+            reason = ending.reason_of(type(error), error)
+            first_failure.record(config.rank, ending.blamed(error))
+            self._engine.close(reason)
             raise
         _open_contexts.add(self)
 
@@ -271,7 +276,7 @@ class Context(GroupCollectives):
     def post_recv(
         self,
         tensor: Any,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         *,
         from_: int,
         tag: int = 0,
@@ -285,7 +290,8 @@ class Context(GroupCollectives):
         """Start receiving into ``tensor`` the transfer that rank ``from_`` sends with ``tag``.
 
         ``tensor``: as for ``post_send``, and writable; do not access it until its completion is taken. ``loss_bound``
-        in [0, 1): fraction of the elements that may be missing at completion (above 0 for floating point only).
+        in [0, 1), or text such as "10%": fraction of the elements that may be missing at completion (above 0 for
+        floating point only).
         ``fill``: missing ranges become zero ("zero"), or keep the tensor's old values ("keep"). ``stop``: "patient"
         completes when all missing segments are declared lost, "eager" as soon as ``1 - loss_bound`` has arrived. The
         receive completes with what it has (status "deadline") ``deadline`` seconds after the post; it fails after
@@ -315,7 +321,7 @@ class Context(GroupCollectives):
                 tensor,
                 from_,
                 _tag(tag),
-                loss_bound,
+                loss_bound_of(loss_bound) if isinstance(loss_bound, str) else loss_bound,
                 fill != "zero" and _choice(fill, "fill", "zero", "keep"),
                 stop != "patient" and _choice(stop, "stop", "patient", "eager"),
                 times.limit_ns(deadline, "deadline"),
@@ -409,6 +415,11 @@ class Context(GroupCollectives):
         with this reason, instead of that it left. A ``with`` block that an exception leaves, and a program that an
         exception ends, give the exception's type.
         """
+        self._close(failure, None)
+
+    def _close(self, failure: str, blamed: int | None) -> None:
+        if failure and not self.closed:
+            first_failure.record(self.rank, blamed)
         self._engine.close(failure)
         _open_contexts.discard(self)  # now: an interpreter that ends meanwhile waits for this
         if self._callbacks is not None:
@@ -420,9 +431,11 @@ class Context(GroupCollectives):
         Python tells its exit status to none of its own handlers. Unless an exception ends the program, the engine
         therefore outlives the interpreter, and reports a status other than 0 as a failure.
         """
-        failure = ending.unhandled()
+        failure, blamed = ending.unhandled(), ending.blamed(getattr(sys, "last_value", None))
+        if failure:
+            first_failure.record(self.rank, blamed)
         self._engine.close_at_exit(failure)
-        self.close(failure=failure)
+        self._close(failure, blamed)
 
     def __enter__(self) -> Context:
         return self
@@ -430,7 +443,7 @@ class Context(GroupCollectives):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(failure=ending.reason_of(kind, error))
+        self._close(ending.reason_of(kind, error), ending.blamed(error))
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"job {self._config.job!r}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlt._callbacks import Callbacks
 from mlt._shared.argument_types import explains_types
+from mlt._shared.loss_bounds import loss_bound_of
 from mlt.context import Context
 from mlt.errors import ConfigError, UnknownOperationError, WaitTimeoutError, from_status
 from mlt.operation import Operation
@@ -183,7 +184,7 @@ class PushPull:
         tensor: Any,
         *,
         key: int,
-        loss_bound: float = 0.0,
+        loss_bound: float | str = 0.0,
         layer: int = 0,
         layers: int = 1,
         average: bool = True,
@@ -195,10 +196,10 @@ class PushPull:
 
         ``out``: a tensor of as many float32; default: in place. Do not access either until the handle is done. ``key``
         in [0, 2**40) identifies the tensor. In every iteration, all workers use the same key, number of elements and
-        ``loss_bound`` for it. ``loss_bound`` in [0, 1): fraction of this worker's push that may be missing. Each
-        element is divided by the number of workers whose segment arrived (``average=False``: the plain sum). All
-        workers receive the same bits. ``layer`` of ``layers``: 0 is the front layer, which is sent first. ``name``
-        appears in error texts. Raises InvalidBufferError, ConfigError, PeerFailedError, LimitError.
+        ``loss_bound`` for it. ``loss_bound`` in [0, 1), or text such as "10%": fraction of this worker's push that may
+        be missing. Each element is divided by the number of workers whose segment arrived (``average=False``: the plain
+        sum). All workers receive the same bits. ``layer`` of ``layers``: 0 is the front layer, which is sent first.
+        ``name`` appears in error texts. Raises InvalidBufferError, ConfigError, PeerFailedError, LimitError.
 
         >>> gradients = np.full(4, 1, np.float32), np.full(4, 3, np.float32)
         >>> pulls = [PushPull(rank).push_pull(gradients[i], key=1) for i, rank in enumerate((rank_0, rank_1))]
@@ -217,7 +218,7 @@ class PushPull:
             tensor,
             out,
             key,
-            loss_bound,
+            loss_bound_of(loss_bound) if isinstance(loss_bound, str) else loss_bound,
             average,
             layer,
             layers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -32,6 +33,15 @@ def until(condition: Callable[[], Value], seconds: float = 40.0, *, every: float
         assert time.monotonic() < deadline, f"waited {seconds} s in vain"
         time.sleep(every)
     return value
+
+
+def in_threads(work: Callable[..., object], arguments: Iterable[tuple[object, ...]]) -> None:
+    """``work`` with each of ``arguments``, all at once, each in a thread of its own, until all have returned."""
+    threads = [threading.Thread(target=work, args=one) for one in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def all_gone(pids: Iterable[int]) -> bool:

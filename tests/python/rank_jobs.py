@@ -92,15 +92,22 @@ def run_job(
                 process.communicate()
 
 
-def outputs_of(processes: Sequence[Any], limit_seconds: float) -> list[str]:
-    """The output of each process; fails if one does not end with status 0 in time, and kills those that are left."""
+def ends_of(processes: Sequence[Any], limit_seconds: float) -> list[tuple[int, str, str]]:
+    """Exit status, output and errors of each process; fails if one does not end in time, and kills those left."""
     try:
-        outputs = [process.communicate(timeout=limit_seconds)[0] for process in processes]
+        texts = [process.communicate(timeout=limit_seconds) for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(outputs)
+    return [(process.returncode, *both) for process, both in zip(processes, texts, strict=True)]
+
+
+def outputs_of(processes: Sequence[Any], limit_seconds: float) -> list[str]:
+    """The output of each process; fails if one does not end with status 0 in time, and kills those that are left."""
+    ends = ends_of(processes, limit_seconds)
+    outputs = [output for _, output, _ in ends]
+    assert [status for status, _, _ in ends] == [0] * len(ends), "\n".join(outputs)
     return outputs
 
 

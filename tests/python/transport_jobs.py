@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing as mp
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -14,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
+from checks import in_threads
 
 import mlt
 from mlt._shared.ports import free_port
@@ -54,11 +54,7 @@ def local_job(
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=open_one, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(open_one, [(rank,) for rank in range(size)])
     opened = [context for context in contexts if context is not None]
     contexts.clear()  # a test may drop one: hold no other reference
     try:

@@ -12,7 +12,7 @@ from mlt.torch.horovod.handles import synchronize
 from mlt.torch.horovod.reduce import grouped_allreduce_, sparse_allreduce_async, start_allreduce
 
 import torch
-from mlt._gradients.loss import LossSchedule
+from mlt._gradients.loss import LossSchedule, bound_at, checked
 from mlt._named import job
 from mlt._named.controller import EndedError
 from mlt._named.groups import chosen_groups, positions
@@ -178,7 +178,7 @@ class Distributed(torch.optim.Optimizer):
         pairs = [self._compression.compress(_dense(parameter)) for parameter in unit]
         tensors, contexts = [tensor for tensor, _ in pairs], [ctx for _, ctx in pairs]
         name = self._named.names[first]
-        bound = self._bound(self._step_number, number) if callable(self._bound) else self._bound
+        bound = None if self._bound is None else bound_at(self._bound, self._step_number, number)
         prescale, postscale = self._scales
         handle = start_allreduce(
             tensors,
@@ -255,7 +255,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     *,
-    loss_bound: float | LossSchedule | None = None,
+    loss_bound: float | str | LossSchedule | None = None,
 ) -> Any:
     """The optimizer with gradients of all ranks; an instance of its class too.
 
@@ -271,7 +271,8 @@ def DistributedOptimizer(
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    if loss_bound is not None and loss_bound != 0:
+    bound = None if loss_bound is None else checked(loss_bound)
+    if bound:
         check_lossy(op)
     chosen = chosen_groups(groups, num_groups, torch.is_tensor, "torch.Tensor")
     base: Any = type(optimizer)
@@ -291,7 +292,7 @@ def DistributedOptimizer(
     made._scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
     made._sparse_as_dense = sparse_as_dense
     made._process_set = process_set
-    made._bound = loss_bound
+    made._bound = bound
     made._step_number = 0
     made._started = {}
     made._is_synchronized = False

@@ -10,10 +10,11 @@ from mlt.torch.horovod.handles import all_results, apply, one_result, submit, sy
 from mlt.torch.horovod.movement import allgather_async
 
 import torch
-from mlt._gradients.loss import check_bound, current_bound
+from mlt._gradients.loss import current_bound
 from mlt._named import job
 from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Adasum, Average, ReduceOp, Sum, chosen_op
+from mlt._shared.loss_bounds import loss_bound_of
 
 
 def start_allreduce(
@@ -26,7 +27,7 @@ def start_allreduce(
     process_set: ProcessSet,
     *,
     grouped: bool,
-    loss_bound: float | None = None,
+    loss_bound: float | str | None = None,
     priority: int = 0,
     layer: int = 0,
     layers: int = 1,
@@ -36,7 +37,7 @@ def start_allreduce(
     ``priority``: of those that are ready at the same time, the highest is carried out first. ``layer`` of ``layers``:
     position in the model, 0 in front; the transport sends front layers first.
     """
-    bound = current_bound() if loss_bound is None else check_bound(loss_bound)
+    bound = current_bound() if loss_bound is None else loss_bound_of(loss_bound)
     if op == Adasum and process_set is not global_process_set:
         raise NotImplementedError("Adasum does not support non-global process sets yet.")
     return submit(
@@ -79,7 +80,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     *,
-    loss_bound: float | None = None,
+    loss_bound: float | str | None = None,
 ) -> int:
     """``allreduce_async`` in place. ``loss_bound``: of this sum, instead of that of ``mlt.torch.lossy``."""
     chosen = chosen_op(op, average)
@@ -183,7 +184,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     *,
-    loss_bound: float | None = None,
+    loss_bound: float | str | None = None,
 ) -> int:
     """``grouped_allreduce_async`` in place."""
     chosen = chosen_op(op, average)

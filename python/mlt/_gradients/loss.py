@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from mlt._shared.loss_bounds import loss_bound_of
+
 if TYPE_CHECKING:
     from mlt import Completion
 
@@ -31,11 +33,14 @@ EXACT: Final = Allowance()
 _allowance: Final[ContextVar[Allowance | None]] = ContextVar("mlt_loss", default=None)
 
 
-def check_bound(bound: float) -> float:
-    """``bound``, if it is in [0, 1); raises ValueError otherwise."""
-    if not isinstance(bound, (int, float)) or not 0.0 <= bound < 1.0:
-        raise ValueError(f"the loss bound is {bound!r}; it must lie in [0, 1), e.g. 0.1 for at most 10 %")
-    return bound
+def checked(loss_bound: float | str | LossSchedule) -> float | LossSchedule:
+    """An argument ``loss_bound``: a schedule as it is, anything else as a fraction. Raises ValueError."""
+    return loss_bound if callable(loss_bound) else loss_bound_of(loss_bound)
+
+
+def bound_at(loss_bound: float | LossSchedule, step: int, layer: int) -> float:
+    """The bound that ``checked`` returned, at this step and layer. Raises ValueError for what a schedule returns."""
+    return loss_bound_of(loss_bound(step, layer)) if callable(loss_bound) else loss_bound
 
 
 def current_bound() -> float:
@@ -60,32 +65,32 @@ def allowing(allowance: Allowance) -> Iterator[None]:
 
 
 @contextmanager
-def lossy(bound: float) -> Iterator[None]:
+def lossy(bound: float | str) -> Iterator[None]:
     """Let the floating-point sums and means called inside lose up to ``bound`` on each hop of the sum.
 
     That is ``all_reduce``, ``reduce`` and ``reduce_scatter``, in all their forms. Everything else remains exact: other
     element types and operations, other collectives, the distribution of results. All ranks of an all-reduce end with
-    the same bits. Every rank must use the same bound. Raises ValueError unless it is in [0, 1).
+    the same bits. Every rank must use the same bound: in [0, 1), or text such as "10%"; else ValueError is raised.
 
     >>> with lossy(0.1):
     ...     dist.all_reduce(gradient)  # doctest: +SKIP
     """
-    with allowing(Allowance(check_bound(bound))):
+    with allowing(Allowance(loss_bound_of(bound))):
         yield
 
 
-def warm_up(bound: float, steps: int) -> LossSchedule:
+def warm_up(bound: float | str, steps: int) -> LossSchedule:
     """No loss in the first ``steps`` steps, then ``bound``: early gradients are large, and their loss costs most.
 
     >>> schedule = warm_up(0.1, steps=100)
     >>> schedule(99, 0), schedule(100, 0)
     (0.0, 0.1)
     """
-    check_bound(bound)
-    return lambda step, _layer: 0.0 if step < steps else bound
+    later = loss_bound_of(bound)
+    return lambda step, _layer: 0.0 if step < steps else later
 
 
-def phases(*starts: tuple[int, float]) -> LossSchedule:
+def phases(*starts: tuple[int, float | str]) -> LossSchedule:
     """A bound from each of these steps on: ``phases((0, 0.0), (100, 0.2), (900, 0.05))``.
 
     The first step is 0; raises ValueError unless the steps increase from there.
@@ -97,6 +102,5 @@ def phases(*starts: tuple[int, float]) -> LossSchedule:
     steps = [start for start, _ in starts]
     if not steps or steps[0] != 0 or any(later <= earlier for earlier, later in pairwise(steps)):
         raise ValueError(f"the phases start at the steps {steps}; give increasing steps, the first of them 0")
-    for _, bound in starts:
-        check_bound(bound)
-    return lambda step, _layer: next(bound for start, bound in reversed(starts) if start <= step)
+    bounds = [(start, loss_bound_of(bound)) for start, bound in reversed(starts)]
+    return lambda step, _layer: next(bound for start, bound in bounds if start <= step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from mlt._gradients.loss import LossSchedule, check_bound
+from mlt._gradients.loss import LossSchedule, bound_at, checked
 from mlt._gradients.statistics import DEFAULT_HISTORY, StepRecorder
 from mlt._named import job
 from mlt._named.controller import Handle, RejectedError
@@ -19,11 +19,11 @@ _SHOWN: Final = 12
 class BoundedLossState(StepRecorder):
     """The fraction of the gradients that may be lost, and the statistics of the last steps.
 
-    ``loss_bound`` in [0, 1): max fraction of a bucket's elements that may be lost in each hop of the sum; 0 is exact.
-    Or a function of step and layer (``warm_up``, ``phases``), the same on every rank; its step counts the exchanges of
-    this state, its layer 0 is the front layer. ``bucket_bytes``: size from which a bucket ends. ``history``: number of
-    steps whose statistics are kept. Of one optimizer, or of the tapes of one training loop. Raises ValueError for a
-    bound outside [0, 1) or no bucket size.
+    ``loss_bound`` in [0, 1), or text such as "10%": max fraction of a bucket's elements that may be lost in each hop of
+    the sum; 0 is exact. Or a function of step and layer (``warm_up``, ``phases``), the same on every rank; its step
+    counts the exchanges of this state, its layer 0 is the front layer. ``bucket_bytes``: size from which a bucket ends.
+    ``history``: number of steps whose statistics are kept. Of one optimizer, or of the tapes of one training loop.
+    Raises ValueError for a bound outside [0, 1) or no bucket size.
 
     >>> state = BoundedLossState(loss_bound=0.1)
     >>> state.latest is None  # before the first step; later state.latest.loss_fraction
@@ -32,17 +32,16 @@ class BoundedLossState(StepRecorder):
 
     def __init__(
         self,
-        loss_bound: float | LossSchedule = 0.1,
+        loss_bound: float | str | LossSchedule = 0.1,
         *,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         history: int = DEFAULT_HISTORY,
     ) -> None:
-        if not callable(loss_bound):
-            check_bound(loss_bound)
+        bound = checked(loss_bound)
         if bucket_bytes < 1:
             raise ValueError(f"bucket_bytes is {bucket_bytes}; give the size of a bucket in bytes, 1 or more")
         super().__init__(history)
-        self.loss_bound = loss_bound
+        self.loss_bound = bound
         self.bucket_bytes = bucket_bytes
         self.step = 0
 
@@ -53,7 +52,7 @@ class BoundedLossState(StepRecorder):
 
     def bound(self, layer: int) -> float:
         """The bound of a layer in the current step."""
-        return check_bound(self.loss_bound(self.step, layer)) if callable(self.loss_bound) else self.loss_bound
+        return bound_at(self.loss_bound, self.step, layer)
 
     def exchange(self, handles: Sequence[Handle]) -> None:
         """Wait for the layers' operations of a step, and record them. Raises HorovodInternalError."""
@@ -73,7 +72,7 @@ class BoundedLossState(StepRecorder):
             )
 
 
-def loss_state(loss_bound: float | LossSchedule | BoundedLossState | None) -> BoundedLossState:
+def loss_state(loss_bound: float | str | LossSchedule | BoundedLossState | None) -> BoundedLossState:
     """The state of an argument ``loss_bound``; None: exact."""
     if isinstance(loss_bound, BoundedLossState):
         return loss_bound

@@ -27,6 +27,10 @@ def _are_integers(value: object) -> bool:
 _KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "int": (_is_integer, "an integer"),
     "float": (lambda value: isinstance(value, Real) or hasattr(value, "__float__"), "a number"),
+    "float | str": (
+        lambda value: isinstance(value, Real | str) or hasattr(value, "__float__"),
+        "a number, or '1%', say",
+    ),
     "bool": (lambda value: hasattr(value, "__bool__"), "True or False"),
     "str": (lambda value: isinstance(value, str), "text"),
     "Sequence[int]": (_are_integers, "a list of integers"),

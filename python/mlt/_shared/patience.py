@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from mlt._shared.background import beside
+
 QUIET_SECONDS = 5  # whole: some waits count seconds
 REPEAT_SECONDS = 60
 
@@ -47,16 +49,11 @@ class Patience:
 @contextmanager
 def speaking(text: Callable[[], str]) -> Iterator[None]:
     """Around a wait that has no loop: another thread reports what ``text`` says, as ``Patience`` does."""
-    patience, is_over = Patience(), threading.Event()
+    patience = Patience()
 
-    def run() -> None:
+    def run(is_over: threading.Event) -> None:
         while not is_over.wait(patience.left):
             patience.ask(text)
 
-    thread = threading.Thread(target=run, name="mlt-patience", daemon=True)
-    thread.start()
-    try:
+    with beside(run, "mlt-patience"):
         yield
-    finally:
-        is_over.set()
-        thread.join()

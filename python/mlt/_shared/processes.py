@@ -14,12 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from mlt._shared.first_failure import FailureLog
 from mlt._shared.link import Link, LinkError, Message
 
 # From asking to killing.
@@ -56,11 +57,12 @@ class Ending:
 @dataclass(frozen=True)
 class Outcome:
     """``code``: 0 if every process succeeded, else that of the first to fail; 1 if only ended ones did not succeed.
-    ``endings`` by rank."""
+    ``endings`` by process; ``first`` is that of the first to fail."""
 
     code: int
     endings: tuple[Ending, ...]
     seconds: float
+    first: Ending | None = None
 
 
 Write = Callable[[int, bytes], None]
@@ -209,15 +211,18 @@ def run(
     services: int = 0,
     failed: Callable[[Ending], object] = lambda ending: None,
     lingering: Callable[[str], object] = lambda text: None,
+    failures: FailureLog | None = None,
+    first_rank: int = 0,
 ) -> Outcome:
     """Run ``start(rank, **options)`` for each of ``names`` until all have ended.
 
     When one fails, the others have ``grace`` seconds to end by themselves, then they are ended; so have the last
-    ``services`` processes when all others have ended, because they serve nobody then. ``write`` gets
-    (rank, line); it is called by one thread at a time, and never once this has ended. ``failed`` gets the first failure
-    at once, if others still run. ``lingering`` gets a text about those that still run seconds after others succeeded,
-    once. KeyboardInterrupt ends all processes and goes on, and so does what ``write`` raises, such as BrokenPipeError
-    when nobody reads any more, or an error of a disk that is full.
+    ``services`` processes when all others have ended, because they serve nobody then. ``write`` gets (rank, line); it
+    is called by one thread at a time, and never once this has ended. ``failed`` gets the first failure at once, if
+    others still run. ``lingering`` gets a text about those that still run seconds after others succeeded, once.
+    KeyboardInterrupt ends all processes and goes on, and so does what ``write`` raises, such as BrokenPipeError when
+    nobody reads any more, or an error of a disk that is full. ``failures``: what these processes record of their
+    failures, by their ranks, which begin at ``first_rank``; without it the first to end is the first to fail.
     """
     began = time.monotonic()
     lock = threading.Lock()
@@ -239,14 +244,17 @@ def run(
                 unwritten.append(error)
 
     ours: set[int] = set()
-    order: list[int] = []
+    ended: dict[int, float] = {}
+    silent_since: dict[int, float] = {}  # the end of the output
     try:
         for rank in range(len(names)):
             process = group.start(names[rank], functools.partial(start, rank))
-            reader = threading.Thread(target=_read, args=(rank, process.popen.stdout, locked_write), daemon=True)
+            reader = threading.Thread(
+                target=_read, args=(rank, process.popen.stdout, locked_write, silent_since), daemon=True
+            )
             reader.start()
             readers.append(reader)
-        _wait(group.processes, order, ours, grace, unwritten, services, failed, lingering)
+        _wait(group.processes, ended, silent_since, ours, grace, unwritten, services, failed, lingering)
     except BaseException:
         with uninterrupted():
             ours.update(rank for rank, process in enumerate(group.processes) if process.ending() is None)
@@ -261,9 +269,15 @@ def run(
         if is_free:
             lock.release()
     codes = [_code_of(process) for process in group.processes]
-    first = [rank for rank in order if codes[rank] != 0 and rank not in ours]
     endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(names))
-    return Outcome(codes[first[0]] if first else int(bool(ours)), endings, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    itself = {rank: when for rank, when in ended.items() if codes[rank] != 0 and rank not in ours}
+    if not itself:
+        return Outcome(int(bool(ours)), endings, seconds)
+    first = min(itself, key=itself.__getitem__)
+    if failures is not None:
+        first = failures.first({first_rank + rank: when for rank, when in itself.items()}) - first_rank
+    return Outcome(codes[first], endings, seconds, endings[first])
 
 
 def _code_of(process: Process) -> int:
@@ -274,7 +288,8 @@ def _code_of(process: Process) -> int:
 
 def _wait(
     processes: list[Process],
-    order: list[int],
+    ended: dict[int, float],
+    silent_since: Mapping[int, float],
     ours: set[int],
     grace: float,
     unwritten: Sequence[Exception],
@@ -285,28 +300,32 @@ def _wait(
     deadline: float | None = None
     speaks: float | None = None  # when those that linger are named
     served = set(range(len(processes) - services))
-    while len(order) < len(processes):
+    looked_at = 0.0
+    while len(ended) < len(processes):
         if unwritten:
             raise unwritten[0]
+        before = time.monotonic()
         for rank, process in enumerate(processes):
-            if rank not in order and process.ending() is not None:
-                order.append(rank)
-                is_last_served = services > 0 and served <= set(order)
+            if rank not in ended and process.ending() is not None:
+                # The system closes a process's output before its connections, so before its peers notice its end.
+                ended[rank] = max(looked_at, min(silent_since.get(rank, math.inf), time.monotonic()))
+                is_last_served = services > 0 and served <= set(ended)
                 if (process.popen.returncode != 0 or is_last_served) and deadline is None:
                     deadline = time.monotonic() + grace
-                    others = [one for other, one in enumerate(processes) if other not in order]
+                    others = [one for other, one in enumerate(processes) if other not in ended]
                     if process.popen.returncode != 0 and any(one.ending() is None for one in others):
                         failed(Ending(process.name, _code_of(process), False))
-        if speaks is None and served & set(order):
+        looked_at = before
+        if speaks is None and served & set(ended):
             speaks = time.monotonic() + LINGERING_SECONDS
         if speaks is not None and time.monotonic() >= speaks and deadline is None:
-            lingering(_lingering_text(processes[: len(processes) - services], order))
+            lingering(_lingering_text(processes[: len(processes) - services], list(ended)))
             speaks = math.inf
         if deadline is not None and time.monotonic() >= deadline:
-            left = [rank for rank in range(len(processes)) if rank not in order]
+            left = [rank for rank in range(len(processes)) if rank not in ended]
             ours.update(left)
             end([processes[rank] for rank in left])
-            order += left
+            ended.update(dict.fromkeys(left, time.monotonic()))
             return
         time.sleep(_POLL_SECONDS)
 
@@ -321,7 +340,7 @@ def _lingering_text(processes: Sequence[Process], ended: Sequence[int]) -> str:
     return f"{first} has ended; still waiting for {names}{stopped}"
 
 
-def _read(rank: int, pipe: IO[bytes] | Any, write: Write) -> None:
+def _read(rank: int, pipe: IO[bytes] | Any, write: Write, silent_since: dict[int, float]) -> None:
     rest = b""
     while chunk := pipe.read(_CHUNK):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -330,5 +349,6 @@ def _read(rank: int, pipe: IO[bytes] | Any, write: Write) -> None:
         if len(rest) > _CHUNK:  # a line without an end must not fill the memory
             write(rank, rest)
             rest = b""
+    silent_since[rank] = time.monotonic()
     if rest:
         write(rank, rest)

@@ -13,6 +13,7 @@ import click
 import typer
 
 from mlt._shared import processes as supervisor
+from mlt._shared.first_failure import FailureLog
 from mlt._shared.ports import free_port_pair
 from mlt._shared.units import format_time
 from mlt.cli.ending import NOT_EXECUTABLE, interrupted
@@ -69,8 +70,8 @@ def launch(
 
     The environment of each has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_SERVICES
     and MLT_JOB_SECRET; an existing secret is kept. Every output line begins with the rank. When a rank fails, the
-    others are ended, and the exit status is that of the rank that ended first with a failure. It may have failed
-    because of another, which ends a moment later: the lines name both. Services that still wait after all workers have
+    others are ended, and the exit status is that of the rank that failed first, also if another, which failed because
+    of it, ended before it: the lines name all. Services that still wait after all workers have
     ended are ended too, with exit status 1: no worker joined the job.
 
     With --byteps each worker also has BYTEPS_LOCAL_RANK and BYTEPS_LOCAL_SIZE; the host of rank 0 is DMLC_PS_ROOT_URI,
@@ -98,7 +99,7 @@ def launch(
 
     def start(rank: int, **options: Any) -> subprocess.Popen[bytes]:
         inherited = {name: value for name, value in os.environ.items() if name != "MLT_RENDEZVOUS_PORT"}
-        environment = {**inherited, **own[rank]}
+        environment = {**inherited, **own[rank], **failures.environment}
         service = [sys.executable, "-m", "mlt.cli.main", "serve", "--quiet"]
         words = command if rank < workers else service
         try:
@@ -114,7 +115,7 @@ def launch(
         _say(f"{ending.name} {ending}; the others have {format_time(grace)} to end")
 
     try:
-        with supervisor.interruptible():
+        with FailureLog() as failures, supervisor.interruptible():
             outcome = supervisor.run(
                 names,
                 start,
@@ -123,6 +124,8 @@ def launch(
                 services=services,
                 failed=failed,
                 lingering=_say,
+                failures=failures,
+                first_rank=first,
             )
     except _CannotStartError as error:
         show_problem(str(error), is_usage=False)
@@ -142,6 +145,8 @@ def launch(
             _say(f"{ending.name} was ended, because another one failed")
         elif ending.code and ending.name not in told:
             _say(f"{ending.name} {ending}")
+    if outcome.first is not None and told and outcome.first.name not in told:
+        _say(f"{outcome.first.name} failed first")
     raise typer.Exit(outcome.code)
 
 

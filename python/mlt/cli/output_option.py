@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import click
-import typer
 
 from mlt._shared.output_files import UnwritableError, check_file, check_folder
+from mlt.cli.parsed_option import ParsedOption
 
 PICTURES = (".png", ".svg", ".pdf")
 
 
-class OutputOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in new releases of click
+class OutputOption(ParsedOption):
     """``type=`` of click's options, ``parser=`` of typer's.
 
     ``picture``: one of PICTURES, never standard output. ``folder``: a folder of files.
@@ -23,22 +20,6 @@ class OutputOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # 
 
     def __init__(self, *, picture: bool = False, folder: bool = False) -> None:
         self._picture, self._folder = picture, folder
-
-    def __call__(self, value: Any, param: Any = None, ctx: Any = None) -> Any:
-        """Conversion for typer, which has its own exceptions; click calls this with the parameter."""
-        if param is not None or ctx is not None:
-            return self.convert(value, param, ctx)
-        try:
-            return self.read(value)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Conversion for click."""
-        try:
-            return self.read(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
     def read(self, value: object) -> Path:
         """The path. Raises UnwritableError."""

@@ -22,8 +22,8 @@ from mlt.cli.ending import USAGE
 from mlt.cli.layout import print_lines
 from mlt.cli.output import TABLE_WIDTH, Output
 from mlt.cli.output_option import FOLDER
-from mlt.cli.ports_option import ports_of
 from mlt.cli.style import show_error, status_of, write_output
+from mlt.cli.switch_options import POLICY, PORTS, TARGET, ports_of
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import by_port, condensed, differences
@@ -58,16 +58,6 @@ app.add_command(switch_policy.policy)
 app.add_command(switch_apply.apply)
 app.add_command(switch_verify.verify)
 
-_POLICY = click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
-_TARGET = click.option(
-    "--target", "-t", metavar="SYSTEM", required=True, help="Switch system; 'mlt switch targets' lists them."
-)
-_PORTS = click.option(
-    "--ports",
-    metavar="PORTS",
-    help="Ports: comma-separated numbers, ranges or the device's names.",
-    show_default="the policy's",
-)
 _OUTPUT = click.option(
     "--output",
     "-o",
@@ -137,14 +127,14 @@ def _emit(files: dict[str, str], directory: Path | None) -> None:
 
 
 @app.command()
-@_common(_POLICY, _TARGET, _PORTS, _RUNNING, _OUTPUT)
+@_common(POLICY, TARGET, PORTS, _RUNNING, _OUTPUT)
 def generate(policy: Path, target: str, ports: str | None, running: Path | None, output: Path | None) -> None:
     """Write one switch's configuration; fails if the switch cannot express the policy."""
     _emit(_generate(_load(policy), target, ports, running).apply, output)
 
 
 @app.command()
-@_common(_POLICY, _TARGET, _PORTS, _RUNNING, _OUTPUT)
+@_common(POLICY, TARGET, PORTS, _RUNNING, _OUTPUT)
 def rollback(policy: Path, target: str, ports: str | None, running: Path | None, output: Path | None) -> None:
     """Print the exact undo of what generate wrote for the same policy, target and ports."""
     generated = _generate(_load(policy), target, ports, running)
@@ -156,7 +146,7 @@ def rollback(policy: Path, target: str, ports: str | None, running: Path | None,
 
 @app.command()
 @_common(
-    _POLICY,
+    POLICY,
     click.option(
         "--target",
         "-t",
@@ -165,7 +155,7 @@ def rollback(policy: Path, target: str, ports: str | None, running: Path | None,
         help="Switch system to check ('mlt switch targets' lists them); repeatable.",
         show_default="the policy's, or all",
     ),
-    _PORTS,
+    PORTS,
     click.option("--validators", is_flag=True, help="Run every installed third-party validator too."),
 )
 def check(policy: Path, target: tuple[str, ...], ports: str | None, validators: bool) -> None:
@@ -233,7 +223,7 @@ def _validate(policy: Policy, report: checking.Report) -> bool:
 
 
 @app.command()
-@_common(_POLICY, click.argument("other", type=click.Path(path_type=Path)), _TARGET, _PORTS)
+@_common(POLICY, click.argument("other", type=click.Path(path_type=Path)), TARGET, PORTS)
 def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
     """Compare with OTHER, a policy (.yaml) or a device's whole configuration: QoS on the policy's ports, in meaning.
 

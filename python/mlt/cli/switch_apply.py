@@ -9,8 +9,8 @@ import click
 
 from mlt.cli.click_style import Command
 from mlt.cli.ending import interrupted
-from mlt.cli.ports_option import ports_of
 from mlt.cli.style import show_error, status_of
+from mlt.cli.switch_options import POLICY, PORTS, TARGET, ports_of
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
@@ -18,15 +18,10 @@ from mlt.switch_configs.policy import load as load_policy
 
 
 @click.command(cls=Command)
-@click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
+@POLICY
 @click.argument("host", metavar="SWITCH")
-@click.option("--target", "-t", metavar="SYSTEM", required=True, help="Switch system; 'mlt switch targets' lists them.")
-@click.option(
-    "--ports",
-    metavar="PORTS",
-    help="Ports: comma-separated numbers, ranges or the device's names.",
-    show_default="the policy's",
-)
+@TARGET
+@PORTS
 @click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
 @click.option(
     "--confirm",

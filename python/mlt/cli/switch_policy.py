@@ -15,8 +15,8 @@ from mlt.cli.click_style import Command
 from mlt.cli.layout import print_lines
 from mlt.cli.output import Output
 from mlt.cli.output_option import TEXT_FILE
-from mlt.cli.ports_option import ports_of
 from mlt.cli.style import is_stdout, show_error, status_of, write_output
+from mlt.cli.switch_options import PORTS_HELP, ports_of
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.simulation.switch_port import simulate
 from mlt.switch_configs.derive import Derived, policy_of, problem_of
@@ -50,9 +50,7 @@ _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
     show_default=True,
     help="Largest packet size.",
 )
-@click.option(
-    "--ports", metavar="PORTS", required=True, help="Ports: comma-separated numbers, ranges or the device's names."
-)
+@click.option("--ports", metavar="PORTS", required=True, help=PORTS_HELP)
 @click.option(
     "--load", type=float, default=1.0, show_default=True, help="Arrival rate of the data over the port's rate."
 )

@@ -17,8 +17,8 @@ from mlt.cli.click_style import Command
 from mlt.cli.layout import print_lines
 from mlt.cli.output import TABLE_WIDTH, Output
 from mlt.cli.output_option import TEXT_FILE
-from mlt.cli.ports_option import ports_of
 from mlt.cli.style import is_stdout, show_error, status_of, write_json
+from mlt.cli.switch_options import POLICY, PORTS, TARGET, ports_of
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs import counter_check, generator, telemetry
 from mlt.switch_configs.counters import COUNTS, QueueCounters
@@ -30,14 +30,9 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 
 
 @click.command(cls=Command)
-@click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
-@click.option("--target", "-t", metavar="SYSTEM", required=True, help="Switch system; 'mlt switch targets' lists them.")
-@click.option(
-    "--ports",
-    metavar="PORTS",
-    help="Ports: comma-separated numbers, ranges or the device's names.",
-    show_default="the policy's",
-)
+@POLICY
+@TARGET
+@PORTS
 @click.option("--input", "-i", "given", type=_FILE, help="File to read: JSON, telemetry, or the commands' output.")
 @click.option("--before", type=_FILE, help="Earlier counters; the difference is checked.")
 @click.option("--switch", "host", metavar="SWITCH", help="Switch to read, as for 'mlt switch apply'.")

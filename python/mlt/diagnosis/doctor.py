@@ -20,6 +20,7 @@ from typing import Literal
 
 from mlt._shared import variables
 from mlt._shared.addresses import without_brackets
+from mlt._shared.capabilities import CAP_IPC_LOCK, CAP_NET_ADMIN, has_capability
 from mlt._shared.extras import checkout, how_to_install, package_of, pip, requirements
 from mlt._shared.units import format_size
 from mlt.errors import ConfigError
@@ -38,7 +39,6 @@ SOCKET_BUFFER_BYTES = 8 << 20
 # Kernel versions that introduced UDP GSO (4.18) and GRO (5.0).
 MIN_KERNEL = (5, 0)
 _UDP_SEGMENT, _UDP_GRO = 103, 104
-_CAP_NET_ADMIN, _CAP_IPC_LOCK = 12, 14
 _AF_XDP = 44
 # Open files for a job of hundreds of ranks (docs/security.md); packet memory of an AF_XDP socket (src/io/xdp).
 MIN_FILES = 4_096
@@ -174,7 +174,7 @@ def _limits() -> Iterator[Finding]:
     else:
         yield Finding("ok", "open files per process: " + _limit_text(files, f"{files:,}"))
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if locked != resource.RLIM_INFINITY and locked < XDP_MEMORY_BYTES and not _has_capability(_CAP_IPC_LOCK):
+    if locked != resource.RLIM_INFINITY and locked < XDP_MEMORY_BYTES and not has_capability(CAP_IPC_LOCK):
         wanted = f"MLT_DATAPATH=xdp locks {format_size(XDP_MEMORY_BYTES)} per socket"
         yield Finding("optional", f"locked memory is limited to {format_size(locked)}; {wanted}", "ulimit -l unlimited")
     else:
@@ -236,14 +236,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _has_net_admin() -> bool:
-    return _has_capability(_CAP_NET_ADMIN)
-
-
-def _has_capability(number: int) -> bool:
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> number & 1)
-    return False
+    return has_capability(CAP_NET_ADMIN)
 
 
 def _buffers() -> Iterator[Finding]:

@@ -32,6 +32,19 @@ def reason_of(kind: type[BaseException] | None, error: BaseException | None = No
     return f"ended by {module}{kind.__qualname__}{about}{_mtu_mismatch(error)}"
 
 
+def blamed(error: BaseException | None) -> int | None:
+    """The rank that an error of mlt is about, also if another exception followed from it (``sys.exit`` in ``except``);
+    None if there is none."""
+    for _ in range(_MAX_CAUSES):
+        if error is None:
+            break
+        peer = getattr(error, "peer", None)
+        if type(error).__module__.startswith("mlt.") and isinstance(peer, int):
+            return peer
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def _mtu_mismatch(error: BaseException | None) -> str:
     for _ in range(_MAX_CAUSES):
         if error is None:

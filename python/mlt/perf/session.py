@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mlt._shared import variables
+from mlt._shared.background import beside
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import Link, LinkClosedError, LinkError, Message
 from mlt._shared.name_lookup import look_up
@@ -265,22 +266,16 @@ def _busy(handshakes: HandshakeServer, caller: Caller) -> None:
 @contextlib.contextmanager
 def _turning_away(handshakes: HandshakeServer, waiting: list[Caller]) -> Iterator[None]:
     """Another thread runs the handshakes in the meantime."""
-    over = threading.Event()
     while waiting:
         _busy(handshakes, waiting.pop())
 
-    def turn_away() -> None:
-        while not over.is_set():
+    def turn_away(is_over: threading.Event) -> None:
+        while not is_over.is_set():
             for caller in handshakes.turn(min(handshakes.seconds_left(), TURN_AWAY_SECONDS)):
                 _busy(handshakes, caller)
 
-    thread = threading.Thread(target=turn_away, name="mlt-perf-busy", daemon=True)
-    thread.start()
-    try:
+    with beside(turn_away, "mlt-perf-busy"):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def run_job(

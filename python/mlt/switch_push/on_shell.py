@@ -19,7 +19,7 @@ from mlt.switch_configs.registry import target as find_target
 from mlt.switch_push.device import Device, PushError
 from mlt.switch_push.shell import Shell
 
-_FOLDER = "/var/tmp/mlt-switch"
+DEVICE_FOLDER = "/var/tmp/mlt-switch"
 
 
 class ShellDevice(Device):
@@ -32,7 +32,7 @@ class ShellDevice(Device):
     def __init__(self, shell: Shell, *, name: str) -> None:
         self.title = shell.title
         self._shell = shell
-        self._folder = f"{_FOLDER}/{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
+        self._folder = f"{DEVICE_FOLDER}/{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
         self._applied: Generated | None = None
         self._sudo = "" if shell.run("id -u").strip() == "0" else "sudo -n "
 
@@ -113,7 +113,7 @@ class ShellDevice(Device):
     def _prepare(self) -> None:
         folder = self._folder
         self._root(
-            f"mkdir -p -m 755 {_FOLDER} && [ -O {_FOLDER} ] && [ ! -L {_FOLDER} ] "
+            f"mkdir -p -m 755 {DEVICE_FOLDER} && [ -O {DEVICE_FOLDER} ] && [ ! -L {DEVICE_FOLDER} ] "
             f"&& mkdir -p -m 700 {folder} && rm -rf {folder}/new && mkdir {folder}/new"
         )
 

@@ -1,6 +1,6 @@
 """Loss on links: our seeded program where the kernel can load it, else netem. Delay: ``delay_line``.
 
-The program decides by the packet's number in its direction, whatever the timing: ``expected_losses`` gives the result.
+The program decides by the seed and the packet's number in its direction, whatever the timing.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import hashlib
 import struct
 from dataclasses import dataclass
 
-_MASK = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15
 _LINK = struct.Struct("=QQ")
 _COUNTER = struct.Struct("=QQ")
 
@@ -45,22 +43,6 @@ def decode_counters(value: bytes) -> tuple[int, int]:
 
 
 EMPTY_COUNTER = _COUNTER.pack(0, 0)
-
-
-def _mix(z: int) -> int:
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
-
-
-def is_lost(loss: float, seed: int, number: int) -> bool:
-    """Whether packet ``number`` (from 0) of a direction is lost: the arithmetic of link_loss.bpf.c."""
-    return _mix((seed + (number + 1) * _GOLDEN) & _MASK) >> 32 < round(loss * 2**32)
-
-
-def expected_losses(loss: float, seed: int, packets: int) -> int:
-    """Number of losses among the first ``packets``."""
-    return sum(is_lost(loss, seed, number) for number in range(packets))
 
 
 def host_queue(interface: str, rate: int, *, netem_loss: float = 0.0) -> list[str]:

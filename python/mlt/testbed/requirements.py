@@ -11,6 +11,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from mlt._shared.capabilities import CAP_NET_ADMIN, CAP_SYS_ADMIN, has_capability
 from mlt._shared.extras import how_to_install
 from mlt.testbed import delay_line, programs
 from mlt.testbed.errors import MissingError
@@ -18,7 +19,6 @@ from mlt.testbed.topology import Topology
 
 # Set by the command line once it has entered its own user namespace.
 USER_NAMESPACE = "MLT_TESTBED_USER_NAMESPACE"
-_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 _PACKAGES = {"tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux", "setpriv": "util-linux"}
 # Sysctl, the value with which it forbids user namespaces, and one that allows them.
 _USER_NAMESPACE_SYSCTLS = (
@@ -48,17 +48,9 @@ def in_user_namespace() -> bool:
     return first[:3] != ["0", "0", "4294967295"]
 
 
-def has_capability(number: int) -> bool:
-    """Whether this process holds a capability now."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> number & 1)
-    return False
-
-
 def is_privileged() -> bool:
     """Whether this process may create namespaces and links without a user namespace."""
-    return has_capability(_CAP_NET_ADMIN) and has_capability(_CAP_SYS_ADMIN)
+    return has_capability(CAP_NET_ADMIN) and has_capability(CAP_SYS_ADMIN)
 
 
 def user_namespace_problem() -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlt._shared import processes as supervisor
+from mlt._shared.first_failure import FailureLog
 from mlt._shared.processes import Ending, Outcome, Write, interruptible, to_stdout, uninterrupted
 from mlt.testbed.bed import DEFAULT_PORT, Testbed
 
@@ -33,6 +34,7 @@ def run(
         env = bed.environment(host, port=port, ranks_per_host=ranks_per_host, local_rank=local_rank)
         # Python buffers output to a pipe in blocks, and would show it late.
         env["PYTHONUNBUFFERED"] = os.environ.get("PYTHONUNBUFFERED", "1")
+        env.update(failures.environment)
         process: subprocess.Popen[bytes] = bed.popen(host, command, env=env, **options)
         return process
 
@@ -41,4 +43,7 @@ def run(
         for host in bed.hosts
         for local_rank in range(ranks_per_host)
     ]
-    return supervisor.run(names, start, grace=grace, write=write, failed=failed, lingering=lingering)
+    with FailureLog() as failures:
+        return supervisor.run(
+            names, start, grace=grace, write=write, failed=failed, lingering=lingering, failures=failures
+        )

@@ -13,6 +13,8 @@ from checks import names
 from mlt.torch.group_calls import GroupCalls
 from mlt.torch.work import CallQueue
 
+from mlt.errors import PeerFailedError
+
 LIMIT = timedelta(seconds=30)
 
 
@@ -69,6 +71,30 @@ def test_submit__names_a_failed_program_and_runs_the_next(calls: GroupCalls) -> 
     with pytest.raises(RuntimeError, match=names("mlt allreduce", "call 1", "'7'", "rank 0", "another shape")):
         failed.wait(LIMIT)
     assert calls.submit("allreduce", lambda: None, []).wait(LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "also_uses", "text"),
+    [
+        ([torch.zeros(3, 4, dtype=torch.float64)], [], "broadcast of float64[3, 4] (call 1 "),
+        (
+            [torch.zeros(2), torch.zeros(1, dtype=torch.int32)],
+            [],
+            "broadcast of 2 tensors, the first float32[2] (call 1 ",
+        ),
+        ([], [torch.zeros(5, dtype=torch.bool)], "broadcast of bool[5] (call 1 "),  # a gather's, beside the root
+        ([], [], "broadcast (call 1 "),
+    ],
+)
+def test_start__an_error_names_the_tensors_as_the_program_gave_them(
+    calls: GroupCalls, tensors: list[torch.Tensor], also_uses: list[torch.Tensor], text: str
+) -> None:
+    def post(_: Sequence[Any]) -> list[Any]:
+        raise PeerFailedError("rank 0: broadcast of 96 bytes of uint8: rank 1 died", peer=1)
+
+    work = calls.start("broadcast", post, tensors, also_uses=also_uses)
+    with pytest.raises(RuntimeError, match=names(f"mlt {text}", "rank 1 died")):
+        work.wait(LIMIT)
 
 
 def test_start__waits_for_a_call_that_reads_its_memory(calls: GroupCalls) -> None:

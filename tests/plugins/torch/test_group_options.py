@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import mlt.torch
 import pytest
 import torch.distributed as dist
-from checks import assert_names, names
+from checks import assert_names, in_threads, names
 from job import answers, run_job
 from mlt.torch import group_options
 from mlt.torch.group_options import allowance_of, options_of
@@ -100,11 +99,7 @@ def test_losses__are_counted_from_every_thread_and_start_at_0() -> None:
     done: Any = SimpleNamespace(bytes=100, missing_bytes=3, repairs=2)
     observe = allowance_of(options).observe
     assert observe is not None
-    threads = [threading.Thread(target=lambda: [observe(done) for _ in range(100)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda: [observe(done) for _ in range(100)], [()] * 4)
     assert options.losses == Losses(400, 40_000, 1_200, 800)
     assert options.losses.loss_fraction == 0.03
     assert allowance_of(mlt.torch.Options()).observe is None  # exact

@@ -117,6 +117,40 @@ def test_launch__a_rank_that_fails_ends_all_and_is_named_with_its_code() -> None
         assert f"rank {rank} was ended" in done.stderr
 
 
+FIRST = """
+import os, sys, time, mlt, numpy as np
+with mlt.Context() as context:
+    if context.rank == 1:
+        {failure}
+    try:
+        context.all_reduce(np.ones(1000, np.float32))
+    except mlt.MltError:
+        {others}
+"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "others", "status"),
+    [
+        ("sys.exit(7)", "raise", 7),
+        ("time.sleep(0.3); raise ValueError", "os._exit(3)", 1),  # a traceback takes longer than that
+        ("os._exit(9)", "sys.exit(3)", 9),
+        ("os.kill(os.getpid(), 9)", "sys.exit(3)", 137),
+        ("sys.exit(0)", "sys.exit(3)", 3),
+    ],
+)
+def test_launch__the_status_is_that_of_the_rank_that_failed_first(failure: str, others: str, status: int) -> None:
+    done = launch("-n", "3", sys.executable, "-c", FIRST.format(failure=failure, others=others))
+    assert done.returncode == status, done.stderr
+    if status != 3:
+        assert "rank 1" in done.stderr
+
+
+def test_launch__the_status_of_a_rank_that_fails_after_others_ended_well() -> None:
+    program = "import os, sys, time; os.environ['RANK'] == '0' and sys.exit(0); time.sleep(0.5); sys.exit(5)"
+    assert launch("-n", "2", sys.executable, "-c", program).returncode == 5
+
+
 def test_launch__says_at_once_which_rank_failed() -> None:
     program = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(3); time.sleep(60)"
     words = [*MLT, "-n", "2", "--grace", "50", sys.executable, "-c", program]

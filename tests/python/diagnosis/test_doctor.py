@@ -153,7 +153,7 @@ def test_buffers__gives_the_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_limits__too_few_files_and_too_little_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {resource.RLIMIT_NOFILE: 256, resource.RLIMIT_MEMLOCK: 65_536}
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], limits[which]))
-    monkeypatch.setattr(doctor, "_has_capability", lambda _: False)
+    monkeypatch.setattr(doctor, "has_capability", lambda _: False)
     files, locked = only(doctor._limits)
     assert (files.level, files.fix, files.fix_is_command) == ("optional", "ulimit -n 65536", True)
     assert (locked.level, locked.fix, locked.fix_is_command) == ("optional", "ulimit -l unlimited", True)

@@ -24,9 +24,19 @@ def test_lossy__holds_inside_only_and_nests() -> None:
     assert loss.current_bound() == 0.0
 
 
-@pytest.mark.parametrize("bound", [-0.1, 1.0, 7, "10%", None])
+def test_bounds__may_be_text_with_a_unit() -> None:
+    with loss.lossy("10%"):
+        assert loss.current_bound() == 0.1
+    assert loss.warm_up("1%", 5)(5, 0) == 0.01
+    assert loss.phases((0, 0.0), (2, "0.2"))(2, 0) == 0.2
+    assert loss.bound_at(loss.checked("20 %"), 0, 0) == 0.2
+    schedule: Any = lambda step, layer: f"{step}%"  # noqa: E731
+    assert loss.bound_at(loss.checked(schedule), 3, 0) == 0.03
+
+
+@pytest.mark.parametrize("bound", [-0.1, 1.0, 7, "110%", "1", "10 %%", "some", True, None])
 def test_bounds__outside_their_range_are_refused(bound: Any) -> None:
-    for make in (loss.check_bound, lambda bound: loss.warm_up(bound, 5), lambda bound: loss.phases((0, bound))):
+    for make in (loss.checked, lambda bound: loss.warm_up(bound, 5), lambda bound: loss.phases((0, bound))):
         with pytest.raises(ValueError, match=names(str(bound), "[0, 1)")):
             make(bound)
     with pytest.raises(ValueError, match="the loss bound"), loss.lossy(bound):

@@ -61,3 +61,14 @@ def test_unhandled__is_known_when_the_interpreter_ends(last: str, printed: str) 
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip() == printed
+
+
+def test_blamed__is_the_rank_of_an_error_of_mlt_or_of_what_followed_from_it() -> None:
+    about_four = mlt.PeerFailedError("rank 4 failed", peer=4)
+    assert ending.blamed(about_four) == 4
+    assert ending.blamed(caused(ValueError(), about_four)) == 4
+    left = SystemExit(3)
+    left.__context__ = about_four
+    assert ending.blamed(left) == 4
+    for error in (None, ValueError(), mlt.ConfigError("no"), SystemExit(3)):
+        assert ending.blamed(error) is None

@@ -55,6 +55,8 @@ def test_layers_of__ends_a_bucket_at_its_size_and_keeps_groups_whole() -> None:
 def test_loss_state__of_every_form_of_the_argument() -> None:
     assert loss_state(None).is_exact
     assert not loss_state(0.1).is_exact
+    assert loss_state("10%").loss_bound == 0.1
+    assert loss_state("0%").is_exact
     state = loss_state(lambda step, layer: 0.1 * layer)
     assert [state.bound(layer) for layer in (0, 2)] == [0.0, 0.2]
     assert loss_state(state) is state

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_names
+from checks import assert_names, in_threads
 
 import mlt
 from mlt._shared.ports import free_port
@@ -189,11 +188,7 @@ def pair(work: Callable[[mlt.Context], None], paths: tuple[Any, Any], **options:
         except Exception as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(one, [(0,), (1,)])
     return errors
 
 

@@ -43,11 +43,11 @@ def test_explains_types__leaves_other_errors_and_results_alone() -> None:
 
 
 BAD = [
-    ("post_recv", {"from_": 0, "loss_bound": "1%"}, "loss_bound is '1%'"),
+    ("post_recv", {"from_": 0, "loss_bound": b"1%"}, "loss_bound is b'1%'; it is a number, or '1%'"),
     ("post_recv", {"from_": "0"}, "from_ is '0'"),
     ("post_send", {"to": "1"}, "to is '1'"),
     ("post_send", {"to": 0, "tag": "x"}, "tag is 'x'"),
-    ("post_all_reduce", {"loss_bound": "1%"}, "loss_bound is '1%'"),
+    ("post_all_reduce", {"loss_bound": [0.1]}, "loss_bound is [0.1]; it is a number, or '1%'"),
     ("all_reduce", {"ranks": ["a"]}, "ranks is ['a']"),
     ("all_reduce", {"op": "sum"}, "mlt.Reduction"),
     ("broadcast", {"root": "a"}, "root is 'a'"),

@@ -25,6 +25,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from push_lab import USER
 
+from mlt.switch_push.on_shell import DEVICE_FOLDER
+
 # A CONFIG_DB in a file, and SONiC's commands over it: apply-patch is RFC 6902 and all or nothing.
 SONIC = """#!{python}
 import json, os, sys
@@ -108,7 +110,14 @@ def ssh(folder: Path, password: str, handle: Callable[[Any], Coroutine[Any, Any,
 
 @contextlib.contextmanager
 def sonic_over_ssh(folder: Path, password: str, tables: dict[str, Any]) -> Iterator[tuple[int, Path, Path]]:
-    """(port, CONFIG_DB's file, known_hosts): a real SSH server whose commands run in a real shell."""
+    """(port, CONFIG_DB's file, known_hosts): a real SSH server whose commands run in a real shell.
+
+    The files that mlt keeps on a device are in ``folder``, so that concurrent tests do not share them.
+    """
+
+    def at_home(text: str) -> str:
+        return text.replace(DEVICE_FOLDER, f"{folder}/mlt-switch")
+
     tools, db = folder / "bin", folder / "config_db.json"
     tools.mkdir()
     db.write_text(json.dumps(tables), encoding="utf-8")
@@ -120,14 +129,14 @@ def sonic_over_ssh(folder: Path, password: str, tables: dict[str, Any]) -> Itera
 
     async def handle(process: Any) -> None:
         child = await asyncio.create_subprocess_shell(
-            process.command,
+            at_home(process.command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=environ,
         )
         body = await process.stdin.read()
-        out, err = await child.communicate(body.encode())
+        out, err = await child.communicate(at_home(body).encode())
         process.stdout.write(out.decode())
         process.stderr.write(err.decode())
         process.exit(child.returncode)

@@ -15,6 +15,7 @@ import pytest
 from checks import assert_names
 from push_lab import ROOT, mlt, text
 
+from mlt.switch_push.on_shell import DEVICE_FOLDER
 from mlt.testbed import Testbed, make
 from mlt.testbed.requirements import problems
 
@@ -113,7 +114,7 @@ def namespace() -> Iterator[str]:
         yield name
     finally:
         subprocess.run(["ip", "netns", "del", name], check=False)
-        shutil.rmtree(f"/var/tmp/mlt-switch/netns_{name}", ignore_errors=True)
+        shutil.rmtree(f"{DEVICE_FOLDER}/netns_{name}", ignore_errors=True)
 
 
 def qdiscs(namespace: str) -> str:

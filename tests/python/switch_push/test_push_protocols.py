@@ -9,11 +9,9 @@ import base64
 import contextlib
 import json
 import re
-import shutil
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +43,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-@pytest.fixture
-def clean() -> Iterator[None]:
-    yield
-    shutil.rmtree("/var/tmp/mlt-switch/sonic", ignore_errors=True)
-
-
 # What SONiC prints of the small policy's port and queues.
 COUNTERS = "Port TxQ Counter/pkts Counter/bytes Drop/pkts Drop/bytes EcnMarked/pkts WredDrp/pkts\n" + "".join(
     f"Ethernet4 UC{queue} 1000 1500000 0 0 0 0\n" for queue in (7, 6, 5, 0)
@@ -74,7 +66,7 @@ def applied(words: tuple[object, ...], db: Path, *shown_by_dry_run: str) -> Any:
     return json.loads(db.read_text())
 
 
-def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) -> None:
+def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path) -> None:
     with sonic_over_ssh(tmp_path, SECRET, FACTORY) as (port, db, known):
         words = (policy, f"127.0.0.1:{port}", "-t", SONIC_TARGET, "--known-hosts", known)
         before = json.loads(db.read_text())
@@ -88,16 +80,15 @@ def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) 
         healthy = run_mlt(*asked, "--known-hosts", known, **LOGIN)
         assert healthy.returncode == 0, healthy.stdout + healthy.stderr
         assert_names(healthy.stdout, "4 queues and 4,000 packets")
+        written = [path for path in (tmp_path / "mlt-switch").rglob("*") if path.is_file()]
+        assert written
+        assert not any(SECRET in path.read_text(errors="replace") for path in written)
         assert mlt("apply", *words, "--undo", **LOGIN).returncode == 0
         assert json.loads(db.read_text()) == before
-        written = [path for path in Path("/var/tmp/mlt-switch").rglob("*") if path.is_file()]
-        assert not any(SECRET in path.read_text(errors="replace") for path in written)
 
 
 @pytest.mark.parametrize("buffers", ["keep", "write"])
-def test_sonic__a_release_that_rejects_the_patch_is_loaded(
-    buffers: str, policy: Path, tmp_path: Path, clean: None
-) -> None:
+def test_sonic__a_release_that_rejects_the_patch_is_loaded(buffers: str, policy: Path, tmp_path: Path) -> None:
     """202505: deletions, config load, deletions; what was in ranges and under our names comes back."""
     policy.write_text(policy.read_text().replace("queues: 8,", f"queues: 8, buffers: {buffers},"), encoding="utf-8")
     tables = {
@@ -116,7 +107,7 @@ def test_sonic__a_release_that_rejects_the_patch_is_loaded(
         assert json.loads(db.read_text()) == before
 
 
-def test_sonic__a_rejected_patch_changes_nothing(policy: Path, tmp_path: Path, clean: None) -> None:
+def test_sonic__a_rejected_patch_changes_nothing(policy: Path, tmp_path: Path) -> None:
     with sonic_over_ssh(tmp_path, SECRET, FACTORY) as (port, db, known):
         (tmp_path / "config_db.json.refuses").touch()
         before = json.loads(db.read_text())
@@ -128,7 +119,7 @@ def test_sonic__a_rejected_patch_changes_nothing(policy: Path, tmp_path: Path, c
 
 
 def test_sonic__the_switch_itself_returns_when_the_command_is_killed(
-    policy: Path, tmp_path: Path, clean: None, monkeypatch: pytest.MonkeyPatch
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlt.switch_configs.generator import generate
     from mlt.switch_configs.policy import load

@@ -11,7 +11,7 @@ from mlt.switch_configs.generator import Generated, generate
 from push_lab import SECRET, small
 
 from mlt._shared.extras import how_to_install
-from mlt.switch_push import login, session
+from mlt.switch_push import login, on_shell, session
 from mlt.switch_push.device import Device, PushError, need
 from mlt.switch_push.on_shell import LinuxSwitch, ShellDevice
 from mlt.switch_push.shell import LocalShell, Shell
@@ -193,8 +193,9 @@ def has_ended(pid: int) -> bool:
 
 
 @pytest.fixture
-def switch(tmp_path: Path) -> FileSwitch:
-    return FileSwitch(tmp_path / "state", f"test-{tmp_path.name}-{time.time_ns()}")
+def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSwitch:
+    monkeypatch.setattr(on_shell, "DEVICE_FOLDER", str(tmp_path / "mlt-switch"))
+    return FileSwitch(tmp_path / "state", "test")
 
 
 def test_shell_device__keeps_replaces_and_restores(switch: FileSwitch) -> None:

@@ -34,10 +34,11 @@ from testbed_lab import (
     udp,
     valid,
 )  # fmt: skip
+from testbed_losses import expected_losses
 
 from mlt.testbed import Testbed, tc
 from mlt.testbed.counters import key_of
-from mlt.testbed.impairments import expected_losses, seed_of
+from mlt.testbed.impairments import seed_of
 from mlt.testbed.switch_port import decode_port
 
 pytestmark = needs_testbed

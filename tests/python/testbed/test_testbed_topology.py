@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testbed_lab import POLICY
+from testbed_losses import expected_losses, is_lost
 
 from mlt.testbed import BadTopologyError, Testbed, json_schema, load, make
-from mlt.testbed.impairments import expected_losses, is_lost
 from mlt.testbed.layout import lay_out
 
 

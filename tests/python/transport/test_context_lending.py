@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import sys
-import threading
 import weakref
 
 import numpy as np
 import pytest
+from checks import in_threads
 from transport_jobs import exchange, exchange_pending, floats, local_job, takes
 
 import mlt
@@ -76,11 +76,7 @@ def test_context__is_safe_from_many_threads(lossy: list[mlt.Context]) -> None:
             if not (into == tag + i).all():
                 wrong.append(tag)
 
-    threads = [threading.Thread(target=work, args=(tag,)) for tag in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, [(tag,) for tag in range(8)])
     assert wrong == []
 
 

@@ -201,5 +201,5 @@ def test_receive__deadline_completes_with_what_came() -> None:
 def test_receive__eager_stops_within_the_bound(lossy: list[mlt.Context]) -> None:
     sent = floats(MEGABYTES)
     into = np.zeros_like(sent)
-    done = exchange(lossy[0], lossy[1], sent, into, loss_bound=0.2, stop="eager")
+    done = exchange(lossy[0], lossy[1], sent, into, loss_bound="20%", stop="eager")
     assert done.missing_bytes <= done.allowed_missing_bytes

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from checks import in_threads
 from transport_jobs import takes
 
 import mlt
@@ -48,13 +49,7 @@ def connect_both(first: _core.Engine, second: _core.Engine) -> list[tuple[Except
     def one(index: int, own: _core.Engine, peer: _core.Engine) -> None:
         outcomes[index] = connect(own, 1 - index, peer.control_port), time.monotonic() - start
 
-    threads = [
-        threading.Thread(target=one, args=(i, *pair)) for i, pair in enumerate(((first, second), (second, first)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(one, [(0, first, second), (1, second, first)])
     return outcomes
 
 

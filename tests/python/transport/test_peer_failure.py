@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 from checks import assert_names
+from rank_jobs import ends_of
 from transport_jobs import START_SECONDS, RankProcess, open_rank, paused, process_job, takes
 
 import mlt
@@ -319,15 +320,11 @@ def test_end__of_a_program_reaches_the_other_ranks_with_its_cause(end: str, stat
         )
         for rank in (0, 1)
     ]
-    try:
-        outputs = [one.communicate(timeout=120) for one in ranks]
-    finally:
-        for one in ranks:
-            one.kill()
-    assert ranks[1].returncode == status, outputs[1]
-    assert named in outputs[0][0], outputs
-    assert "its text stays here" not in outputs[0][0]
-    assert ranks[0].returncode == 0, outputs[0]
+    other, ended = ends_of(ranks, 120)
+    assert ended[0] == status, ended
+    assert named in other[1], (other, ended)
+    assert "its text stays here" not in other[1]
+    assert other[0] == 0, other
 
 
 SUDDEN_END = """

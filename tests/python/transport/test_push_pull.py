@@ -57,7 +57,7 @@ def test_push_pull__without_loss_is_the_exact_mean_or_sum(lossy: list[mlt.Contex
 @pytest.mark.parametrize("average", [True, False])
 def test_push_pull__divides_by_the_workers_whose_segment_arrived(lossy: list[mlt.Context], average: bool) -> None:
     tensors = [np.full(MANY, 1, np.float32), np.full(MANY, 2, np.float32)]
-    results = run_together(lossy, tensors, key=10_000 + average, average=average, loss_bound=0.1)
+    results = run_together(lossy, tensors, key=10_000 + average, average=average, loss_bound="10%")
     assert tensors[0].tobytes() == tensors[1].tobytes()
     both = 1.5 if average else 3.0
     values, counts = np.unique(tensors[0], return_counts=True)

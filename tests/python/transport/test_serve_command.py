@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_names
+from checks import assert_names, in_threads
 from transport_jobs import START_SECONDS, takes
 
 import mlt
@@ -79,11 +79,7 @@ def work(port: int, steps: int, **options: Any) -> list[np.ndarray]:
             for _ in range(steps):
                 mlt.PushPull(context).push_pull(results[rank], key=0, loss_bound=0.05).wait(30)
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(one, [(0,), (1,)])
     return results
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks import in_threads
 from transport_jobs import START_SECONDS, exchange, floats, local_job, paused, process_job
 
 import mlt
@@ -46,11 +46,7 @@ def open_ranks(each: list[dict[str, Any]], services: int = 0) -> list[mlt.Contex
         if rank >= workers:
             mlt.SummationService(context)
 
-    threads = [threading.Thread(target=open_one, args=(rank,)) for rank in range(len(each))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(open_one, [(rank,) for rank in range(len(each))])
     opened = [context for context in contexts if context is not None]
     assert len(opened) == len(each)
     return opened

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from checks import assert_names
+from rank_jobs import ends_of
+
+from mlt._shared.ports import free_port
 
 pytest.importorskip("mlt._core")
 
@@ -41,16 +42,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def run(library: Path, **env: str) -> list[Any]:
+def run(library: Path, **env: str) -> list[tuple[int, str, str]]:
     """Both ranks, to their end: (exit code, output, errors) each."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     common = {
         **os.environ,
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
-        "MLT_RENDEZVOUS_PORT": str(port),
+        "MLT_RENDEZVOUS_PORT": str(free_port()),
         "LD_PRELOAD": str(library),
         **env,
     }
@@ -64,12 +62,7 @@ def run(library: Path, **env: str) -> list[Any]:
         )
         for rank in (0, 1)
     ]
-    try:
-        ended = [rank.communicate(timeout=90) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [(rank.returncode, *texts) for rank, texts in zip(ranks, ended, strict=True)]
+    return ends_of(ranks, 90)
 
 
 def test_job__receives_without_a_copy_under_the_stand_in(library: Path) -> None:

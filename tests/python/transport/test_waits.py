@@ -172,6 +172,16 @@ def test_cause__names_a_peer_that_left() -> None:
         assert "rank 1" in _waits._cause(zero, 1)
 
 
+def engine_of(**counts: int) -> SimpleNamespace:
+    """An engine of a rank to which rank 3 alone is connected."""
+    counters = {f"control_{name}": counts.get(name, 0) for name in ("accepted", "unidentified", "unproved")}
+    return SimpleNamespace(
+        is_peer_up=lambda rank: rank == 3,
+        peer_failure=lambda rank: "",
+        counters=lambda: {**counters, "control_other_version": 0},
+    )
+
+
 def test_connect__names_the_connections_that_are_missing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +191,7 @@ def test_connect__names_the_connections_that_are_missing(
         with _waits.ConnectWatch(zero, table[:2], 60.0):
             time.sleep(0.2)  # that is the subject: nothing is missing
         assert lines(caplog) == []
-    engine = SimpleNamespace(is_peer_up=lambda rank: rank == 3, peer_failure=lambda rank: "")
+    engine = engine_of(accepted=1)
     with caplog.at_level(logging.WARNING, "mlt"):
         with _waits.ConnectWatch(cast(Any, SimpleNamespace(rank=1, engine=engine)), table, 60.0):
             until(lambda: bool(lines(caplog)))
@@ -190,3 +200,30 @@ def test_connect__names_the_connections_that_are_missing(
         assert_names(line, "rank 1: ", "its TCP connection to rank 0 at 10.0.0.0:4000", "60 s", "let TCP pass")
         assert_names(line, "for the TCP connection of rank 2 (10.0.0.2) to 10.0.0.1:4001", "these ports")
         assert "rank 3" not in line
+        assert "stopped" not in line
+
+
+@pytest.mark.parametrize("changed", [{"accepted": 2}, {"accepted": 5, "unproved": 2, "unidentified": 1}])
+def test_connect__a_connection_that_arrived_is_of_a_stopped_process_and_no_firewalls(
+    changed: dict[str, int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waits, "QUIET_SECONDS", 0.05)
+    table = [Endpoint(rank, f"10.0.0.{rank}", 4000 + rank) for rank in range(1, 4)]
+    context = cast(Any, SimpleNamespace(rank=1, engine=engine_of(**changed)))
+    with caplog.at_level(logging.WARNING, "mlt"), _waits.ConnectWatch(context, table, 60.0):
+        until(lambda: bool(lines(caplog)))
+    (line,) = lines(caplog)
+    assert_names(line, "TCP connection of rank 2 (10.0.0.2)", "10.0.0.1:4001", "60 s", "has arrived", "stopped")
+    assert "firewall" not in line
+
+
+def test_connect__names_both_causes_where_fewer_connections_arrived_than_are_missing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waits, "QUIET_SECONDS", 0.05)
+    table = [Endpoint(rank, f"10.0.0.{rank}", 4000 + rank) for rank in range(1, 6)]
+    context = cast(Any, SimpleNamespace(rank=1, engine=engine_of(accepted=2)))
+    with caplog.at_level(logging.WARNING, "mlt"), _waits.ConnectWatch(context, table, 60.0):
+        until(lambda: bool(lines(caplog)))
+    (line,) = lines(caplog)
+    assert_names(line, "rank 2 (10.0.0.2)", "rank 5 (10.0.0.5)", "stopped", "firewall")
