@@ -6,7 +6,7 @@
 The training is that of ``mlt demo``: four workers, a small ResNet, real images. Studies, after MLT (NSDI 2024, section
 6.1):
 
-``bounds``: the loss bounds of figure 18, where every host's link loses 1 %, and where it loses 20 %. gloo only at 1 %.
+``bounds``: the loss bounds of figure 18, where every host's link loses 20 %; gloo, exact and 10 % where it loses 1 %.
 ``parts``: figures 16 and 17. A: the loss bound. B: classes of gradients in the switches, whose code points mlt sets. C:
 packets of a tensor on both spines. Two leaves, two spines, hosts' links that lose 1 %, and TCP of another job between
 the leaves.
@@ -91,8 +91,8 @@ STUDIES = {
         ("1%",),
     ),
 }
-# A single TCP connection over a link that loses 20 % stands still for seconds.
-SKIPPED = {("bounds", "20%", "gloo")}
+# TCP over a link that loses 20 % stands still for seconds; at 1 % every bound is more than the loss.
+SKIPPED = {("bounds", "20%", "gloo"), *(("bounds", "1%", f"mlt, bound {percent} %") for percent in (1, 20, 30))}
 
 
 @dataclass
@@ -189,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", default=",".join(STUDIES), help="(default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--no-page", action="store_true", help="print the tables only")
     chosen = parser.parse_args()
     settings = DemoSettings(
