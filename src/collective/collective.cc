@@ -287,10 +287,11 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
   const auto element = static_cast<std::uint8_t>(bytes[24]);
   // People count calls from 1.
   const std::uint64_t number = std::uint64_t{base::load_le32(&bytes[4])} + 1;
-  std::string text = std::string(collective_name(kind)) + " number " + std::to_string(number) + " of " +
-                     std::to_string(base::load_le64(&bytes[8])) + " bytes of " +
-                     wire::element_name(static_cast<wire::ElementType>(element)) + ", loss bound " +
-                     in_short(std::bit_cast<double>(base::load_le64(&bytes[16])));
+  std::string text = std::string(collective_name(kind)) + " number " + std::to_string(number);
+  if (kind == CollectiveKind::kBarrier) return text;  // it has no data
+  text += " of " + std::to_string(base::load_le64(&bytes[8])) + " bytes of " +
+          wire::element_name(static_cast<wire::ElementType>(element)) + ", loss bound " +
+          in_short(std::bit_cast<double>(base::load_le64(&bytes[16])));
   if (has_reduction(kind)) text += std::string(", ") + reduction_name(static_cast<Reduction>(bytes[1]));
   if (has_algorithm(kind)) {
     text += std::string(", algorithm ") + algorithm_name(static_cast<CollectiveAlgorithm>(bytes[25]));

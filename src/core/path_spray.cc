@@ -9,7 +9,7 @@ namespace mlt::core {
 
 bool PathSpray::any_active() const {
   return std::any_of(paths_out_.begin(), paths_out_.begin() + paths_,
-                     [](const PathOut& out) { return !out.suspended && !out.narrow; });
+                     [](const PathOut& out) { return !is_out(out) && !out.narrow; });
 }
 
 bool PathSpray::any_wide() const {
@@ -34,7 +34,7 @@ std::uint8_t PathSpray::choose(base::TimeNs now, std::uint32_t& limit) {
     PathOut& out = paths_out_[path];
     // RECOVERY R2.6.6: A path with a limit MUST NOT carry data as long as another path to the peer has none.
     if (wide && out.narrow) continue;
-    if (active && out.suspended) {
+    if (active && is_out(out)) {
       if (now < out.retry_ns) continue;
       // RECOVERY R2.3.3: A suspended path MUST carry nothing but one packet after 20 ms, and after twice as long each
       //     time, up to 640 ms.
@@ -59,10 +59,10 @@ void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets)
   if (paths_ == 1) return;
   const bool active = any_active();
   const bool wide = any_wide();
-  if ((active && out.suspended) || (wide && out.narrow)) return;  // a probe: outside the round robin
+  if ((active && is_out(out)) || (wide && out.narrow)) return;  // a probe: outside the round robin
   std::int64_t total = 0;
   for (std::uint8_t other = 0; other < paths_; ++other) {
-    if (active && paths_out_[other].suspended) continue;
+    if (active && is_out(paths_out_[other])) continue;
     if (wide && paths_out_[other].narrow) continue;
     const std::int64_t weight = paths_out_[other].weight;
     // RECOVERY R2.2.1: A sender SHOULD spread batches by a smooth weighted round robin that counts packets: with every
@@ -163,6 +163,11 @@ void PathSpray::resume(PathOut& out) {
   ++changes_.resumed;
 }
 
+void PathSpray::begin_retries(PathOut& out, base::TimeNs from) {
+  out.retry_interval_ns = 2 * kSuspendedProbeNs;
+  out.retry_ns = base::after(from, kSuspendedProbeNs);
+}
+
 void PathSpray::declare_lost(PathOut& out, std::uint32_t until) {
   const std::uint32_t packets = packets_between(out.resolved, until);
   if (packets == 0) return;
@@ -180,8 +185,7 @@ void PathSpray::declare_lost(PathOut& out, std::uint32_t until) {
   if (out.suspended || paths_ == 1 || out.lost_packets < kSuspendPackets || out.lost_times < 2) return;
   out.suspended = true;
   out.suspended_sequence = out.last_sequence;
-  out.retry_interval_ns = kSuspendedProbeNs;
-  out.retry_ns = base::after(out.last_sent_ns, kSuspendedProbeNs);
+  begin_retries(out, out.last_sent_ns);
   ++changes_.suspended;
 }
 
@@ -215,12 +219,12 @@ bool PathSpray::after_report(base::TimeNs now) {
     declare_lost(out, out.checkpoint);
     found_lost = true;
   }
-  renew_weights(best);
+  renew_weights(now);
   renew_control_path(now);
   return found_lost;
 }
 
-void PathSpray::renew_weights(base::DurationNs best_rtt_ns) {
+void PathSpray::renew_weights(base::TimeNs now) {
   double best_loss = 1.0;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     if (!paths_out_[path].suspended) best_loss = std::min(best_loss, paths_out_[path].loss);
@@ -229,29 +233,37 @@ void PathSpray::renew_weights(base::DurationNs best_rtt_ns) {
   //     twice the delay of the best path plus 50 us. What all paths have in common is congestion, and changes no
   //     weight.
   const double tolerated_loss = best_loss + std::max(best_loss / 2, kLossMargin);
-  const double tolerated_rtt = static_cast<double>(2 * best_rtt_ns + kDelayMarginNs);
+  const double tolerated_rtt = static_cast<double>(2 * best_rtt_ns() + kDelayMarginNs);
   max_weight_ = 0;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     PathOut& out = paths_out_[path];
     double share = 1.0;
     if (out.loss > tolerated_loss) share = kHalvingLoss / (kHalvingLoss + out.loss - tolerated_loss);
     const auto rtt = static_cast<double>(out.rtt.smoothed_ns());
-    if (rtt > tolerated_rtt) share *= tolerated_rtt * tolerated_rtt / (rtt * rtt);
+    const double by_delay = rtt > tolerated_rtt ? tolerated_rtt * tolerated_rtt / (rtt * rtt) : 1.0;
+    share *= by_delay;
+    // RECOVERY R2.2.5: A path whose delay alone makes its weight less than 32 SHOULD rest: it carries one packet after
+    //     20 ms, and after twice as long each time, up to 640 ms, until one of them is less late.
+    const bool resting = by_delay * kFullWeight < kMinWeight;
+    if (resting && !out.resting) begin_retries(out, now);
+    if (resting != out.resting) out.credit = 0;
+    out.resting = resting;
     // RECOVERY R2.2.3: A weight SHOULD be 1,024 for a path as good as its best sibling.
     const auto weight = std::max(kMinWeight, static_cast<std::uint32_t>(share * kFullWeight));
     if (weight != out.weight) {
       out.weight = weight;
       out.loss_gain = 1 / (kLossHorizon * std::sqrt(static_cast<double>(weight) / kFullWeight));
     }
-    if (!out.suspended) max_weight_ = std::max(max_weight_, weight);
+    if (!is_out(out)) max_weight_ = std::max(max_weight_, weight);
   }
 }
 
-bool PathSpray::is_typical(const PathOut& out) const { return !out.suspended && 2 * out.weight >= max_weight_; }
+bool PathSpray::is_typical(const PathOut& out) const { return !is_out(out) && 2 * out.weight >= max_weight_; }
 
 // Keeps the control path while it is good enough. Otherwise takes the path with the lowest data delay, but not one on
 // which replies to probes are known to be slow.
 void PathSpray::renew_control_path(base::TimeNs now) {
+  if (leave_late_control_path(now)) return;
   const auto usable = [&](const PathOut& out) { return is_typical(out) && now >= out.probe_backoff_until_ns; };
   const auto quick = [&](const PathOut& out) {
     return out.probe_rtt_ns <= 2 * base_probe_rtt_ns_ + kDelayMarginNs;  // or unknown
@@ -272,6 +284,22 @@ void PathSpray::renew_control_path(base::TimeNs now) {
   if (best < paths_) control_path_ = best;
 }
 
+bool PathSpray::leave_late_control_path(base::TimeNs now) {
+  const base::DurationNs best_ns = best_rtt_ns();
+  // RECOVERY R2.4.4: A sender SHOULD leave a control path whose round trip is more than 1.5 times the best path's plus
+  //     50 us, for the best one, but not again within 100 ms.
+  if (paths_out_[control_path_].rtt.smoothed_ns() <= best_ns + best_ns / 2 + kDelayMarginNs) return false;
+  if (now < control_kept_until_ns_) return false;
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    const PathOut& out = paths_out_[path];
+    if (out.suspended || out.rtt.smoothed_ns() != best_ns || now < out.probe_backoff_until_ns) continue;
+    control_path_ = path;
+    control_kept_until_ns_ = base::after(now, kProbeBackoffNs);
+    return true;
+  }
+  return false;
+}
+
 base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t reply_path, base::DurationNs rtt_ns) {
   PathOut& out = paths_out_[path];
   if (paths_ == 1) {
@@ -285,6 +313,8 @@ base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t reply_pat
     reply_path_ = reply_path;
     for (PathOut& each : paths_out_) each.rtt = RttEstimator{};
   }
+  // RECOVERY R2.2.5: Of a resting path only the newest sample counts.
+  if (out.resting) out.rtt = RttEstimator{};
   out.rtt.on_sample(rtt_ns);
   base_rtt_ns_ = base_rtt_ns_ == 0 ? rtt_ns : std::min(base_rtt_ns_, rtt_ns);
   if (!is_typical(out)) return 0;
@@ -315,8 +345,9 @@ PathView PathSpray::view(std::uint8_t path) const {
   view.packets_reported = out.packets_reported;
   view.loss = out.loss;
   view.rtt_ns = out.rtt.smoothed_ns();
-  view.weight = out.suspended || out.narrow ? 0 : out.weight;
+  view.weight = is_out(out) || out.narrow ? 0 : out.weight;
   view.suspended = out.suspended;
+  view.resting = out.resting;
   view.narrow = out.narrow;
   view.in_flight = packets_between(out.resolved, out.last_sequence);
   return view;

@@ -45,6 +45,7 @@ struct PathView {
   base::DurationNs rtt_ns = 0;         // smoothed; 0: no sample yet
   std::uint32_t weight = 0;            // of 1,024; the path's share is its part of the sum over all paths
   bool suspended = false;              // suspended: carries retries only
+  bool resting = false;                // far too late: carries retries only
   bool narrow = false;                 // carries only shorter packets; probed only
   std::uint64_t in_flight = 0;         // packets
 };
@@ -61,7 +62,8 @@ class PathSpray {
   // Differences below it, and below half the best sibling's loss, are noise.
   static constexpr double kLossMargin = 0.005;
   static constexpr std::uint32_t kSuspendPackets = 4;  // declared lost in a row, on at least two occasions
-  static constexpr base::DurationNs kSuspendedProbeNs = 20 * base::kMillisecond;  // doubles up to
+  // Between the packets that a suspended or resting path carries; doubles up to
+  static constexpr base::DurationNs kSuspendedProbeNs = 20 * base::kMillisecond;
   static constexpr base::DurationNs kMaxSuspendedProbeNs = 640 * base::kMillisecond;
   // How much later than its siblings' packets those of a path may arrive before they are declared lost.
   static constexpr base::DurationNs kLatenessNs = base::kMillisecond;  // beyond its measured delay and jitter
@@ -85,6 +87,7 @@ class PathSpray {
     }
     lossy_paths_ = reply_path_ = 0;
     control_path_ = 0;
+    control_kept_until_ns_ = 0;
     base_rtt_ns_ = base_probe_rtt_ns_ = 0;
     newest_arrived_ns_ = 0;
     max_weight_ = kFullWeight;
@@ -175,6 +178,7 @@ class PathSpray {
     std::uint32_t lost_packets = 0;  // declared lost since the last arrival
     std::uint32_t lost_times = 0;    // occasions of these losses
     bool suspended = false;
+    bool resting = false;
     bool narrow = false;
     std::uint32_t suspended_sequence = 0;    // the newest when it was suspended
     base::TimeNs retry_ns = 0;               // time of the next retry
@@ -185,9 +189,13 @@ class PathSpray {
   void declare_lost(PathOut& out, std::uint32_t until);
   void resume(PathOut& out);
   static void set_checkpoint(PathOut& out);
+  static void begin_retries(PathOut& out, base::TimeNs from);
   base::DurationNs best_rtt_ns() const;
-  void renew_weights(base::DurationNs best_rtt_ns);
+  void renew_weights(base::TimeNs now);
   void renew_control_path(base::TimeNs now);
+  bool leave_late_control_path(base::TimeNs now);
+  // Carries retries only.
+  static bool is_out(const PathOut& out) { return out.suspended || out.resting; }
   // Active, with at least half the largest weight: its queue represents the queue to the peer.
   bool is_typical(const PathOut& out) const;
   bool any_active() const;
@@ -196,8 +204,9 @@ class PathSpray {
   std::uint8_t paths_ = 0;
   std::uint32_t lossy_paths_ = 0;
   std::uint8_t control_path_ = 0;
-  std::uint32_t reply_path_ = 0;      // return path of all round-trip samples that are kept
-  base::DurationNs base_rtt_ns_ = 0;  // smallest sample ever
+  base::TimeNs control_kept_until_ns_ = 0;  // though it is late: measurements begin anew with each change
+  std::uint32_t reply_path_ = 0;            // return path of all round-trip samples that are kept
+  base::DurationNs base_rtt_ns_ = 0;        // smallest sample ever
   base::DurationNs base_probe_rtt_ns_ = 0;
   base::TimeNs newest_arrived_ns_ = 0;  // send time of the newest packet reported on any path
   std::uint32_t max_weight_ = kFullWeight;

@@ -54,6 +54,8 @@ std::string Operation::name() const {
              std::to_string(peer);
     case Verb::kPushPull:
       return "push-pull of key " + std::to_string(tag) + " (" + size + ")";
+    case Verb::kBarrier:
+      return "barrier over " + std::to_string(members) + " ranks";
     default:
       break;
   }

@@ -223,6 +223,75 @@ TEST_CASE("delay__a_path_far_slower_than_the_best_is_used_less_and_gives_no_rate
   CHECK(s.spray.view(3).weight < PathSpray::kFullWeight / 4);
 }
 
+TEST_CASE("delay__a_path_that_is_far_too_late_rests_until_a_packet_of_it_is_in_time") {
+  Spray s;
+  std::vector<base::TimeNs> carried;  // when path 3 had a packet while it was late
+  base::DurationNs late_ns = 20 * kMillisecond;
+  const auto turn = [&] {
+    const std::uint8_t path = s.send(4);
+    if (path == 3 && s.spray.view(3).resting) carried.push_back(s.now);
+    s.report(path);
+    s.spray.on_sample(path, 0, path == 3 ? late_ns : 100 * kMicrosecond);
+    s.spray.after_report(s.now += 100 * kMicrosecond);
+  };
+  for (int i = 0; i < 30'000; ++i) turn();  // 3 s
+  CHECK(s.spray.view(3).resting);
+  CHECK_FALSE(s.spray.is_suspended(3));
+  CHECK(s.spray.view(3).weight == 0);
+  // After 20, 40, 80, 160, 320, 640, 640 and 640 ms, each time one packet.
+  REQUIRE(carried.size() == 8);
+  for (std::size_t i = 1; i < carried.size(); ++i) {
+    const base::DurationNs expected = std::min<base::DurationNs>(20 * kMillisecond << i, 640 * kMillisecond);
+    CHECK(carried[i] - carried[i - 1] >= expected);
+    CHECK(carried[i] - carried[i - 1] < expected + kMillisecond);
+  }
+  late_ns = 100 * kMicrosecond;
+  for (int i = 0; i < 6'500; ++i) turn();  // 650 ms
+  CHECK_FALSE(s.spray.view(3).resting);
+  CHECK(s.spray.view(3).weight == PathSpray::kFullWeight);
+}
+
+// Every sample contains the way back: where that is late, all are, and a late path is at most twice as late as the
+// best.
+TEST_CASE("control_path__leaves_one_that_is_late_in_both_directions") {
+  Spray s;
+  const auto turns = [&](base::DurationNs back_ns, std::uint8_t reply_path) {
+    for (int i = 0; i < 100; ++i) {
+      const std::uint8_t path = s.send(4);
+      s.report(path);
+      s.spray.on_sample(path, reply_path, (path == 0 ? 20 * kMillisecond : 100 * kMicrosecond) + back_ns);
+      s.spray.after_report(s.now += 100 * kMicrosecond);
+    }
+  };
+  REQUIRE(s.spray.control_path() == 0);
+  turns(20 * kMillisecond, 0);
+  const std::uint8_t control = s.spray.control_path();
+  CHECK(control != 0);
+  turns(0, control);
+  CHECK(s.spray.control_path() == control);
+  CHECK(s.spray.view(0).resting);
+}
+
+TEST_CASE("delay__a_path_rests_no_longer_once_it_is_the_best_that_is_left") {
+  Spray s;
+  const auto turn = [&](bool others_arrive) {
+    const std::uint8_t path = s.send(4);
+    if (path != 3 && !others_arrive) return;
+    s.report(path);
+    s.spray.on_sample(path, 0, path == 3 ? 20 * kMillisecond : 100 * kMicrosecond);
+    s.spray.after_report(s.now += kMillisecond);
+  };
+  for (int i = 0; i < 400; ++i) turn(true);
+  REQUIRE(s.spray.view(3).resting);
+  for (int i = 0; i < 4'000; ++i) {
+    s.now += kMillisecond;
+    turn(false);
+  }
+  for (std::uint8_t path = 0; path < 3; ++path) CHECK(s.spray.is_suspended(path));
+  CHECK_FALSE(s.spray.view(3).resting);
+  CHECK(s.spray.view(3).weight == PathSpray::kFullWeight);
+}
+
 TEST_CASE("delay__a_constant_difference_is_taken_off_the_rate_samples") {
   Spray s;
   for (int i = 0; i < 100; ++i) {

@@ -218,6 +218,30 @@ TEST_CASE("slow_path__is_used_less_within_100_ms_and_does_not_slow_the_rate" * d
   CHECK(stream.share(1) == doctest::Approx(kFair).epsilon(0.05));
 }
 
+// As where another job's queue stands on one of two spines: the few packets that such a path was given made nearly
+// every transfer as late as the path.
+TEST_CASE("slow_path__does_not_make_short_transfers_wait_for_it") {
+  std::array<DurationNs, 2> median_ns{};
+  for (const bool slow : {false, true}) {
+    SimulationConfig config = four_paths();
+    if (slow) config.path_delay_ns[2] = config.path_delay_ns[3] = 20 * kMillisecond;
+    Simulation network(config);
+    std::vector<DurationNs> times;
+    for (std::uint64_t i = 0; i < 200; ++i) {
+      Transfer transfer(network, 75'000, TransferOptions{}.numbered(i + 1));
+      const base::TimeNs start = network.now();
+      transfer.post();
+      REQUIRE(transfer.run());
+      CHECK(transfer.fault() == "");
+      times.push_back(network.now() - start);
+    }
+    std::nth_element(times.begin(), times.begin() + 100, times.end());
+    median_ns[slow ? 1 : 0] = times[100];
+  }
+  MESSAGE("median of 75 kB: " << median_ns[0] / 1000 << " us, with two late paths " << median_ns[1] / 1000);
+  CHECK(median_ns[1] < 2 * median_ns[0]);
+}
+
 TEST_CASE("slow_path__loses_nothing_within_the_bound") {
   // The slow path is used so little that the peer's round trip says nothing of it: the probe's grace must.
   SimulationConfig config = four_paths();

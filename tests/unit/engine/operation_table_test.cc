@@ -72,6 +72,13 @@ TEST_CASE("begin__is_refused_at_the_limit_and_leaves_the_operation_as_it_was") {
   CHECK(table.begin(std::move(operation)).operation != nullptr);
 }
 
+TEST_CASE("name__of_a_barrier_has_no_size") {
+  mlt::engine::Operation operation;
+  operation.verb = mlt::Verb::kBarrier;
+  operation.members = 3;
+  CHECK(operation.name() == "barrier over 3 ranks");
+}
+
 TEST_CASE("id__names_no_other_operation_after_its_own_was_taken") {
   OperationTableWorld world;
   Table& table = world.table;
