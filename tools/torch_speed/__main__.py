@@ -3,10 +3,11 @@
     python tools/torch_speed                                   # every section; needs root; about 25 minutes
     python tools/torch_speed --sections ddp --rates 200mbit --losses 1% --models vgg --turns 1 --steps 20 --no-page
 
-One worker per host. Kinds: gloo; the backend "mlt"; the backend with a loss bound of 10 % (DDP: the hook; FSDP2:
-LossyReduceScatter). Sections: ``ddp`` (four workers by rate, loss and model), ``two`` (two workers), ``gray`` (one of
-two links between a pair of switches loses 5 %), ``slow`` (one host's link has half the rate; also shares by rate),
-``services`` (the hook with summation services), ``fsdp2``. gloo's connections use cubic, as nearly everywhere.
+docs/results/pytorch.json has the figures; a section that is measured again replaces its own. One worker per host.
+Kinds: gloo; the backend "mlt"; the backend with a loss bound of 10 % (DDP: the hook; FSDP2: LossyReduceScatter).
+Sections: ``ddp`` (four workers by rate, loss and model), ``two`` (two workers), ``gray`` (one of two links between a
+pair of switches loses 5 %), ``slow`` (one host's link has half the rate; also shares by rate), ``services`` (the hook
+with summation services), ``fsdp2``. gloo's connections use cubic, as nearly everywhere.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from plot import draw
 
+from mlt._shared.counts import count_of
 from mlt._shared.output_files import write_figure
 from mlt.testbed import Testbed
 
@@ -31,7 +33,8 @@ sys.path.insert(0, str(HERE.parent))
 from rank_outputs import PIPES, outputs_of  # noqa: E402
 
 PAGE = HERE.parent.parent / "docs" / "results" / "pytorch.md"
-FIGURE = PAGE.with_suffix(".png")
+FIGURES = PAGE.with_suffix(".json")
+OPTIONS = ("rates", "losses", "workers", "models")
 LIMIT_SECONDS = 240
 CONTROL = "cubic"
 SLOW_HOST = "host1"
@@ -54,7 +57,8 @@ BY_BACKEND = {"gloo": GLOO, "mlt": MLT, "mlt, hook": HOOK}
 
 @dataclass(frozen=True)
 class Section:
-    """The cases of one table. ``trainer``: of train.py; ``length``: multiple of the usual steps."""
+    """The cases of one table. ``trainer``: of train.py; ``length`` and ``repeats``: multiples of the usual
+    steps and turns."""
 
     title: str
     kinds: Mapping[str, Kind] = field(default_factory=lambda: BY_BACKEND)
@@ -64,6 +68,7 @@ class Section:
     workers: tuple[str, ...] = ("4",)
     models: tuple[str, ...] = ("vgg",)
     length: int = 1
+    repeats: int = 1
 
 
 SECTIONS = {
@@ -73,12 +78,13 @@ SECTIONS = {
         losses=("0%", "0.01%", "0.1%", "1%"),
         models=("vgg", "resnet"),
     ),
-    "two": Section("DDP, two workers"),
+    "two": Section("DDP, two workers", workers=("2",)),
     "gray": Section(
         f"DDP, two spines, {GRAY_LINK} loses {GRAY_LOSS} both ways",
         {name: Kind(kind.backend, kind.bound, env={"MLT_PATHS": str(PATHS)}) for name, kind in BY_BACKEND.items()},
         losses=("0%",),
         models=("vgg", "resnet"),
+        repeats=3,
     ),
     "slow": Section(
         f"DDP, {SLOW_HOST} of half the rate",
@@ -166,7 +172,8 @@ def measure(cases: list[Case], turns: int, steps: int) -> list[Result]:
     for number, case in enumerate(cases, 1):
         medians: dict[str, list[float]] = {kind: [] for kind in SECTIONS[case.section].kinds}
         size = 0
-        for turn in range(turns):
+        # Where a flow's addresses choose between a good link and a bad one, chance decides each turn.
+        for turn in range(turns * SECTIONS[case.section].repeats):
             for kind in medians:
                 seconds, size = run(case, kind, steps)
                 medians[kind].append(statistics.median(seconds))
@@ -193,27 +200,48 @@ def table(results: list[Result], section: str) -> str:
     return "\n".join(lines)
 
 
-def command() -> str:
-    """The command that makes this page again."""
-    return "make torch-speed" + (f' SPEED_ARGS="{" ".join(sys.argv[1:])}"' if len(sys.argv) > 1 else "")
+def command(section: str, chosen: argparse.Namespace) -> str:
+    """The command that measures this section again."""
+    given = [f"--{name} {value}" for name in OPTIONS if (value := getattr(chosen, name)) is not None]
+    turns = f"--turns {chosen.turns} --steps {chosen.steps}"
+    return f'make torch-speed SPEED_ARGS="{" ".join(["--sections", section, *given, turns])}"'
 
 
-def page(results: list[Result], turns: int, steps: int) -> str:
-    date = datetime.now(timezone.utc).date()
-    samples = f"one turn of {steps} steps" if turns == 1 else f"median of {turns} turns of {steps} steps"
-    figure = f"\n![steps per second by loss]({FIGURE.name})\n" if FIGURE.exists() else ""
-    return f"""# PyTorch on a testbed, over gloo and over mlt
+def update(results: list[Result], chosen: argparse.Namespace) -> dict[str, Any]:
+    """Put the sections that were measured into the file of all; returns its content."""
+    known: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    for section in dict.fromkeys(result.case.section for result in results):
+        known[section] = {
+            "made": command(section, chosen),
+            "date": str(datetime.now(timezone.utc).date()),
+            "results": [asdict(result) for result in results if result.case.section == section],
+        }
+    ordered = {section: known[section] for section in SECTIONS if section in known}
+    FIGURES.write_text(json.dumps(ordered, indent=1) + "\n")
+    return ordered
 
-Made by `{command()}` on {date}, on a machine
-with 2 shared cores that workers, services and switch share. Steps per second ({samples}, the
-kinds in turns), and in brackets the multiple of gloo's in the same row. gloo's TCP uses cubic. "Hook":
-`bounded_loss_hook`, and `LossyReduceScatter`, with a bound of 10 %. "vgg" has few convolutions and wide linear layers,
-so that a step is mostly communication; "resnet" has residual blocks and as many parameters, so that it computes as long
-as it communicates; "small" is a perceptron (`tools/torch_models.py`). One service has a host of its own. With one
-host of half the rate, the second half of three times as many steps counts.
-{figure}
-{tables(results)}
+
+def page(known: Mapping[str, Any]) -> str:
+    """The page of all sections, each with its command."""
+    parts = [
+        """# PyTorch on a testbed, over gloo and over mlt
+
+Steps per second, on a machine with 2 shared cores that workers, services and switch share, and in brackets the multiple
+of gloo's in the same row. The kinds take turns; a figure is the median of the turns' medians. gloo's TCP uses cubic.
+"Hook": `bounded_loss_hook`, and `LossyReduceScatter`, with a bound of 10 %. "vgg" has few convolutions and wide linear
+layers, so that a step is mostly communication; "resnet" has residual blocks and as many parameters, so that it computes
+as long as it communicates; "small" is a perceptron (`tools/torch_models.py`). One service has a host of its own. With
+one host of half the rate, the second half of three times as many steps counts.
+
+![steps per second by loss](pytorch.png)
 """
+    ]
+    for section, found in known.items():
+        results = [Result(Case(**one["case"]), one["size"], one["medians"]) for one in found["results"]]
+        turns = max(len(times) for times in results[0].medians.values())
+        made = f"`{found['made']}`, {found['date']}: {count_of(turns, 'turn')}."
+        parts.append(f"## {SECTIONS[section].title}\n\n{made}\n\n{table(results, section)}\n")
+    return "\n".join(parts)
 
 
 def tables(results: list[Result]) -> str:
@@ -240,7 +268,7 @@ def chosen_cases(chosen: argparse.Namespace) -> list[Case]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", default=",".join(SECTIONS), help="(default: %(default)s)")
-    for option in ("rates", "losses", "workers", "models"):
+    for option in OPTIONS:
         parser.add_argument(f"--{option}", help="of every section, instead of its own")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--steps", type=int, default=25)
@@ -251,13 +279,9 @@ def main() -> None:
     if not chosen.no_page:
         by_loss = [result for result in results if result.case.section == "ddp"]
         if by_loss:
-            write_figure(FIGURE, draw([(str_of(one), one.case.loss, one.speeds()) for one in by_loss]), dpi=110)
-        PAGE.write_text(page(results, chosen.turns, chosen.steps))
-
-
-def str_of(result: Result) -> str:
-    """The panel of the figure in which it is drawn."""
-    return f"{result.case.model}, {result.case.rate}"
+            panels = [(f"{one.case.model}, {one.case.rate}", one.case.loss, one.speeds()) for one in by_loss]
+            write_figure(PAGE.with_suffix(".png"), draw(panels), dpi=110)
+        PAGE.write_text(page(update(results, chosen)))
 
 
 if __name__ == "__main__":
