@@ -11,23 +11,25 @@ The training is that of ``mlt demo``: four workers, a small ResNet, real images.
 packets of a tensor on both spines. Two leaves, two spines, hosts' links that lose 1 %, and TCP of another job between
 the leaves.
 
-docs/results/torch-accuracy.md has the tables, the pictures beside it the curves. gloo's TCP and that of the other job
+docs/results/torch-accuracy.md has the tables, torch-accuracy.json the figures (a study that is measured again replaces
+its own), the pictures the curves. gloo's TCP and that of the other job
 use cubic.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from page import Run, page, write_pictures
+from page import Run, page, run_of, table, write_pictures
 
 from mlt.demo.report import summarise_run
 from mlt.demo.runner import execute
@@ -159,7 +161,7 @@ def train(study: str, loss: str, name: str, settings: DemoSettings) -> Run:
             observe=lambda *_: None,
             make_network=place_of(study, loss, kind),
         )
-    return Run(study, loss, name, summarise_run(record))
+    return run_of(study, loss, name, summarise_run(record))
 
 
 def measure(studies: Sequence[str], seeds: int, settings: DemoSettings) -> list[Run]:
@@ -175,11 +177,10 @@ def measure(studies: Sequence[str], seeds: int, settings: DemoSettings) -> list[
     runs = []
     for number, (study, loss, name, seed) in enumerate(todo, 1):
         run = train(study, loss, name, replace(settings, seed=seed, loss=float(loss.rstrip("%")) / 100))
-        report = run.report
         runs.append(run)
         print(
-            f"[{number}/{len(todo)}] {study}, {loss} loss, seed {seed}: {name}: {report.steps_per_second:.1f} steps/s, "
-            f"accuracy {100 * report.test_accuracy:.2f} %, {100 * report.gradient_loss:.2f} % of the gradients missing",
+            f"[{number}/{len(todo)}] {study}, {loss} loss, seed {seed}: {name}: {run.steps_per_second:.1f} steps/s, "
+            f"accuracy {100 * run.accuracy:.2f} %, {100 * run.missing:.2f} % of the gradients missing",
             flush=True,
         )
     return runs
@@ -205,15 +206,30 @@ def main() -> None:
         live=False,
         network="testbed",
     )
-    runs = measure(chosen.studies.split(","), chosen.seeds, settings)
-    titles = {name: study.title for name, study in STUDIES.items()}
-    command = "make torch-accuracy" + (f' ACCURACY_ARGS="{" ".join(sys.argv[1:])}"' if len(sys.argv) > 1 else "")
-    date = datetime.now(timezone.utc).date()
-    text = page(runs, titles, f"Made by `{command}` on {date}")
-    print(text)
+    studies = chosen.studies.split(",")
+    runs = measure(studies, chosen.seeds, settings)
+    for study in studies:
+        for loss in STUDIES[study].losses:
+            print(f"\n{study}, {loss} loss\n\n{table([one for one in runs if (one.study, one.loss) == (study, loss)])}")
     if not chosen.no_page:
+        known = update(runs, f"--seeds {chosen.seeds} --steps {chosen.steps}")
         write_pictures(runs, RESULTS)
-        (RESULTS / "torch-accuracy.md").write_text(text)
+        (RESULTS / "torch-accuracy.md").write_text(page(known, {name: one.title for name, one in STUDIES.items()}))
+
+
+def update(runs: Sequence[Run], options: str) -> dict[str, Any]:
+    """Put the studies that were measured into the file of all; returns its content."""
+    file = RESULTS / "torch-accuracy.json"
+    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    for study in dict.fromkeys(run.study for run in runs):
+        known[study] = {
+            "made": f'make torch-accuracy ACCURACY_ARGS="--studies {study} {options}"',
+            "date": str(datetime.now(timezone.utc).date()),
+            "runs": [asdict(run) for run in runs if run.study == study],
+        }
+    ordered = {study: known[study] for study in STUDIES if study in known}
+    file.write_text(json.dumps(ordered) + "\n")
+    return ordered
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page and the pictures of torch_accuracy."""
+"""The figures, the page and the pictures of torch_accuracy."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlt._shared.output_files import write_figure
-from mlt.demo.report import RunReport, common_accuracy, seconds_to, step_ends
+from mlt.demo.report import ACCURACY_STEP, RunReport, step_ends
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,11 +20,43 @@ COLOURS = ("#999999", "#222222", "#4477aa", "#228833", "#ee6677", "#aa3377", "#c
 
 
 @dataclass(frozen=True)
+class Point:
+    """Test accuracy after ``step`` steps, which took ``seconds``, evaluations not counted."""
+
+    step: int
+    seconds: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class Run:
+    """One training. ``accuracy`` is that at the end, ``missing`` the share of its gradients: fractions."""
+
     study: str
     loss: str
     kind: str
-    report: RunReport
+    seed: int
+    steps_per_second: float
+    accuracy: float
+    missing: float
+    curve: list[Point]
+
+    def first(self, accuracy: float) -> Point:
+        """The first evaluation with this accuracy, which there must be."""
+        return next(point for point in self.curve if point.accuracy >= accuracy)
+
+
+def run_of(study: str, loss: str, kind: str, report: RunReport) -> Run:
+    """The figures of a training of the demo."""
+    ends = step_ends(report)
+    curve = [Point(point.step, ends[point.step - 1], point.accuracy) for point in report.evaluations]
+    speed, missing = report.steps_per_second, report.gradient_loss
+    return Run(study, loss, kind, report.seed, speed, report.test_accuracy, missing, curve)
+
+
+def runs_in(found: Mapping[str, Any]) -> list[Run]:
+    """The runs of a study, as its file has them."""
+    return [Run(**{**one, "curve": [Point(**point) for point in one["curve"]]}) for one in found["runs"]]
 
 
 def picture(study: str, loss: str) -> str:
@@ -32,51 +64,53 @@ def picture(study: str, loss: str) -> str:
     return f"torch-accuracy-{study}-{loss.rstrip('%')}.png"
 
 
-def page(runs: Sequence[Run], titles: Mapping[str, str], made: str) -> str:
-    first = runs[0].report
-    seeds = len({run.report.seed for run in runs})
-    steps = len({step.step for step in first.steps})
+def page(known: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     parts = [
-        f"""# Time to accuracy of PyTorch's DDP on a testbed
+        """# Time to accuracy of PyTorch's DDP on a testbed
 
-{made}, on a machine with 2 shared cores
-for workers and switches. Four workers of the demo's training ({steps} steps, {first.parameters:,} parameters) over
-links of 200 Mbit/s. Mean of {seeds} seeds, and the sample standard deviation; a seed is that of the weights, the order
-of the images and the lost packets. The accuracy is that on all test images after the last step. The time to an accuracy
-counts steps, not evaluations, up to the first evaluation on 1,000 test images that reaches it: the highest multiple of
-5 % that every run of the table reached. gloo's TCP uses cubic.
+Four workers of the demo's training, over links of 200 Mbit/s, on a machine with 2 shared cores for workers and
+switches. Means over the seeds, and the sample standard deviation; a seed is that of the weights, the order of the
+images and the lost packets. The accuracy is that on all test images after the last step. The time to an accuracy counts
+steps, not evaluations, up to the first evaluation on 1,000 test images that reaches it: the highest multiple of 5 %
+that every run of the table reached. gloo's TCP uses cubic.
 """
     ]
-    for study, loss in dict.fromkeys((run.study, run.loss) for run in runs):
-        own = [run for run in runs if (run.study, run.loss) == (study, loss)]
-        parts.append(
-            f"## {titles[study]}, {loss} loss\n\n{table(own)}\n\n![accuracy by time]({picture(study, loss)})\n"
-        )
+    for study, found in known.items():
+        runs = runs_in(found)
+        for loss in dict.fromkeys(run.loss for run in runs):
+            own = [run for run in runs if run.loss == loss]
+            seeds, steps = len({run.seed for run in own}), max(point.step for run in own for point in run.curve)
+            parts.append(
+                f"## {titles[study]}, {loss} loss\n\n`{found['made']}`, {found['date']}: {seeds} seeds, {steps} steps."
+                f"\n\n{table(own)}\n\n![accuracy by time]({picture(study, loss)})\n"
+            )
     return "\n".join(parts)
+
+
+def common_accuracy(runs: Sequence[Run]) -> float | None:
+    """The highest multiple of 5 % that the curve of each of these runs reached."""
+    lowest = min(max(point.accuracy for point in run.curve) for run in runs)
+    steps = int(lowest / ACCURACY_STEP + 1e-9)
+    return steps * ACCURACY_STEP if steps > 0 else None
 
 
 def table(runs: Sequence[Run]) -> str:
     """One row for each kind; all runs are of one study and loss."""
-    target = common_accuracy([run.report for run in runs])
-    columns: dict[str, tuple[Callable[[RunReport], float], str]] = {
+    columns: dict[str, tuple[Callable[[Run], float], str]] = {
         "steps/s": (lambda run: run.steps_per_second, "{:.1f}"),
-        "accuracy, %": (lambda run: 100 * run.test_accuracy, "{:.2f}"),
+        "accuracy, %": (lambda run: 100 * run.accuracy, "{:.2f}"),
     }
+    target = common_accuracy(runs)
     if target is not None:
-        columns[f"seconds to {100 * target:.0f} %"] = (lambda run: seconds_to(run, target), "{:.1f}")
-        columns[f"steps to {100 * target:.0f} %"] = (lambda run: float(steps_to(run, target)), "{:.0f}")
-    columns["gradients missing, %"] = (lambda run: 100 * run.gradient_loss, "{:.2f}")
+        columns[f"seconds to {100 * target:.0f} %"] = (lambda run: run.first(target).seconds, "{:.1f}")
+        columns[f"steps to {100 * target:.0f} %"] = (lambda run: float(run.first(target).step), "{:.0f}")
+    columns["gradients missing, %"] = (lambda run: 100 * run.missing, "{:.2f}")
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
     for kind in dict.fromkeys(run.kind for run in runs):
-        reports = [run.report for run in runs if run.kind == kind]
-        cells = [spread([figure(one) for one in reports], form) for figure, form in columns.values()]
+        own = [run for run in runs if run.kind == kind]
+        cells = [spread([figure(run) for run in own], form) for figure, form in columns.values()]
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def steps_to(run: RunReport, accuracy: float) -> int:
-    """Steps until the test accuracy first was this one, which it was."""
-    return min(point.step for point in run.evaluations if point.accuracy >= accuracy)
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -96,7 +130,7 @@ def write_pictures(runs: Sequence[Run], folder: Path) -> None:
         figure, ax = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
         own = [run for run in runs if (run.study, run.loss) == (study, loss)]
         for number, kind in enumerate(dict.fromkeys(run.kind for run in own)):
-            _curves(ax, [run.report for run in own if run.kind == kind], kind, COLOURS[number])
+            _curves(ax, [run.curve for run in own if run.kind == kind], kind, COLOURS[number])
         ax.set(xlabel="seconds of training", ylabel="test accuracy, %", title=f"{loss} loss")
         ax.grid(visible=True, alpha=0.3)
         ax.legend(fontsize=8)
@@ -104,11 +138,9 @@ def write_pictures(runs: Sequence[Run], folder: Path) -> None:
         pyplot.close(figure)
 
 
-def _curves(ax: Axes, reports: Sequence[RunReport], kind: str, colour: str) -> None:
-    times, accuracies = [], []
-    for report in reports:
-        ends = step_ends(report)
-        times.append([ends[point.step - 1] for point in report.evaluations])
-        accuracies.append([100 * point.accuracy for point in report.evaluations])
-        ax.plot(times[-1], accuracies[-1], color=colour, linewidth=0.6, alpha=0.35)
+def _curves(ax: Axes, curves: Sequence[Sequence[Point]], kind: str, colour: str) -> None:
+    times = [[point.seconds for point in curve] for curve in curves]
+    accuracies = [[100 * point.accuracy for point in curve] for curve in curves]
+    for seconds, values in zip(times, accuracies, strict=True):
+        ax.plot(seconds, values, color=colour, linewidth=0.6, alpha=0.35)
     ax.plot(np.mean(times, axis=0), np.mean(accuracies, axis=0), color=colour, linewidth=2, label=kind)

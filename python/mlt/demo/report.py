@@ -240,7 +240,7 @@ def build(settings: DemoSettings, images: Images, records: Sequence[RunRecord], 
         runs=runs,
         accuracy=[_accuracy([run for run in runs if run.name == name]) for name in names],
         equals_no_loss=_same_parameters(runs),
-        common_accuracy=common_accuracy(runs),
+        common_accuracy=_common_accuracy(runs),
     )
 
 
@@ -258,8 +258,7 @@ def seconds_to(run: RunReport, accuracy: float) -> float:
     return ends[min(reached) - 1]
 
 
-def common_accuracy(runs: Sequence[RunReport]) -> float | None:
-    """The highest multiple of ``ACCURACY_STEP`` that every run's test accuracy reached; None if there is none."""
+def _common_accuracy(runs: Sequence[RunReport]) -> float | None:
     lowest = min(max((point.accuracy for point in run.evaluations), default=0.0) for run in runs)
     steps = int(lowest / ACCURACY_STEP + 1e-9)
     return steps * ACCURACY_STEP if steps > 0 else None
