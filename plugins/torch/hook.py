@@ -183,7 +183,12 @@ class BoundedLossState(StepRecorder):
                 restore(data, seed)
             land()
 
-        handle = average(data)
+        try:
+            handle = average(data)
+        except Exception as error:
+            if entry is not None:
+                entry.end(error)
+            raise
         handle.add_done_callback(partial(self._finish, handle, name, step, future, finished, entry))
         handle.report_if_slow()
 

@@ -47,7 +47,7 @@ class Entry:
         self._what = what
         self._group = group
         self._number = number
-        self._size = sum(tensor.nbytes for tensor in held)
+        self._size = sum(tensor.numel() * tensor.element_size() for tensor in held)  # sparse ones have no nbytes
         self._types = {tensor.dtype for tensor in held}
         self._work: weakref.ref[InProgress] | None = None
         self._began = time.time()
@@ -84,8 +84,9 @@ class Entry:
         if self._error is not None:
             return "failed"
         work = None if self._work is None else self._work()
-        is_over = self._seconds is not None or (self._work is not None and (work is None or work.has_ended))
-        return "completed" if is_over else "in progress"
+        if self._seconds is not None:
+            return "completed"
+        return "ended" if self._work is not None and (work is None or work.has_ended) else "in progress"
 
 
 class FlightRecorder:
@@ -94,44 +95,53 @@ class FlightRecorder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._entries: deque[Entry] = deque(maxlen=CAPACITY)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the file
+        self._guard = threading.Lock()  # of the entries
         self._written: float | None = None
 
     def begin(self, what: str, group: str, number: int | None, tensors: Any) -> Entry:
         """Record a call that starts now."""
         entry = Entry(self, what, group, number, tensors)
-        self._entries.append(entry)
+        with self._guard:
+            self._entries.append(entry)
         return entry
 
     def write(self) -> None:
-        """Write the file of this rank, unless that was done a moment ago. A failure is logged, not raised."""
-        with self._lock:
+        """Write the file of this rank, unless that was done a moment ago, or is being done.
+
+        Whatever goes wrong is logged, not raised: the failed call has an error of its own.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             now = time.monotonic()
             if self._written is not None and now - self._written < SECONDS_BETWEEN_FILES:
                 return
             self._written = now
             record = self._record()
             path = self._folder / record.file_name
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                write_text(path, record.model_dump_json(indent=1) + "\n")
-            except OSError as error:
-                logger.warning("rank %d: the flight recorder cannot write %s: %s", record.rank, path, error)
-                return
-        logger.warning("rank %d: a call failed: its last %d calls are in %s", record.rank, len(record.calls), path)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_text(path, record.model_dump_json(indent=1) + "\n")
+            logger.warning("rank %d: a call failed: its last %d calls are in %s", record.rank, len(record.calls), path)
+        except Exception as error:
+            logger.warning("the flight recorder cannot write to %s: %s", self._folder, error)
+        finally:
+            self._lock.release()
 
     def _record(self) -> Record:
         if dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()
         else:
             rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        with self._guard:
+            entries = list(self._entries)
         return Record(
             rank=rank,
             world_size=size,
             host=socket.gethostname(),
             pid=os.getpid(),
             written=time.time(),
-            calls=[entry.described() for entry in tuple(self._entries)],
+            calls=[entry.described() for entry in entries],
         )
 
 
@@ -144,7 +154,11 @@ def begin(what: str, group: str, number: int | None, tensors: Any) -> Entry | No
     return None if recorder is None else recorder.begin(what, group, number, tensors)
 
 
+# A child has calls of its own, and its parent's locks may be held.
 @functools.cache
 def _of_this_process() -> FlightRecorder | None:
     folder = os.environ.get("MLT_FLIGHT_RECORDER")
     return FlightRecorder(Path(folder)) if folder else None
+
+
+os.register_at_fork(after_in_child=_of_this_process.cache_clear)

@@ -37,7 +37,9 @@ class Pacer {
   // Max length of a batch in bytes at this rate, of datagrams that are so long; the caller rounds to whole datagrams,
   // one at least.
   static std::uint64_t run_bytes(double rate_bytes_per_second, std::uint32_t datagram_bytes) {
-    const std::uint64_t pair = std::min(bytes_in(kPairNs, rate_bytes_per_second), std::uint64_t{2} * datagram_bytes);
+    const std::uint64_t two = std::uint64_t{2} * datagram_bytes;
+    // Two long packets at once are no longer a short batch for a port that holds 64 KiB.
+    const std::uint64_t pair = two > kCreditBytes ? 0 : std::min(bytes_in(kPairNs, rate_bytes_per_second), two);
     return std::max(bytes_in(kRunNs, rate_bytes_per_second), pair);
   }
 

@@ -88,6 +88,7 @@ void PathSpray::try_another_control_path(base::TimeNs now) {
   failed.probe_rtt_ns = 0;
   failed.probe_backoff_ns = std::clamp(2 * failed.probe_backoff_ns, kProbeBackoffNs, kMaxProbeBackoffNs);
   failed.probe_backoff_until_ns = base::after(now, failed.probe_backoff_ns);
+  retry_resting_paths();
   const bool active = any_active();
   for (std::uint8_t step = 1; step <= paths_; ++step) {
     const auto path = static_cast<std::uint8_t>((control_path_ + step) % paths_);
@@ -189,16 +190,26 @@ void PathSpray::declare_lost(PathOut& out, std::uint32_t until) {
   ++changes_.suspended;
 }
 
+// Without a reply over the prompt paths a late one is worth a try: what arrives there shows that the others are dead.
+void PathSpray::retry_resting_paths() {
+  for (PathOut& out : paths_out_) {
+    if (out.resting && !out.suspended) out.retry_ns = 0;
+  }
+}
+
 void PathSpray::declare_all_lost() {
+  retry_resting_paths();
   for (std::uint8_t path = 0; path < paths_; ++path) declare_lost(paths_out_[path], paths_out_[path].last_sequence);
 }
 
+// Of the paths that may carry data: the measurement of another is old.
 base::DurationNs PathSpray::best_rtt_ns() const {
   base::DurationNs best = 0;
+  const bool wide = any_wide();
   for (std::uint8_t path = 0; path < paths_; ++path) {
     const PathOut& out = paths_out_[path];
     const base::DurationNs rtt = out.rtt.smoothed_ns();
-    if (rtt > 0 && !out.suspended) best = best == 0 ? rtt : std::min(best, rtt);
+    if (rtt > 0 && !out.suspended && !(wide && out.narrow)) best = best == 0 ? rtt : std::min(best, rtt);
   }
   return best;
 }
@@ -235,6 +246,7 @@ void PathSpray::renew_weights(base::TimeNs now) {
   const double tolerated_loss = best_loss + std::max(best_loss / 2, kLossMargin);
   const double tolerated_rtt = static_cast<double>(2 * best_rtt_ns() + kDelayMarginNs);
   max_weight_ = 0;
+  const bool wide = any_wide();
   for (std::uint8_t path = 0; path < paths_; ++path) {
     PathOut& out = paths_out_[path];
     double share = 1.0;
@@ -244,8 +256,11 @@ void PathSpray::renew_weights(base::TimeNs now) {
     share *= by_delay;
     // RECOVERY R2.2.5: A path whose delay alone makes its weight less than 32 SHOULD rest: it carries one packet after
     //     20 ms, and after twice as long each time, up to 640 ms, until one of them is less late.
-    const bool resting = by_delay * kFullWeight < kMinWeight;
-    if (resting && !out.resting) begin_retries(out, now);
+    // Without a sample since the measurements began anew it stays as it is; few samples may be late by chance.
+    bool resting = out.resting;
+    if (rtt > 0 && (out.resting || out.rtt.samples() >= kLatenessSamples))
+      resting = by_delay * kFullWeight < kMinWeight;
+    if (resting && !out.resting && !out.suspended) begin_retries(out, now);
     if (resting != out.resting) out.credit = 0;
     out.resting = resting;
     // RECOVERY R2.2.3: A weight SHOULD be 1,024 for a path as good as its best sibling.
@@ -254,7 +269,7 @@ void PathSpray::renew_weights(base::TimeNs now) {
       out.weight = weight;
       out.loss_gain = 1 / (kLossHorizon * std::sqrt(static_cast<double>(weight) / kFullWeight));
     }
-    if (!is_out(out)) max_weight_ = std::max(max_weight_, weight);
+    if (!is_out(out) && !(wide && out.narrow)) max_weight_ = std::max(max_weight_, weight);
   }
 }
 
@@ -265,16 +280,13 @@ bool PathSpray::is_typical(const PathOut& out) const { return !is_out(out) && 2 
 void PathSpray::renew_control_path(base::TimeNs now) {
   if (leave_late_control_path(now)) return;
   const auto usable = [&](const PathOut& out) { return is_typical(out) && now >= out.probe_backoff_until_ns; };
-  const auto quick = [&](const PathOut& out) {
-    return out.probe_rtt_ns <= 2 * base_probe_rtt_ns_ + kDelayMarginNs;  // or unknown
-  };
   // RECOVERY R2.4.1: Probes, except trailing ones (4.7.5), MUST take the control path: one that works and is quick, as
   //     the sender knows from data and from replies.
-  if (usable(paths_out_[control_path_]) && quick(paths_out_[control_path_])) return;
+  if (usable(paths_out_[control_path_]) && is_quick(paths_out_[control_path_])) return;
   std::uint8_t best = paths_;
   const auto is_better = [&](const PathOut& a, const PathOut& b) {
-    if (quick(a) != quick(b)) return quick(a);
-    if (!quick(a)) return a.probe_rtt_ns < b.probe_rtt_ns;
+    if (is_quick(a) != is_quick(b)) return is_quick(a);
+    if (!is_quick(a)) return a.probe_rtt_ns < b.probe_rtt_ns;
     return a.rtt.smoothed_ns() < b.rtt.smoothed_ns();
   };
   for (std::uint8_t path = 0; path < paths_; ++path) {
@@ -284,17 +296,24 @@ void PathSpray::renew_control_path(base::TimeNs now) {
   if (best < paths_) control_path_ = best;
 }
 
+// Of replies to probes; also while nothing is known.
+bool PathSpray::is_quick(const PathOut& out) const {
+  return out.probe_rtt_ns <= 2 * base_probe_rtt_ns_ + kDelayMarginNs;
+}
+
 bool PathSpray::leave_late_control_path(base::TimeNs now) {
   const base::DurationNs best_ns = best_rtt_ns();
+  const PathOut& control = paths_out_[control_path_];
   // RECOVERY R2.4.4: A sender SHOULD leave a control path whose round trip is more than 1.5 times the best path's plus
-  //     50 us, for the best one, but not again within 100 ms.
-  if (paths_out_[control_path_].rtt.smoothed_ns() <= best_ns + best_ns / 2 + kDelayMarginNs) return false;
-  if (now < control_kept_until_ns_) return false;
+  //     50 us, for the best one that answers probes quickly, but not again within 1 s.
+  if (control.rtt.smoothed_ns() <= best_ns + best_ns / 2 + kDelayMarginNs) return false;
+  if (now < control_kept_until_ns_ || control.rtt.samples() < kLatenessSamples) return false;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     const PathOut& out = paths_out_[path];
-    if (out.suspended || out.rtt.smoothed_ns() != best_ns || now < out.probe_backoff_until_ns) continue;
+    if (is_out(out) || out.narrow || out.rtt.smoothed_ns() != best_ns || out.rtt.samples() < kLatenessSamples) continue;
+    if (!is_quick(out) || now < out.probe_backoff_until_ns) continue;
     control_path_ = path;
-    control_kept_until_ns_ = base::after(now, kProbeBackoffNs);
+    control_kept_until_ns_ = base::after(now, kControlPathNs);
     return true;
   }
   return false;
@@ -314,7 +333,7 @@ base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t reply_pat
     for (PathOut& each : paths_out_) each.rtt = RttEstimator{};
   }
   // RECOVERY R2.2.5: Of a resting path only the newest sample counts.
-  if (out.resting) out.rtt = RttEstimator{};
+  if (out.resting) out.rtt.restart_average();
   out.rtt.on_sample(rtt_ns);
   base_rtt_ns_ = base_rtt_ns_ == 0 ? rtt_ns : std::min(base_rtt_ns_, rtt_ns);
   if (!is_typical(out)) return 0;

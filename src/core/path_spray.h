@@ -62,6 +62,10 @@ class PathSpray {
   // Differences below it, and below half the best sibling's loss, are noise.
   static constexpr double kLossMargin = 0.005;
   static constexpr std::uint32_t kSuspendPackets = 4;  // declared lost in a row, on at least two occasions
+  // A path rests, and a control path is left for being late, only by as many samples of it.
+  static constexpr std::uint32_t kLatenessSamples = 4;
+  // How long a control path that was chosen for its delay is kept, though late: measurements begin anew with a change.
+  static constexpr base::DurationNs kControlPathNs = base::kSecond;
   // Between the packets that a suspended or resting path carries; doubles up to
   static constexpr base::DurationNs kSuspendedProbeNs = 20 * base::kMillisecond;
   static constexpr base::DurationNs kMaxSuspendedProbeNs = 640 * base::kMillisecond;
@@ -193,7 +197,9 @@ class PathSpray {
   base::DurationNs best_rtt_ns() const;
   void renew_weights(base::TimeNs now);
   void renew_control_path(base::TimeNs now);
+  bool is_quick(const PathOut& out) const;
   bool leave_late_control_path(base::TimeNs now);
+  void retry_resting_paths();
   // Carries retries only.
   static bool is_out(const PathOut& out) { return out.suspended || out.resting; }
   // Active, with at least half the largest weight: its queue represents the queue to the peer.
@@ -204,9 +210,9 @@ class PathSpray {
   std::uint8_t paths_ = 0;
   std::uint32_t lossy_paths_ = 0;
   std::uint8_t control_path_ = 0;
-  base::TimeNs control_kept_until_ns_ = 0;  // though it is late: measurements begin anew with each change
-  std::uint32_t reply_path_ = 0;            // return path of all round-trip samples that are kept
-  base::DurationNs base_rtt_ns_ = 0;        // smallest sample ever
+  base::TimeNs control_kept_until_ns_ = 0;
+  std::uint32_t reply_path_ = 0;      // return path of all round-trip samples that are kept
+  base::DurationNs base_rtt_ns_ = 0;  // smallest sample ever
   base::DurationNs base_probe_rtt_ns_ = 0;
   base::TimeNs newest_arrived_ns_ = 0;  // send time of the newest packet reported on any path
   std::uint32_t max_weight_ = kFullWeight;

@@ -46,6 +46,11 @@ class RttEstimator {
     if (samples_ < kLongPathSamples) ++samples_;
   }
 
+  // The next sample is the average, as the first one was; the smallest is kept.
+  void restart_average() { smoothed_ns_ = variation_ns_ = 0; }
+
+  // Counted up to 8.
+  std::uint32_t samples() const { return samples_; }
   base::DurationNs smoothed_ns() const { return smoothed_ns_; }
   base::DurationNs variation_ns() const { return variation_ns_; }
   base::DurationNs min_ns() const { return min_ns_; }

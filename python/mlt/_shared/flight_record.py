@@ -7,7 +7,8 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 FILES: Final = "rank*.json"
-State = Literal["completed", "in progress", "failed"]
+# "ended": without anybody who looked whether it failed.
+State = Literal["completed", "ended", "in progress", "failed"]
 
 
 class Call(BaseModel):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 from mlt._shared.units import LOSS
 from mlt.errors import ConfigError
 
@@ -9,7 +11,9 @@ from mlt.errors import ConfigError
 def loss_bound_of(given: float | str) -> float:
     """The fraction. Raises ConfigError, which is a ValueError, unless it is in [0, 1)."""
     try:
-        bound = LOSS.read(given)
+        # numpy's numbers too, such as a schedule's.
+        is_number = isinstance(given, Real) and not isinstance(given, bool | int)
+        bound = LOSS.read(float(given) if is_number else given)
     except ValueError:
         bound = 1.0
     if not bound < 1.0:

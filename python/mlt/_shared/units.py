@@ -78,9 +78,15 @@ class Quantity:
             except ArithmeticError:  # an exponent beyond Decimal's
                 return None
             return number if math.isfinite(number) else None
-        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        if isinstance(given, bool) or not isinstance(given, int | float):
             return None
-        return float(given * scale if isinstance(given, int) else Decimal(repr(given)) * scale)
+        try:
+            # Of a subclass, such as numpy's, repr() may be no number.
+            exact = Decimal(given) if isinstance(given, int) else Decimal(repr(float(given)))
+            number = float(exact * scale)
+        except ArithmeticError:  # more than a float holds
+            return None
+        return number if math.isfinite(number) else None
 
     def _is_misleading(self, number: str, unit: str) -> bool:
         """Bytes per second as a rate, megabits as a size, and 1 as a loss, which may mean 1 % or everything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,6 +18,8 @@ from mlt.errors import ConfigError
 from mlt.job.rendezvous import ranks_text
 
 _VARIABLE = "MLT_FLIGHT_RECORDER"
+# Between the first file of one failure and the last: calls may time out after each other.
+_SAME_FAILURE_SECONDS = 600.0
 
 
 def examine_records(folder: Path) -> Iterator[Finding]:
@@ -37,9 +40,24 @@ def examine_records(folder: Path) -> Iterator[Finding]:
         except (UnreadableError, SyntaxProblem, ValidationError) as error:
             reason = str(error).splitlines()[0]
             yield Finding("problem", f"{path}: not the file of a flight recorder: {reason}", "Remove it.")
+    yield from _strangers(records)
     yield from _ranks(records)
     for group in dict.fromkeys(call.group for record in records for call in record.calls if call.number is not None):
         yield from _group(group, records)
+
+
+def _strangers(records: Sequence[Record]) -> Iterator[Finding]:
+    """Files that seem to be of another job, or of an earlier run of it."""
+    times = [record.written for record in records]
+    if len({record.world_size for record in records}) > 1 or (
+        times and max(times) - min(times) > _SAME_FAILURE_SECONDS
+    ):
+        ages = ", ".join(
+            f"rank {one.rank} of {one.world_size} at {datetime.fromtimestamp(one.written):%H:%M:%S}" for one in records
+        )
+        yield Finding(
+            "problem", f"files of several jobs or runs: {ages}", "Remove those of others, and run this again."
+        )
 
 
 def _ranks(records: Sequence[Record]) -> Iterator[Finding]:
@@ -48,7 +66,7 @@ def _ranks(records: Sequence[Record]) -> Iterator[Finding]:
         failed = next((call for call in record.calls if call.state == "failed"), None)
         who = f"rank {record.rank} ({record.host}, pid {record.pid})"
         if failed is None:
-            yield Finding("problem", f"{who}: its file has no failed call any more: all of {len(record.calls)} ended")
+            yield Finding("problem", f"{who}: its file has no failed call any more, of {len(record.calls)}")
             continue
         took = "" if failed.seconds is None else f" after {format_time(failed.seconds)}"
         yield Finding("problem", f"{who}: {_named(failed)} failed{took}: {failed.error}")

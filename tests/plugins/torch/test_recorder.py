@@ -52,7 +52,7 @@ def test_file__a_call_that_ended_without_a_wait_is_complete(tmp_path: Path) -> N
     ended.run(lambda: None)
     del work, dropped
     flight.begin("recv", "0", None, []).end(RuntimeError("late"))
-    assert [call.state for call in record_of(tmp_path).calls] == ["completed", "completed", "failed"]
+    assert [call.state for call in record_of(tmp_path).calls] == ["ended", "ended", "failed"]
 
 
 def test_file__is_written_once_a_second_and_a_failure_to_write_is_logged(
@@ -68,7 +68,46 @@ def test_file__is_written_once_a_second_and_a_failure_to_write_is_logged(
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING, "mlt"):
         FlightRecorder(tmp_path / "file").begin("barrier", "0", 1, []).end(RuntimeError("no folder"))
-    assert_names(caplog.text, "rank 0", str(tmp_path / "file"), "cannot write")
+    assert_names(caplog.text, str(tmp_path / "file"), "cannot write")
+
+
+@pytest.mark.parametrize("rank", ["x", "99999999999999999999"])
+def test_file__whatever_fails_while_it_is_written_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    flight = FlightRecorder(tmp_path)
+    work = MltWork("mlt barrier", entry=flight.begin("barrier", "0", 1, []))
+
+    def fail() -> None:
+        raise RuntimeError("a name that UTF-8 lacks: \udc80")
+
+    with caplog.at_level(logging.WARNING, "mlt"):
+        work.run(fail)
+    assert_names(caplog.text, str(tmp_path))
+    with pytest.raises(RuntimeError, match="UTF-8"):
+        work.wait()
+
+
+def test_file__a_failure_while_it_is_written_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flight = FlightRecorder(tmp_path)
+    monkeypatch.setattr(recorder, "SECONDS_BETWEEN_FILES", 0.0)
+    first, second = (flight.begin("barrier", "0", number, []) for number in (1, 2))
+    write = recorder.write_text
+
+    def write_twice(path: Path, text: str) -> None:
+        second.end(RuntimeError("in a finalizer"))  # would wait for itself
+        write(path, text)
+
+    monkeypatch.setattr(recorder, "write_text", write_twice)
+    first.end(RuntimeError("first"))
+    assert [call.state for call in record_of(tmp_path).calls] == ["failed", "in progress"]
+
+
+def test_entry__sparse_tensors_have_a_size_too(tmp_path: Path) -> None:
+    flight = FlightRecorder(tmp_path)
+    flight.begin("all_reduce", "0", 1, torch.eye(3).to_sparse()).end(RuntimeError("x"))
+    assert record_of(tmp_path).calls[0].types == ["float32"]
 
 
 def test_begin__nothing_is_recorded_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

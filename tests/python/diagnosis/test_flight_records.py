@@ -20,8 +20,8 @@ def call(what: str, number: int | None, state: State = "completed", *, group: st
     )  # fmt: skip
 
 
-def write(folder: Path, rank: int, *calls: Call, size: int = 3) -> None:
-    record = Record(rank=rank, world_size=size, host=f"host{rank}", pid=70 + rank, written=9.0, calls=list(calls))
+def write(folder: Path, rank: int, *calls: Call, size: int = 3, at: float = 9.0) -> None:
+    record = Record(rank=rank, world_size=size, host=f"host{rank}", pid=70 + rank, written=at, calls=list(calls))
     (folder / record.file_name).write_text(record.model_dump_json())
 
 
@@ -65,6 +65,15 @@ def test_records__groups_are_compared_on_their_own(tmp_path: Path) -> None:
         ("ok", "group '0': ranks 0, 1 began 1 call"),
         ("ok", "group 'pair': rank 0 began 1 call"),
     ]
+
+
+@pytest.mark.parametrize(("size", "at"), [(4, 9.0), (2, 9.0 + 3_600)])
+def test_records__files_of_another_run_are_named(tmp_path: Path, size: int, at: float) -> None:
+    write(tmp_path, 0, call("barrier", 1, "failed", error="x"), size=2)
+    write(tmp_path, 1, call("barrier", 7, "failed", error="x"), size=size, at=at)
+    level, text = found(tmp_path)[0]
+    assert level == "problem"
+    assert_names(text, "several jobs or runs", "rank 0 of 2", f"rank 1 of {size}")
 
 
 def test_records__a_rank_whose_failed_call_is_too_old(tmp_path: Path) -> None:

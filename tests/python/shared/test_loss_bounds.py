@@ -14,12 +14,18 @@ from mlt._shared.loss_bounds import loss_bound_of
 BAD = ["100%", "1", "-1%", "10 pct", ""]
 
 
-@pytest.mark.parametrize(("given", "fraction"), [(0, 0.0), (0.1, 0.1), ("10%", 0.1), ("0.5 %", 0.005), ("0.25", 0.25)])
+@pytest.mark.parametrize(
+    ("given", "fraction"),
+    [
+        *[(0, 0.0), (0.1, 0.1), ("10%", 0.1), ("0.5 %", 0.005), ("0.25", 0.25)],
+        *[(np.float64(0.1), 0.1), (np.float32(0.5), 0.5), (np.interp(1, [0, 2], [0, 0.2]), 0.1)],
+    ],
+)
 def test_loss_bound_of__a_number_or_text(given: float | str, fraction: float) -> None:
     assert loss_bound_of(given) == fraction
 
 
-@pytest.mark.parametrize("given", [*BAD, 1.0, -0.1, float("nan"), True, None, b"1%"])
+@pytest.mark.parametrize("given", [*BAD, 1.0, -0.1, float("nan"), np.float64("inf"), 10**400, True, None, b"1%"])
 def test_loss_bound_of__rejects_what_is_outside_the_range(given: Any) -> None:
     with pytest.raises(mlt.ConfigError, match=names(repr(given), "[0, 1)", "10%")):
         loss_bound_of(given)

@@ -256,7 +256,7 @@ TEST_CASE("delay__a_path_that_is_far_too_late_rests_until_a_packet_of_it_is_in_t
 TEST_CASE("control_path__leaves_one_that_is_late_in_both_directions") {
   Spray s;
   const auto turns = [&](base::DurationNs back_ns, std::uint8_t reply_path) {
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < 500; ++i) {
       const std::uint8_t path = s.send(4);
       s.report(path);
       s.spray.on_sample(path, reply_path, (path == 0 ? 20 * kMillisecond : 100 * kMicrosecond) + back_ns);
@@ -270,6 +270,95 @@ TEST_CASE("control_path__leaves_one_that_is_late_in_both_directions") {
   turns(0, control);
   CHECK(s.spray.control_path() == control);
   CHECK(s.spray.view(0).resting);
+}
+
+namespace {
+
+// Turns of 100 us: path 3 is 20 ms late, the others answer after `others_ns`, all replies over `control`.
+void run(Spray& s, int turns, base::DurationNs others_ns, std::uint8_t control, base::DurationNs late_ns) {
+  for (int i = 0; i < turns; ++i) {
+    const std::uint8_t path = s.send(4);
+    s.report(path);
+    s.spray.on_sample(path, control, path == 3 ? late_ns : others_ns);
+    s.spray.after_report(s.now += 100 * kMicrosecond);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("delay__a_path_still_rests_when_the_measurements_begin_anew") {
+  Spray s;
+  run(s, 400, 100 * kMicrosecond, 0, 20 * kMillisecond);
+  REQUIRE(s.spray.view(3).resting);
+  s.spray.try_another_control_path(s.now);
+  const std::uint8_t control = s.spray.control_path();
+  REQUIRE(control != 0);
+  REQUIRE(control != 3);
+  s.spray.on_sample(control, control, 100 * kMicrosecond);
+  s.spray.after_report(s.now += kMicrosecond);
+  CHECK(s.spray.view(3).resting);
+  CHECK(s.spray.view(3).weight == 0);
+}
+
+TEST_CASE("delay__a_path_that_rested_hides_no_queue_that_all_share") {
+  Spray s;
+  run(s, 400, 100 * kMicrosecond, 0, 100 * kMicrosecond);
+  run(s, 400, 100 * kMicrosecond, 0, 20 * kMillisecond);
+  REQUIRE(s.spray.view(3).resting);
+  // A queue of 1 ms has come up on every path, and path 3 is no later than the others.
+  run(s, 10'000, 1'100 * kMicrosecond, 0, 1'100 * kMicrosecond);
+  CHECK_FALSE(s.spray.view(3).resting);
+  for (std::uint8_t path = 0; path < 4; ++path) {
+    CHECK(s.spray.on_sample(path, 0, 1'100 * kMicrosecond) == 1'100 * kMicrosecond);
+  }
+}
+
+TEST_CASE("delay__one_late_sample_rests_no_path") {
+  Spray s;
+  for (std::uint8_t path = 0; path < 4; ++path) {
+    s.spray.on_sample(path, 0, path == 3 ? 20 * kMillisecond : 100 * kMicrosecond);
+  }
+  s.spray.after_report(s.now);
+  CHECK_FALSE(s.spray.view(3).resting);
+}
+
+TEST_CASE("delay__a_suspended_path_keeps_its_intervals_however_its_siblings_vary") {
+  Spray s;
+  std::vector<base::TimeNs> retries;
+  for (int i = 0; i < 50'000; ++i) {
+    const std::uint8_t path = s.send(4);
+    if (path == 3 && s.spray.is_suspended(3)) retries.push_back(s.now);
+    const base::DurationNs others = (i / 50) % 2 == 0 ? 60 * kMicrosecond : 100 * kMicrosecond;
+    if (path != 3 || i < 400) {
+      s.report(path);
+      s.spray.on_sample(path, 0, path == 3 ? 1'200 * kMicrosecond : others);
+    }
+    s.spray.after_report(s.now += 100 * kMicrosecond);
+  }
+  REQUIRE(s.spray.is_suspended(3));
+  CHECK(retries.size() >= 10);  // 5 s: 20 to 640 ms apart
+  CHECK(retries.size() <= 13);
+}
+
+TEST_CASE("delay__a_path_that_carries_no_data_is_no_measure_of_the_others") {
+  Spray s;
+  run(s, 400, 100 * kMicrosecond, 0, 100 * kMicrosecond);
+  s.spray.set_narrow(0, true);
+  run(s, 2'000, 3 * kMillisecond, 0, 3 * kMillisecond);
+  for (std::uint8_t path = 1; path < 4; ++path) {
+    CHECK_FALSE(s.spray.view(path).resting);
+    CHECK(s.spray.view(path).weight == PathSpray::kFullWeight);
+  }
+}
+
+TEST_CASE("delay__a_resting_path_is_tried_at_once_when_nothing_else_answers") {
+  Spray s;
+  run(s, 20'000, 100 * kMicrosecond, 0, 20 * kMillisecond);  // 2 s: the next retry is up to 640 ms away
+  REQUIRE(s.spray.view(3).resting);
+  s.spray.declare_all_lost();
+  CHECK(s.send(1) == 3);
+  s.spray.try_another_control_path(s.now);
+  CHECK(s.send(1) == 3);
 }
 
 TEST_CASE("delay__a_path_rests_no_longer_once_it_is_the_best_that_is_left") {
