@@ -224,12 +224,13 @@ TimeNs EventLoop::next_timeout() const {
 }
 
 // Not where processes share memory: there a peer of this host waits for its data to be read. Not without stamps of
-// arrival either: the wait would count as a queue of the network.
+// arrival either: the wait would count as a queue of the network. Nor with shares by rate: reports that leave late blur
+// what each link carries (tests/python/testbed/test_testbed_slow_host.py).
 bool EventLoop::datagrams_may_wait(TimeNs now) const {
   const TimeNs next = endpoint_.paced_until();
   if (next > now + kMaxPauseNs || next < now + kMinPauseNs || has_more_to_send_) return false;
   if (datapath_.shared != nullptr && datapath_.shared->peers() > 0) return false;
-  if (!datapath_.outer->capabilities().stamps_arrivals) return false;
+  if (!datapath_.outer->capabilities().stamps_arrivals || options_.shares_by_rate) return false;
   return read_bytes_ <= kMaxPausedBytes;
 }
 
