@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from statistics import median
 
 import pytest
 from testbed_lab import needs_testbed
@@ -16,8 +17,9 @@ pytestmark = needs_testbed
 SLOW = "host1"
 RANKS = 3
 TENSOR_BYTES = 1 << 20
-# Two periods of four calls for each rank, then some that are counted.
-LEARNING, COUNTED = 8 * RANKS, 12
+# Two periods of four calls for each rank, then rounds of a period each that are counted. A pause of a host looks like a
+# slow link, and a round may be cut by such a measurement: the median counts.
+LEARNING, COUNTED, ROUNDS = 8 * RANKS, 4 * RANKS, 5
 JOB = f"""
 context = connect(shares_by_rate=True)
 tensor = np.empty({TENSOR_BYTES} // 4, np.float32)
@@ -28,9 +30,10 @@ def calls(number):
         assert (tensor == {sum(range(RANKS))}).all()
 calls({LEARNING})
 print("learnt", flush=True)
-sys.stdin.readline()
-calls({COUNTED})
-print("counted", flush=True)
+for _ in range({ROUNDS}):
+    sys.stdin.readline()
+    calls({COUNTED})
+    print("counted", flush=True)
 sys.stdin.readline()
 import json
 print(json.dumps(context.counters()["rings_cut_by_rate"]), flush=True)
@@ -55,18 +58,23 @@ def test_all_reduce__sends_the_tensor_once_over_the_links_of_a_slow_host(bed: Te
         for rank in ranks:
             assert rank.stdout is not None
             assert rank.stdout.readline() == "learnt\n", rank.communicate()[1]
-        before = sent_up(bed)
+        rounds = []
+        for _ in range(ROUNDS):
+            before = sent_up(bed)
+            for rank in ranks:
+                assert rank.stdin is not None
+                rank.stdin.write("\n")
+                rank.stdin.flush()
+            for rank in ranks:
+                assert rank.stdout is not None
+                assert rank.stdout.readline() == "counted\n", rank.communicate()[1]
+            rounds.append([now - then for now, then in zip(sent_up(bed), before, strict=True)])
+        # Rank 0 sends to the slow host, which is rank 1, and that one to rank 2. Equal chunks make all three the same.
+        assert median(other / slow_in for slow_in, _, other in rounds) > 1.5, rounds
+        assert median(other / slow_out for _, slow_out, other in rounds) > 1.5, rounds
         for rank in ranks:
             assert rank.stdin is not None
+            assert rank.stdout is not None
             rank.stdin.write("\n")
             rank.stdin.flush()
-        for rank in ranks:
-            assert rank.stdout.readline() == "counted\n", rank.communicate()[1]
-        slow_in, slow_out, other = (now - then for now, then in zip(sent_up(bed), before, strict=True))
-        # Rank 0 sends to the slow host, which is rank 1, and that one to rank 2. Equal chunks make all three the same.
-        assert other > 1.5 * slow_in, (slow_in, slow_out, other)
-        assert other > 1.5 * slow_out, (slow_in, slow_out, other)
-        for rank in ranks:
-            rank.stdin.write("\n")
-            rank.stdin.flush()
-            assert json.loads(rank.stdout.readline()) >= COUNTED
+            assert json.loads(rank.stdout.readline()) >= ROUNDS // 2 * COUNTED
