@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlt._shared.output_files import write_figure
-from mlt.demo.report import ACCURACY_STEP, RunReport, step_ends
+from mlt.demo.report import RunReport, common_accuracy, step_ends
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,20 +87,13 @@ that every run of the table reached. gloo's TCP uses cubic.
     return "\n".join(parts)
 
 
-def common_accuracy(runs: Sequence[Run]) -> float | None:
-    """The highest multiple of 5 % that the curve of each of these runs reached."""
-    lowest = min(max(point.accuracy for point in run.curve) for run in runs)
-    steps = int(lowest / ACCURACY_STEP + 1e-9)
-    return steps * ACCURACY_STEP if steps > 0 else None
-
-
 def table(runs: Sequence[Run]) -> str:
     """One row for each kind; all runs are of one study and loss."""
     columns: dict[str, tuple[Callable[[Run], float], str]] = {
         "steps/s": (lambda run: run.steps_per_second, "{:.1f}"),
         "accuracy, %": (lambda run: 100 * run.accuracy, "{:.2f}"),
     }
-    target = common_accuracy(runs)
+    target = common_accuracy([point.accuracy for point in run.curve] for run in runs)
     if target is not None:
         columns[f"seconds to {100 * target:.0f} %"] = (lambda run: run.first(target).seconds, "{:.1f}")
         columns[f"steps to {100 * target:.0f} %"] = (lambda run: float(run.first(target).step), "{:.0f}")

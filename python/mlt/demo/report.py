@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
@@ -240,7 +240,7 @@ def build(settings: DemoSettings, images: Images, records: Sequence[RunRecord], 
         runs=runs,
         accuracy=[_accuracy([run for run in runs if run.name == name]) for name in names],
         equals_no_loss=_same_parameters(runs),
-        common_accuracy=_common_accuracy(runs),
+        common_accuracy=common_accuracy([point.accuracy for point in run.evaluations] for run in runs),
     )
 
 
@@ -258,8 +258,13 @@ def seconds_to(run: RunReport, accuracy: float) -> float:
     return ends[min(reached) - 1]
 
 
-def _common_accuracy(runs: Sequence[RunReport]) -> float | None:
-    lowest = min(max((point.accuracy for point in run.evaluations), default=0.0) for run in runs)
+def common_accuracy(curves: Iterable[Sequence[float]]) -> float | None:
+    """The highest multiple of ``ACCURACY_STEP`` that each of these curves of test accuracy reached, or None.
+
+    >>> common_accuracy([[0.2, 0.62], [0.4, 0.58, 0.51]])
+    0.55
+    """
+    lowest = min(max(curve, default=0.0) for curve in curves)
     steps = int(lowest / ACCURACY_STEP + 1e-9)
     return steps * ACCURACY_STEP if steps > 0 else None
 
