@@ -3,7 +3,7 @@
     python tools/torch_speed                                   # every section; needs root; about 25 minutes
     python tools/torch_speed --sections ddp --rates 200mbit --losses 1% --models vgg --turns 1 --steps 20 --no-page
 
-docs/results/pytorch.json has the figures; a section that is measured again replaces its own. One worker per host.
+docs/results/pytorch.json has the figures; a case that is measured again replaces its own. One worker per host.
 Kinds: gloo; the backend "mlt"; the backend with a loss bound of 10 % (DDP: the hook; FSDP2: LossyReduceScatter).
 Sections: ``ddp`` (four workers by rate, loss and model), ``two`` (two workers), ``gray`` (one of two links between a
 pair of switches loses 5 %), ``slow`` (one host's link has half the rate; also shares by rate), ``services`` (the hook
@@ -118,11 +118,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """``medians``: by kind, the median step of each turn in seconds; ``size``: bytes of the gradients."""
+    """``medians``: by kind, the median step of each turn in seconds; ``size``: bytes of the gradients.
+
+    ``lost``: by kind, the packets that the links lost in each turn. ``made``: the command; ``date``: its day.
+    """
 
     case: Case
     size: int
     medians: Mapping[str, list[float]]
+    lost: Mapping[str, list[int]]
+    made: str
+    date: str
 
     def speeds(self) -> dict[str, float]:
         """Steps per second by kind."""
@@ -135,8 +141,8 @@ def topology(case: Case, hosts: int) -> dict[str, Any]:
     return {"hosts": hosts, "rate": case.rate, "loss": case.loss, **more}
 
 
-def run(case: Case, kind: str, steps: int) -> tuple[list[float], int]:
-    """The times of rank 0's steps in seconds, and the bytes of the gradients."""
+def run(case: Case, kind: str, steps: int) -> tuple[list[float], int, int]:
+    """The times of rank 0's steps in seconds, the bytes of the gradients, and the packets that links lost."""
     section = SECTIONS[case.section]
     steps *= section.length
     how = section.kinds[kind]
@@ -161,25 +167,32 @@ def run(case: Case, kind: str, steps: int) -> tuple[list[float], int]:
             }
             processes.append(bed.popen(host, command, env=env, **PIPES))
         outputs = outputs_of(f"{case}, {kind}", processes, LIMIT_SECONDS)
+        lost = sum(link.lost for link in bed.link_counters())
     told = json.loads(outputs[0].splitlines()[-1])
     # The ranks learn the rates in 32 calls.
-    return told["seconds"][steps // 2 :] if case.section == "slow" else told["seconds"], told["bytes"]
+    seconds = told["seconds"][steps // 2 :] if case.section == "slow" else told["seconds"]
+    return seconds, told["bytes"], lost
 
 
-def measure(cases: list[Case], turns: int, steps: int) -> list[Result]:
-    """For each case the median step of every turn and kind; the kinds take turns."""
+def measure(cases: list[Case], chosen: argparse.Namespace) -> list[Result]:
+    """For each case the median step of every turn and kind. The kinds take turns, each turn begins with another."""
     results = []
     for number, case in enumerate(cases, 1):
-        medians: dict[str, list[float]] = {kind: [] for kind in SECTIONS[case.section].kinds}
+        kinds = list(SECTIONS[case.section].kinds)
+        medians: dict[str, list[float]] = {kind: [] for kind in kinds}
+        lost: dict[str, list[int]] = {kind: [] for kind in kinds}
         size = 0
         # Where a flow's addresses choose between a good link and a bad one, chance decides each turn.
-        for turn in range(turns * SECTIONS[case.section].repeats):
-            for kind in medians:
-                seconds, size = run(case, kind, steps)
+        for turn in range(chosen.turns * SECTIONS[case.section].repeats):
+            first = turn % len(kinds)
+            for kind in kinds[first:] + kinds[:first]:
+                seconds, size, packets = run(case, kind, chosen.steps)
                 medians[kind].append(statistics.median(seconds))
+                lost[kind].append(packets)
                 speed = 1 / medians[kind][-1]
                 print(f"[{number}/{len(cases)}] {case}, turn {turn + 1}: {kind} {speed:.1f} steps/s", flush=True)
-        results.append(Result(case, size, medians))
+        today = str(datetime.now(timezone.utc).date())
+        results.append(Result(case, size, medians, lost, command(case.section, chosen), today))
     return results
 
 
@@ -207,22 +220,22 @@ def command(section: str, chosen: argparse.Namespace) -> str:
     return f'make torch-speed SPEED_ARGS="{" ".join(["--sections", section, *given, turns])}"'
 
 
-def update(results: list[Result], chosen: argparse.Namespace) -> dict[str, Any]:
-    """Put the sections that were measured into the file of all; returns its content."""
-    known: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    for section in dict.fromkeys(result.case.section for result in results):
-        known[section] = {
-            "made": command(section, chosen),
-            "date": str(datetime.now(timezone.utc).date()),
-            "results": [asdict(result) for result in results if result.case.section == section],
-        }
-    ordered = {section: known[section] for section in SECTIONS if section in known}
-    FIGURES.write_text(json.dumps(ordered, indent=1) + "\n")
+def of_record(record: Mapping[str, Any]) -> Result:
+    return Result(**{**record, "case": Case(**record["case"])})
+
+
+def update(results: list[Result]) -> list[Result]:
+    """Put the cases that were measured into the file of all; returns all, in the order of the sections."""
+    known = {} if not FIGURES.exists() else {one.case: one for one in map(of_record, json.loads(FIGURES.read_text()))}
+    known.update((result.case, result) for result in results)
+    order = list(SECTIONS)
+    ordered = sorted(known.values(), key=lambda result: order.index(result.case.section))
+    FIGURES.write_text(json.dumps([asdict(result) for result in ordered], indent=1) + "\n")
     return ordered
 
 
-def page(known: Mapping[str, Any]) -> str:
-    """The page of all sections, each with its command."""
+def page(known: list[Result]) -> str:
+    """The page of all sections, each with its commands."""
     parts = [
         """# PyTorch on a testbed, over gloo and over mlt
 
@@ -236,12 +249,23 @@ one host of half the rate, the second half of three times as many steps counts.
 ![steps per second by loss](pytorch.png)
 """
     ]
-    for section, found in known.items():
-        results = [Result(Case(**one["case"]), one["size"], one["medians"]) for one in found["results"]]
-        turns = max(len(times) for times in results[0].medians.values())
-        made = f"`{found['made']}`, {found['date']}: {count_of(turns, 'turn')}."
-        parts.append(f"## {SECTIONS[section].title}\n\n{made}\n\n{table(results, section)}\n")
+    for section in dict.fromkeys(result.case.section for result in known):
+        results = [result for result in known if result.case.section == section]
+        made = dict.fromkeys(f"`{one.made}`, {one.date}: {count_of(turns(one), 'turn')}." for one in results)
+        parts.append(f"## {SECTIONS[section].title}\n\n{' '.join(made)}\n\n{table(results, section)}\n")
+        if section == "gray":
+            parts.append(f"Packets that the link lost, turn by turn: {'; '.join(map(losses, results))}.\n")
     return "\n".join(parts)
+
+
+def turns(result: Result) -> int:
+    return max(len(times) for times in result.medians.values())
+
+
+def losses(result: Result) -> str:
+    """A kind whose flows miss the bad link loses none."""
+    each = ", ".join(f"{kind} {' '.join(map(str, counts))}" for kind, counts in result.lost.items())
+    return f"{result.case.model}: {each}"
 
 
 def tables(results: list[Result]) -> str:
@@ -274,14 +298,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--no-page", action="store_true", help="print the table only")
     chosen = parser.parse_args()
-    results = measure(chosen_cases(chosen), chosen.turns, chosen.steps)
+    results = measure(chosen_cases(chosen), chosen)
     print(tables(results))
     if not chosen.no_page:
-        by_loss = [result for result in results if result.case.section == "ddp"]
+        known = update(results)
+        by_loss = [one for one in known if one.case.section == "ddp"]
         if by_loss:
             panels = [(f"{one.case.model}, {one.case.rate}", one.case.loss, one.speeds()) for one in by_loss]
             write_figure(PAGE.with_suffix(".png"), draw(panels), dpi=110)
-        PAGE.write_text(page(update(results, chosen)))
+        PAGE.write_text(page(known))
 
 
 if __name__ == "__main__":
