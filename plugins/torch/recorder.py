@@ -6,6 +6,7 @@ Like the flight recorder of torch's own backends (``TORCH_FR_BUFFER_SIZE``), whi
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
@@ -25,7 +26,7 @@ from mlt._shared.output_files import write_text
 
 logger = logging.getLogger("mlt")
 CAPACITY: Final = 512  # calls
-# Calls that fail at once may follow each other quickly; a later one adds nothing.
+# Calls that fail together follow each other quickly, and share a file: of the first, then of all.
 SECONDS_BETWEEN_FILES: Final = 1.0
 
 
@@ -98,6 +99,9 @@ class FlightRecorder:
         self._lock = threading.Lock()  # of the file
         self._guard = threading.Lock()  # of the entries
         self._written: float | None = None
+        self._wanted = False  # since the last time
+        self._later: threading.Timer | None = None
+        self._pid = os.getpid()
 
     def begin(self, what: str, group: str, number: int | None, tensors: Any) -> Entry:
         """Record a call that starts now."""
@@ -107,17 +111,45 @@ class FlightRecorder:
         return entry
 
     def write(self) -> None:
-        """Write the file of this rank, unless that was done a moment ago, or is being done.
+        """Write the file of this rank: now, or a moment after the last time, or when the process ends.
 
         Whatever goes wrong is logged, not raised: the failed call has an error of its own.
         """
-        if not self._lock.acquire(blocking=False):
-            return
+        self._wanted = True
+        self._write_if_due()
+
+    def flush(self) -> None:
+        """At the end of the process: write what would be written in a moment."""
+        if os.getpid() == self._pid:
+            self._write_if_due(at_once=True)
+
+    def _write_if_due(self, *, at_once: bool = False) -> None:
+        # Whoever fails while the file is written, perhaps in a finalizer of the same thread, leaves it to the writer.
+        while self._wanted and self._lock.acquire(blocking=False):
+            try:
+                due = 0.0 if self._written is None else self._written + SECONDS_BETWEEN_FILES
+                wait = due - time.monotonic()
+                if wait > 0 and not at_once:
+                    self._write_after(wait)
+                    return
+                self._wanted = False
+                self._write()
+            finally:
+                self._lock.release()
+
+    def _write_after(self, seconds: float) -> None:
+        if self._later is None:
+            self._later = threading.Timer(seconds, self._write_later)
+            self._later.daemon = True
+            self._later.start()
+
+    def _write_later(self) -> None:
+        self._later = None
+        self._write_if_due()
+
+    def _write(self) -> None:
         try:
-            now = time.monotonic()
-            if self._written is not None and now - self._written < SECONDS_BETWEEN_FILES:
-                return
-            self._written = now
+            self._written = time.monotonic()
             record = self._record()
             path = self._folder / record.file_name
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -125,8 +157,6 @@ class FlightRecorder:
             logger.warning("rank %d: a call failed: its last %d calls are in %s", record.rank, len(record.calls), path)
         except Exception as error:
             logger.warning("the flight recorder cannot write to %s: %s", self._folder, error)
-        finally:
-            self._lock.release()
 
     def _record(self) -> Record:
         if dist.is_initialized():
@@ -158,7 +188,11 @@ def begin(what: str, group: str, number: int | None, tensors: Any) -> Entry | No
 @functools.cache
 def _of_this_process() -> FlightRecorder | None:
     folder = os.environ.get("MLT_FLIGHT_RECORDER")
-    return FlightRecorder(Path(folder)) if folder else None
+    if not folder:
+        return None
+    recorder = FlightRecorder(Path(folder))
+    atexit.register(recorder.flush)
+    return recorder
 
 
 os.register_at_fork(after_in_child=_of_this_process.cache_clear)

@@ -9,15 +9,10 @@
 namespace mlt::collective {
 
 // PROTOCOL 22.2.2: In a ring each member MUST cut the tensor into as many chunks as the group has ranks, each chunk
-//     into as many pieces as its longest needs to be of at most 1 MiB; with a loss bound above 0 into at least 4, or
-//     fewer where these would be shorter than 32 KiB.
-std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint64_t element_bytes, std::uint32_t ranks,
-                                       double loss_bound) {
+//     into as many pieces as its longest needs to be of at most 1 MiB.
+std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint64_t element_bytes, std::uint32_t ranks) {
   const std::uint64_t longest = (elements + ranks - 1) / ranks * element_bytes;
-  const std::uint64_t short_enough = std::max(std::uint64_t{1}, (longest + kRingPieceBytes - 1) / kRingPieceBytes);
-  if (loss_bound == 0) return static_cast<std::uint32_t>(short_enough);
-  const std::uint64_t overlapping = std::min(kRingOverlap, longest / kRingMinPieceBytes);
-  return static_cast<std::uint32_t>(std::max(short_enough, overlapping));
+  return static_cast<std::uint32_t>(std::max(std::uint64_t{1}, (longest + kRingPieceBytes - 1) / kRingPieceBytes));
 }
 
 RingAllReduce::RingAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element,
@@ -48,7 +43,7 @@ RingAllReduce::RingAllReduce(const Membership& group, std::span<std::byte> data,
 // PROTOCOL 22.8.5: It MUST be cut into as many pieces as an equal chunk (22.2.2), times its length over that of the
 //     longest equal chunk, rounded up, but at least one.
 void RingAllReduce::cut_chunks(std::size_t elements, std::span<const std::uint16_t> shares) {
-  const std::uint64_t pieces = pieces_of(elements, element_bytes_, ranks_, loss_bound_);
+  const std::uint64_t pieces = pieces_of(elements, element_bytes_, ranks_);
   const std::size_t longest = std::max<std::size_t>(1, (elements + ranks_ - 1) / ranks_);
   std::size_t units = 0;
   for (std::uint32_t i = 0; i < ranks_; ++i) {
@@ -111,7 +106,7 @@ void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest
   const std::span<std::byte> into = data_of(place);
   request.data = into;
   request.element = element_;
-  Onward* const onward = begin_onward(step, place, into);
+  Onward* const onward = begin_onward(step, into);
   if (!place.is_sum && onward == nullptr) return;
   // PROTOCOL 22.2.4: Only the first n - 1 steps may lose: of all that a member receives in them, up to the bound; of
   //     each piece, half or the bound, whichever is more, or one segment if that is more still (7.5.12).
@@ -126,11 +121,10 @@ void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest
 }
 
 // Reserves an Onward to pass on the data of this receive. Null if the data is not sent on, or only once complete.
-Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, const Place& place, std::span<const std::byte> piece) {
+Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const std::byte> piece) {
   const std::uint32_t step = send_step_of(receive_step);
   const Stream& sends = streams[kSends];
-  const bool has_other_overlap = loss_bound_ > 0 && place.is_sum && chunks_[place.chunk].pieces > 1;
-  if (step >= sends.steps || has_other_overlap || sends.segment_bytes == 0 || piece.empty()) return nullptr;
+  if (step >= sends.steps || sends.segment_bytes == 0 || piece.empty()) return nullptr;
   Onward& onward = onward_[step % kMaxWindow];
   // The receive was posted before without space, and is posted again.
   if (onward.send_step == step) return &onward;

@@ -26,15 +26,10 @@ namespace mlt::collective {
 
 // Long enough that a transfer's replies cost little, short enough that a chunk of a large tensor has several. Pieces of
 // a quarter were slower with large tensors and busy neighbours. Every rank must cut the same pieces, so the size cannot
-// depend on the segment bytes, which differ by pair: a piece's last segment is shorter.
+// depend on the segment bytes, which differ by pair: a piece's last segment is shorter. Where sums may lose data, a
+// segment has the importance of what this rank held when it posted the send, mostly its own term: to pass a piece on
+// only when all of it is there, with the importance of the sums, made the repairs of one turn wait for those before.
 inline constexpr std::uint64_t kRingPieceBytes = 1U << 20;
-// Where sums may lose data, the segments of a chunk of several pieces are passed on only when their whole piece has
-// ended, because their importance depends on the piece's median. Therefore a smaller chunk also has several pieces, so
-// that the first is sent on while the last arrives. The min size keeps the turn-around of a transfer below the gain of
-// overlap. A chunk too short for two pieces is passed on segment by segment, by the importance of what this rank held
-// when it posted the send: mostly its own term.
-inline constexpr std::uint64_t kRingOverlap = 4;
-inline constexpr std::uint64_t kRingMinPieceBytes = 32U << 10;
 
 class RingAllReduce final : public Collective {
  public:
@@ -50,8 +45,7 @@ class RingAllReduce final : public Collective {
   std::size_t unlocks(std::size_t) const override { return kSends; }
 
   // Of each chunk, if all are equal.
-  static std::uint32_t pieces_of(std::uint64_t elements, std::uint64_t element_bytes, std::uint32_t ranks,
-                                 double loss_bound);
+  static std::uint32_t pieces_of(std::uint64_t elements, std::uint64_t element_bytes, std::uint32_t ranks);
 
  private:
   static constexpr std::size_t kReceives = 0, kSends = 1;  // streams: from the left, to the right
@@ -82,7 +76,7 @@ class RingAllReduce final : public Collective {
   // before all others.
   std::uint32_t send_step_of(std::uint32_t receive_step) const { return receive_step + chunks_[own_].pieces; }
   static void take_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
-  Onward* begin_onward(std::uint32_t receive_step, const Place& place, std::span<const std::byte> piece);
+  Onward* begin_onward(std::uint32_t receive_step, std::span<const std::byte> piece);
 
   std::span<std::byte> data_;
   wire::ElementType element_;

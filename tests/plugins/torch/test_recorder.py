@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,16 +59,41 @@ def test_file__a_call_that_ended_without_a_wait_is_complete(tmp_path: Path) -> N
     assert [call.state for call in record_of(tmp_path).calls] == ["ended", "ended", "failed"]
 
 
-def test_file__is_written_once_a_second_and_a_failure_to_write_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file__is_written_once_a_second_with_every_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "SECONDS_BETWEEN_FILES", 0.2)
     flight = FlightRecorder(tmp_path)
     flight.begin("barrier", "0", 1, []).end(RuntimeError("first"))
     flight.begin("barrier", "0", 2, []).end(RuntimeError("second"))
-    assert len(record_of(tmp_path).calls) == 1
-    monkeypatch.setattr(recorder, "SECONDS_BETWEEN_FILES", 0.0)
     flight.begin("barrier", "0", 3, []).end(RuntimeError("third"))
-    assert len(record_of(tmp_path).calls) == 3
+    assert len(record_of(tmp_path).calls) == 1
+    end = time.monotonic() + 10
+    while len(record_of(tmp_path).calls) != 3:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_file__what_failed_last_is_written_when_the_process_ends(tmp_path: Path) -> None:
+    program = """
+from mlt.torch import recorder
+for number in (1, 2):
+    recorder.begin("barrier", "0", number, []).end(RuntimeError("late"))
+"""
+    environment = {**os.environ, "MLT_FLIGHT_RECORDER": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert [call.state for call in record_of(tmp_path).calls] == ["failed", "failed"]
+
+
+def test_flush__is_not_for_a_forked_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flight = FlightRecorder(tmp_path)
+    flight.begin("barrier", "0", 1, []).end(RuntimeError("first"))
+    flight.begin("barrier", "0", 2, []).end(RuntimeError("second"))
+    own = os.getpid()
+    monkeypatch.setattr(recorder.os, "getpid", lambda: own + 1)
+    flight.flush()
+    assert len(record_of(tmp_path).calls) == 1
+
+
+def test_file__a_failure_to_write_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING, "mlt"):
         FlightRecorder(tmp_path / "file").begin("barrier", "0", 1, []).end(RuntimeError("no folder"))
@@ -89,7 +118,9 @@ def test_file__whatever_fails_while_it_is_written_is_logged(
         work.wait()
 
 
-def test_file__a_failure_while_it_is_written_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file__a_failure_while_it_is_written_is_written_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flight = FlightRecorder(tmp_path)
     monkeypatch.setattr(recorder, "SECONDS_BETWEEN_FILES", 0.0)
     first, second = (flight.begin("barrier", "0", number, []) for number in (1, 2))
@@ -101,7 +132,7 @@ def test_file__a_failure_while_it_is_written_leaves_it_alone(tmp_path: Path, mon
 
     monkeypatch.setattr(recorder, "write_text", write_twice)
     first.end(RuntimeError("first"))
-    assert [call.state for call in record_of(tmp_path).calls] == ["failed", "in progress"]
+    assert [call.state for call in record_of(tmp_path).calls] == ["failed", "failed"]
 
 
 def test_entry__sparse_tensors_have_a_size_too(tmp_path: Path) -> None:
