@@ -370,6 +370,7 @@ struct PathStatus {
   std::int64_t rtt_ns = 0;             // smoothed; 0: not measured yet
   double share = 0;                    // of the data sent to this peer now, [0, 1]
   bool silent = false;                 // suspended: carries retries only
+  bool resting = false;                // far later than others: the same
   std::uint64_t runs_sent = 0;         // to all peers
   std::uint64_t runs_failed = 0;       // rejected by the system, to all peers
 };

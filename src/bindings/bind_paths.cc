@@ -29,6 +29,7 @@ void register_paths(py::module_& module) {
       .def_readonly("rtt_ns", &PathStatus::rtt_ns)
       .def_readonly("share", &PathStatus::share)
       .def_readonly("silent", &PathStatus::silent)
+      .def_readonly("resting", &PathStatus::resting)
       .def_readonly("runs_sent", &PathStatus::runs_sent)
       .def_readonly("runs_failed", &PathStatus::runs_failed);
 }

@@ -2,6 +2,13 @@
 
 namespace mlt::engine {
 
+namespace {
+
+// Carries retries only.
+bool is_out(const core::PathView& view) { return view.suspended || view.resting; }
+
+}  // namespace
+
 PathReport::PathReport(const core::Endpoint& endpoint, const OpenedDatapath& datapath)
     : endpoint_(endpoint), datapath_(datapath) {
   for (std::uint8_t path = 0; path < datapath.network->paths(); ++path) {
@@ -22,7 +29,7 @@ void PathReport::fill(std::uint16_t peer, std::span<PathStatus> paths) const {
   std::uint64_t weights = 0;
   for (const PathStatus& one : paths) {
     const core::PathView view = endpoint_.path_view(peer, one.path);
-    if (!view.suspended) weights += view.weight;
+    if (!is_out(view)) weights += view.weight;
   }
   for (PathStatus& one : paths) {
     const core::PathView view = endpoint_.path_view(peer, one.path);
@@ -32,8 +39,9 @@ void PathReport::fill(std::uint16_t peer, std::span<PathStatus> paths) const {
     one.packets_reported = view.packets_reported;
     one.loss = view.loss;
     one.rtt_ns = view.rtt_ns;
-    one.share = weights > 0 && !view.suspended ? static_cast<double>(view.weight) / static_cast<double>(weights) : 0;
+    one.share = weights > 0 && !is_out(view) ? static_cast<double>(view.weight) / static_cast<double>(weights) : 0;
     one.silent = view.suspended;
+    one.resting = view.resting;
     one.runs_sent = count.runs_sent;
     one.runs_failed = count.runs_failed;
   }

@@ -90,7 +90,8 @@ class PathStatus:
     ``share`` (of the data now sent to the peer) and ``loss`` (an estimate) are fractions. ``rtt_us`` is measured by
     replies to data that this rank sent on the path: None before the first one, also to a peer that it only receives
     from, and again after replies moved to another path (docs/paths.md). ``silent``: the path is suspended and only
-    probed. ``packets_*`` count packets of this peer. ``runs_*`` count system calls to all peers, successful and failed.
+    probed; ``resting``: it is far later than others, and only probed, too. ``packets_*`` count packets of this peer.
+    ``runs_*`` count system calls to all peers, successful and failed.
     """
 
     path: int
@@ -99,6 +100,7 @@ class PathStatus:
     loss: float
     rtt_us: float | None
     silent: bool
+    resting: bool
     packets_sent: int
     packets_reported: int
     runs_sent: int
@@ -114,6 +116,7 @@ class PathStatus:
             loss=native.loss,
             rtt_us=native.rtt_ns / 1_000 if native.rtt_ns else None,
             silent=native.silent,
+            resting=native.resting,
             packets_sent=native.packets_sent,
             packets_reported=native.packets_reported,
             runs_sent=native.runs_sent,

@@ -232,6 +232,7 @@ def test_context__sprays_over_all_its_paths_and_reports_their_state(faults: mlt.
         # Measurements start anew when control takes another path, so that one may be missing.
         assert one.rtt_us is None or one.rtt_us > 0
         assert (one.silent, one.runs_failed) == (False, 0)
+        assert isinstance(one.resting, bool)
     # A path that carried little may have lost nothing.
     assert any(one.loss > 0 for one in paths) == (faults.drop > 0)
     assert sum(counted[0][f"udp_path{one.path}_runs_sent"] for one in paths) == counted[0]["udp_runs_sent"]
