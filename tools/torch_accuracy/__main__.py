@@ -1,7 +1,7 @@
 """Time to an accuracy of DDP on a testbed, by loss bound and by what the transport does; writes a page and pictures.
 
-    python tools/torch_accuracy                                # both studies, five seeds; needs root; half an hour
-    python tools/torch_accuracy --studies parts --seeds 1 --no-page
+    python tools/torch_accuracy                                # both studies, seeds 1 to 5; needs root; an hour
+    python tools/torch_accuracy --studies parts --seeds 3,4
 
 The training is that of ``mlt demo``: four workers, a small ResNet, real images. Studies, after MLT (NSDI 2024, section
 6.1):
@@ -11,9 +11,9 @@ The training is that of ``mlt demo``: four workers, a small ResNet, real images.
 packets of a tensor on both spines. Two leaves, two spines, hosts' links that lose 1 %, and TCP of another job between
 the leaves.
 
-docs/results/torch-accuracy.md has the tables, torch-accuracy.json the figures (a study that is measured again replaces
-its own), the pictures the curves. gloo's TCP and that of the other job
-use cubic.
+docs/results/torch-accuracy.md has the tables, torch-accuracy.json the figures, the pictures the curves. Each run is
+kept as soon as it has ended, and replaces the one of the same seed: what is interrupted can go on. gloo's TCP and that
+of the other job use cubic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from page import Run, page, run_of, table, write_pictures
+from page import Run, page, run_of, runs_in, write_pictures
 
 from mlt.demo.report import summarise_run
 from mlt.demo.runner import execute
@@ -38,6 +38,7 @@ from mlt.testbed import Testbed
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "docs" / "results"
+FIGURES = RESULTS / "torch-accuracy.json"
 POLICY = HERE.parents[1] / "examples" / "testbed" / "qos.yaml"
 WORKERS = 4
 EVALUATIONS = 24
@@ -161,75 +162,66 @@ def train(study: str, loss: str, name: str, settings: DemoSettings) -> Run:
             observe=lambda *_: None,
             make_network=place_of(study, loss, kind),
         )
-    return run_of(study, loss, name, summarise_run(record))
+    return run_of(study, loss, name, str(datetime.now(timezone.utc).date()), summarise_run(record))
 
 
-def measure(studies: Sequence[str], seeds: int, settings: DemoSettings) -> list[Run]:
-    """All runs, seed by seed: what is compared runs within minutes of each other."""
+def measure(studies: Sequence[str], seeds: Sequence[int], settings: DemoSettings) -> None:
+    """All runs, seed by seed: what is compared runs within minutes of each other. Each is kept at once."""
     todo = [
         (study, loss, name, seed)
-        for seed in range(settings.seed, settings.seed + seeds)
+        for seed in seeds
         for study in studies
         for loss in STUDIES[study].losses
         for name in STUDIES[study].kinds
         if (study, loss, name) not in SKIPPED
     ]
-    runs = []
     for number, (study, loss, name, seed) in enumerate(todo, 1):
         run = train(study, loss, name, replace(settings, seed=seed, loss=float(loss.rstrip("%")) / 100))
-        runs.append(run)
+        keep(run)
         print(
             f"[{number}/{len(todo)}] {study}, {loss} loss, seed {seed}: {name}: {run.steps_per_second:.1f} steps/s, "
             f"accuracy {100 * run.accuracy:.2f} %, {100 * run.missing:.2f} % of the gradients missing",
             flush=True,
         )
-    return runs
+
+
+def keep(run: Run) -> None:
+    """Put the run into the file of all, in the order of the tables."""
+    known = {(one.study, one.loss, one.kind, one.seed): one for one in kept()}
+    known[run.study, run.loss, run.kind, run.seed] = run
+    places = [(study, loss, kind) for study, one in STUDIES.items() for loss in one.losses for kind in one.kinds]
+    ordered = sorted(known.values(), key=lambda one: (places.index((one.study, one.loss, one.kind)), one.seed))
+    FIGURES.write_text(json.dumps([asdict(one) for one in ordered]) + "\n")
+
+
+def kept() -> list[Run]:
+    return runs_in(json.loads(FIGURES.read_text())) if FIGURES.exists() else []
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", default=",".join(STUDIES), help="(default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", default="1,2,3,4,5", help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=160)
-    parser.add_argument("--no-page", action="store_true", help="print the tables only")
     chosen = parser.parse_args()
+    seeds = [int(seed) for seed in chosen.seeds.split(",")]
     settings = DemoSettings(
         steps=chosen.steps,
         evaluations=EVALUATIONS,
         loss=0.0,
         bound=BOUND,
-        seed=1,
-        seeds=chosen.seeds,
+        seed=seeds[0],
+        seeds=1,
         workers=WORKERS,
         data="auto",
         output=Path(),
         live=False,
         network="testbed",
     )
-    studies = chosen.studies.split(",")
-    runs = measure(studies, chosen.seeds, settings)
-    for study in studies:
-        for loss in STUDIES[study].losses:
-            print(f"\n{study}, {loss} loss\n\n{table([one for one in runs if (one.study, one.loss) == (study, loss)])}")
-    if not chosen.no_page:
-        known = update(runs, f"--seeds {chosen.seeds} --steps {chosen.steps}")
-        write_pictures(runs, RESULTS)
-        (RESULTS / "torch-accuracy.md").write_text(page(known, {name: one.title for name, one in STUDIES.items()}))
-
-
-def update(runs: Sequence[Run], options: str) -> dict[str, Any]:
-    """Put the studies that were measured into the file of all; returns its content."""
-    file = RESULTS / "torch-accuracy.json"
-    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    for study in dict.fromkeys(run.study for run in runs):
-        known[study] = {
-            "made": f'make torch-accuracy ACCURACY_ARGS="--studies {study} {options}"',
-            "date": str(datetime.now(timezone.utc).date()),
-            "runs": [asdict(run) for run in runs if run.study == study],
-        }
-    ordered = {study: known[study] for study in STUDIES if study in known}
-    file.write_text(json.dumps(ordered) + "\n")
-    return ordered
+    measure(chosen.studies.split(","), seeds, settings)
+    runs = kept()
+    write_pictures(runs, RESULTS)
+    (RESULTS / "torch-accuracy.md").write_text(page(runs, {name: one.title for name, one in STUDIES.items()}))
 
 
 if __name__ == "__main__":

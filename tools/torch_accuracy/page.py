@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlt._shared.counts import count_of
 from mlt._shared.output_files import write_figure
 from mlt.demo.report import RunReport, common_accuracy, step_ends
 
@@ -30,12 +31,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Run:
-    """One training. ``accuracy`` is that at the end, ``missing`` the share of its gradients: fractions."""
+    """One training, on the day ``date``. ``accuracy`` is that at the end, ``missing`` the share of its gradients:
+    fractions."""
 
     study: str
     loss: str
     kind: str
     seed: int
+    date: str
     steps_per_second: float
     accuracy: float
     missing: float
@@ -46,17 +49,17 @@ class Run:
         return next(point for point in self.curve if point.accuracy >= accuracy)
 
 
-def run_of(study: str, loss: str, kind: str, report: RunReport) -> Run:
+def run_of(study: str, loss: str, kind: str, date: str, report: RunReport) -> Run:
     """The figures of a training of the demo."""
     ends = step_ends(report)
     curve = [Point(point.step, ends[point.step - 1], point.accuracy) for point in report.evaluations]
     speed, missing = report.steps_per_second, report.gradient_loss
-    return Run(study, loss, kind, report.seed, speed, report.test_accuracy, missing, curve)
+    return Run(study, loss, kind, report.seed, date, speed, report.test_accuracy, missing, curve)
 
 
-def runs_in(found: Mapping[str, Any]) -> list[Run]:
-    """The runs of a study, as its file has them."""
-    return [Run(**{**one, "curve": [Point(**point) for point in one["curve"]]}) for one in found["runs"]]
+def runs_in(file: Sequence[Mapping[str, Any]]) -> list[Run]:
+    """The runs that the file of all has."""
+    return [Run(**{**one, "curve": [Point(**point) for point in one["curve"]]}) for one in file]
 
 
 def picture(study: str, loss: str) -> str:
@@ -64,7 +67,7 @@ def picture(study: str, loss: str) -> str:
     return f"torch-accuracy-{study}-{loss.rstrip('%')}.png"
 
 
-def page(known: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+def page(runs: Sequence[Run], titles: Mapping[str, str]) -> str:
     parts = [
         """# Time to accuracy of PyTorch's DDP on a testbed
 
@@ -75,15 +78,16 @@ steps, not evaluations, up to the first evaluation on 1,000 test images that rea
 that every run of the table reached. gloo's TCP uses cubic.
 """
     ]
-    for study, found in known.items():
-        runs = runs_in(found)
-        for loss in dict.fromkeys(run.loss for run in runs):
-            own = [run for run in runs if run.loss == loss]
-            seeds, steps = len({run.seed for run in own}), max(point.step for run in own for point in run.curve)
-            parts.append(
-                f"## {titles[study]}, {loss} loss\n\n`{found['made']}`, {found['date']}: {seeds} seeds, {steps} steps."
-                f"\n\n{table(own)}\n\n![accuracy by time]({picture(study, loss)})\n"
-            )
+    for study, loss in dict.fromkeys((run.study, run.loss) for run in runs):
+        own = [run for run in runs if (run.study, run.loss) == (study, loss)]
+        seeds = sorted({run.seed for run in own})
+        steps = max(point.step for run in own for point in run.curve)
+        options = f"--studies {study} --seeds {','.join(map(str, seeds))} --steps {steps}"
+        days = " and ".join(sorted({run.date for run in own}))
+        parts.append(
+            f'## {titles[study]}, {loss} loss\n\n`make torch-accuracy ACCURACY_ARGS="{options}"`, {days}: '
+            f"{count_of(len(seeds), 'seed')}.\n\n{table(own)}\n\n![accuracy by time]({picture(study, loss)})\n"
+        )
     return "\n".join(parts)
 
 
