@@ -38,6 +38,7 @@ struct EndpointConfig {
   // Max bytes in flight to a peer whose path needs more than the window that it offered; 0: never more than that.
   std::uint64_t max_window_bytes = std::uint64_t{512} << 20;
   std::uint32_t packets_per_ack = 10;  // paper section 4.2.3
+  bool pairs = true;                   // batches of two packets to slow peers, which save half of the system calls
   std::uint32_t first_sequence = 1;    // of the first packet to a peer on each path; not 0. Tests start before the wrap
   base::DurationNs operation_timeout_ns = 300 * base::kSecond;
   TimelyConfig timely;

@@ -12,7 +12,7 @@ std::uint64_t FlowControl::in_flight_bytes(std::uint16_t rank) const {
 // Round trips of a faster flow are short, and its rate follows them badly if reports are read a batch late.
 bool FlowControl::is_slow(const Peer& peer) {
   const std::uint32_t datagram = peer.segment_bytes + MLT_DATA_HEADER_BYTES;
-  return Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram <= 2;
+  return Pacer::run_bytes(peer.rate->rate_bytes_per_second(), datagram, false) / datagram <= 2;
 }
 
 bool FlowControl::may_send(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities) {
@@ -39,8 +39,9 @@ std::uint32_t FlowControl::max_datagrams(TimeNs now, std::uint16_t rank, const T
   std::uint64_t limit = std::min<std::uint64_t>(capabilities.max_run_segments, base::kMaxRunSegments);
   limit = std::min<std::uint64_t>(limit, capabilities.max_run_bytes / datagram);
   // PROTOCOL 6.2.2: A batch MUST NOT have more than 64 packets or 65,507 bytes, nor more than the current rate sends in
-  //     100 us, but MAY always have one packet.
-  limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
+  //     100 us, but MAY have two packets if the current rate sends them in 1 ms, and MAY always have one.
+  const double rate = peer.rate->rate_bytes_per_second();
+  limit = std::min(limit, Pacer::run_bytes(rate, datagram, shared_.config.pairs) / datagram);
   limit = std::max<std::uint64_t>(limit, 1);
   const std::uint64_t in_flight = in_flight_bytes(rank);
   // PROTOCOL 6.3.2: A sender MUST NOT have more bytes in flight than the window, that which the peer offered or a

@@ -41,6 +41,8 @@ core::EndpointConfig endpoint_config(const Options& options, const OpenedDatapat
   config.early_segments = options.early_segments;
   config.early_transfers = options.early_transfers;
   config.max_window_bytes = std::uint64_t{options.max_window_mib} << 20;
+  // They blur what each link carries, as reports that leave late do (EventLoop::datagrams_may_wait).
+  config.pairs = !options.shares_by_rate;
   config.paths = datapath.network->paths();
   if (datapath.shared != nullptr) config.max_segment_bytes = kShmSegmentBytes;
   config.timely.line_rate_bytes_per_second = line_rate_bits_per_second(options, *datapath.network) / 8;

@@ -2,7 +2,7 @@
 // sends: which segments of which transfers are due, what is in flight, how much early data was sent, when the next run
 // may leave. Every run and probe is checked against it. The rules' numbers are the oracle's (sim/oracle.h):
 //   10  no more in flight than the window (6.3)
-//   11  no sooner than the rate allows, no longer run than 100 us of it (6.2.2, R1.3)
+//   11  no sooner than the rate allows, no longer run than 100 us of it, or 1 ms of two packets (6.2.2, R1.3)
 //   12  in send order, within a transfer, among transfers, among peers and among kinds of datagrams (6.1)
 //   13  no more early data than the peer offered (6.4)
 //   15  what a datagram says of its transfer is true (4.4, 4.7, 6.5, 6.7)

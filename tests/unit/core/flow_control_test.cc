@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 namespace {
 
 using namespace mlt;
@@ -62,6 +64,18 @@ TEST_CASE("max_datagrams__is_bounded_by_the_datapath_and_the_rate") {
   CHECK(world.max_datagrams() == 12);  // 100 us at an eighth of the rate
   world.capabilities.max_run_bytes = 1;
   CHECK(world.max_datagrams() == 1);  // one may always leave
+}
+
+TEST_CASE("max_datagrams__two_leave_together_where_the_rate_sends_them_in_1_ms") {
+  for (const auto& [rate, datagrams] : {std::pair{19e6, 2U}, std::pair{2e6, 2U}, std::pair{1.9e6, 1U}}) {
+    FlowControlWorld world;
+    core::TimelyConfig timely = world.shared.config.timely;
+    timely.line_rate_bytes_per_second = rate;
+    world.peer().rate.emplace(timely);
+    CHECK(world.max_datagrams() == datagrams);
+    world.shared.config.pairs = false;
+    CHECK(world.max_datagrams() == 1);
+  }
 }
 
 TEST_CASE("max_datagrams__one_packet_fits_any_window") {

@@ -106,7 +106,8 @@ class Port {
   void send(TimeNs now, std::uint32_t index) {
     Flow& flow = flows_[index];
     const double rate = flow.timely.rate_bytes_per_second();
-    const std::uint64_t longest = std::min<std::uint64_t>(core::Pacer::run_bytes(rate), base::kMaxRunBytes);
+    const std::uint64_t longest =
+        std::min<std::uint64_t>(core::Pacer::run_bytes(rate, kPacketBytes, true), base::kMaxRunBytes);
     const std::uint64_t packets = std::max<std::uint64_t>(1, longest / kPacketBytes);
     for (std::uint64_t i = 0; i < packets; ++i) {
       flow.card_busy_until =

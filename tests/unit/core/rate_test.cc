@@ -423,9 +423,15 @@ TEST_CASE("pacer__idle_time_is_not_saved_up") {
   CHECK(static_cast<double>(burst) <= rate * static_cast<double>(core::Pacer::kCreditNs) * 1e-9 + 2 * 1'500);
 }
 
-TEST_CASE("run_bytes__is_what_the_rate_sends_in_100_us") {
-  CHECK(core::Pacer::run_bytes(1.25e9) == 125'000);
-  CHECK(core::Pacer::run_bytes(1.25e6) == 125);
+TEST_CASE("run_bytes__is_what_the_rate_sends_in_100_us_or_two_packets_within_1_ms") {
+  CHECK(core::Pacer::run_bytes(1.25e9, 1'500, true) == 125'000);
+  CHECK(core::Pacer::run_bytes(3.1e7, 1'500, true) == 3'100);
+  CHECK(core::Pacer::run_bytes(2.5e7, 1'500, true) == 3'000);
+  CHECK(core::Pacer::run_bytes(3e6, 1'500, true) == 3'000);
+  CHECK(core::Pacer::run_bytes(2.9e6, 1'500, true) == 2'900);  // one packet
+  CHECK(core::Pacer::run_bytes(2.5e7, 9'000, true) == 2'500);  // one: two of that length are no short batch
+  CHECK(core::Pacer::run_bytes(1.25e6, 1'500, true) == 1'250);
+  CHECK(core::Pacer::run_bytes(2.5e7, 1'500, false) == 2'500);
 }
 
 TEST_CASE("is_after__holds_across_the_wrap") {

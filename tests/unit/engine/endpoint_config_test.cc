@@ -51,4 +51,7 @@ TEST_CASE("endpoint_config__leaves_room_for_operations_of_collectives_and_takes_
   CHECK(config.timely.run_bytes == 60'000);
   CHECK(config.timely.low_offset_ns == core::TimelyConfig{}.low_offset_ns + 50 * base::kMicrosecond);
   CHECK(config.max_segment_bytes == core::EndpointConfig{}.max_segment_bytes);  // no shared memory
+  CHECK(config.pairs);
+  options.shares_by_rate = true;
+  CHECK_FALSE(engine::endpoint_config(options, datapath).pairs);
 }
