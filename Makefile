@@ -282,7 +282,7 @@ mxnet-speed: $(MXNET_VENV)/.wheel
 torch-speed: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/torch_speed $(SPEED_ARGS)
 
-# As root; half an hour. ACCURACY_ARGS="--studies parts --seeds 1": a part of it.
+# As root; an hour. ACCURACY_ARGS="--studies parts --seeds 3": a part of it, which replaces or adds only that.
 torch-accuracy: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/torch_accuracy $(ACCURACY_ARGS)
 
