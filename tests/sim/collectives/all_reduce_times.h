@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
@@ -43,6 +44,35 @@ struct AllReduceTimes {
   }
 };
 
+// All-reduces of these tensors, one of each rank, one after another; calls `between` after each. Returns the time until
+// the last rank has its result, of each.
+template <typename Between>
+std::vector<double> run_all_reduces(sim::Simulator& simulator, sim::CollectiveHosts& hosts,
+                                    collective::CollectiveRequest request, std::span<std::vector<float>> tensors,
+                                    int operations, Between&& between) {
+  const auto ranks = static_cast<std::uint16_t>(tensors.size());
+  for (std::uint16_t rank = 0; rank < ranks; ++rank) request.ranks.push_back(rank);
+  std::vector<double> ns;
+  for (std::size_t i = 1; i <= static_cast<std::size_t>(operations); ++i) {
+    const base::TimeNs start = simulator.now();
+    request.operation = i;
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      request.output = std::as_writable_bytes(std::span(tensors[rank]));
+      hosts.start(rank, request);
+    }
+    const auto over = [&] {
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+        if (hosts.done(rank).size() < i) return false;
+      }
+      return true;
+    };
+    MLT_CHECK(simulator.run_until(over, 20 * base::kSecond) && simulator.fault().empty());
+    ns.push_back(static_cast<double>(simulator.now() - start));
+    between();
+  }
+  return ns;
+}
+
 inline AllReduceTimes time_all_reduces(const AllReduces& what) {
   sim::Fabric network = fabric(what.rate, 1'000'000);
   network.host_link.propagation_ns = what.propagation_ns;
@@ -65,30 +95,15 @@ inline AllReduceTimes time_all_reduces(const AllReduces& what) {
   simulator.run_for(10 * base::kMillisecond);
   std::vector<std::vector<float>> tensors(what.ranks, std::vector<float>(what.bytes / sizeof(float), 1.0F));
   collective::CollectiveRequest request;
-  for (std::uint16_t rank = 0; rank < what.ranks; ++rank) request.ranks.push_back(rank);
   request.reduction = collective::Reduction::kMean;
   request.loss_bound = what.loss_bound;
   request.algorithm = what.algorithm;
   AllReduceTimes times;
+  // Not in step with what the last operation left behind.
+  times.ns = run_all_reduces(simulator, hosts, request, tensors, what.warm_up + what.operations,
+                             [&] { simulator.run_for(base::kMillisecond); });
+  times.ns.erase(times.ns.begin(), times.ns.begin() + what.warm_up);
   std::uint64_t missing = 0;
-  for (std::size_t i = 1; i <= static_cast<std::size_t>(what.warm_up + what.operations); ++i) {
-    const base::TimeNs start = simulator.now();
-    for (std::uint16_t rank = 0; rank < what.ranks; ++rank) {
-      request.operation = i;
-      request.output = std::as_writable_bytes(std::span(tensors[rank]));
-      hosts.start(rank, request);
-    }
-    const auto over = [&] {
-      for (std::uint16_t rank = 0; rank < what.ranks; ++rank) {
-        if (hosts.done(rank).size() < i) return false;
-      }
-      return true;
-    };
-    MLT_CHECK(simulator.run_until(over, 10 * base::kSecond) && simulator.fault().empty());
-    if (i > static_cast<std::size_t>(what.warm_up)) times.ns.push_back(static_cast<double>(simulator.now() - start));
-    // Not in step with what the last operation left behind.
-    simulator.run_for(base::kMillisecond);
-  }
   const double received = static_cast<double>(what.bytes) * (what.ranks - 1);
   for (std::uint16_t rank = 0; rank < what.ranks; ++rank) {
     for (const collective::CollectiveDone& done : hosts.done(rank)) {

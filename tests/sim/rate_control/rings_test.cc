@@ -8,6 +8,7 @@
 
 #include "base/prng.h"
 #include "sim/collective_hosts.h"
+#include "sim/collectives/all_reduce_times.h"
 #include "sim/scenarios/stream.h"
 
 namespace {
@@ -15,7 +16,6 @@ namespace {
 using namespace mlt;
 using base::kMicrosecond;
 using base::kMillisecond;
-using base::kSecond;
 
 constexpr double kInterfaceRate = 25e6;  // 200 Mbit/s
 constexpr std::size_t kBytes = 1'153'000;
@@ -55,33 +55,15 @@ double median_of(const RingCase& one, std::uint64_t seed) {
     pause_often(simulator, prng, host, one.paused_ns);
   }
   std::vector<std::vector<float>> data(one.ranks, std::vector<float>(kBytes / sizeof(float), 1.0F));
-  collective::CollectiveRequest request;
-  for (std::uint16_t rank = 0; rank < one.ranks; ++rank) request.ranks.push_back(rank);
-  std::vector<double> times;
-  for (std::uint64_t round = 1; round <= 60; ++round) {
-    const base::TimeNs start = simulator.now();
-    request.operation = round;
-    for (std::uint16_t rank = 0; rank < one.ranks; ++rank) {
-      request.output = std::as_writable_bytes(std::span(data[rank]));
-      hosts.start(rank, request);
-    }
-    const auto over = [&] {
-      for (std::uint16_t rank = 0; rank < one.ranks; ++rank) {
-        if (hosts.done(rank).size() < round) return false;
-      }
-      return true;
-    };
-    REQUIRE(simulator.run_until(over, 20 * kSecond));
-    REQUIRE(simulator.fault() == "");
-    if (round > 10) times.push_back(static_cast<double>(simulator.now() - start) * 1e-9);
-    if (one.gap_ns > 0) {
-      simulator.run_for(one.gap_ns / 2 +
-                        static_cast<base::DurationNs>(prng.below(static_cast<std::uint64_t>(one.gap_ns))));
-    }
-  }
+  std::vector<double> times = test::run_all_reduces(simulator, hosts, {}, data, 60, [&] {
+    if (one.gap_ns == 0) return;
+    simulator.run_for(one.gap_ns / 2 +
+                      static_cast<base::DurationNs>(prng.below(static_cast<std::uint64_t>(one.gap_ns))));
+  });
+  times.erase(times.begin(), times.begin() + 10);
   std::sort(times.begin(), times.end());
   const double share = 2.0 * (one.ranks - 1) / one.ranks;
-  return times[times.size() / 2] * kInterfaceRate / (share * static_cast<double>(kBytes));
+  return times[times.size() / 2] * 1e-9 * kInterfaceRate / (share * static_cast<double>(kBytes));
 }
 
 }  // namespace
