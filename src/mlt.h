@@ -241,6 +241,17 @@ struct PushPullOptions {
   std::shared_ptr<void> lent = nullptr;
 };
 
+// Of a summation service. Each service of a job has its own; give all the same.
+struct ServiceOptions {
+  // Workers that may die or leave while the sums continue without them; one worker must be left. 0: none, then every
+  // push-pull fails and names the worker.
+  std::uint16_t max_dead_workers = 0;
+  // Time from the first complete push of a round, for which every worker has registered, until the service ends the
+  // round without those that are missing: as loss where the loss bound allows it, else as an error that names them.
+  // 0: no limit.
+  std::int64_t max_wait_ns = 0;
+};
+
 // Options of all collectives. Every member of a group posts the same collectives with the same ranks in the same order;
 // several may be in progress. A collective that fails at one member fails at all, together with those that any member
 // had posted by then. Later ones work, unless a member died.
@@ -459,9 +470,13 @@ class Engine {
   OperationId push_pull(const PushPullOptions& options);
 
   // Makes this rank a summation service for the workers 0 .. workers-1.
-  void serve(std::uint16_t workers);
+  void serve(std::uint16_t workers, const ServiceOptions& options = {});
   // Blocks until every worker left or failed; false if timeout_ns passed first.
   bool wait_workers_gone(std::int64_t timeout_ns);
+
+  // Lines for the log: what happened to push-pulls although no operation failed, such as the death of a worker that a
+  // service sums without. Each is returned once; the oldest are dropped beyond 64.
+  std::vector<std::string> take_notices();
 
   std::vector<CounterValue> counters() const;
   // The rate controller's current sending rate towards `peer`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -14,7 +15,7 @@ from mlt._shared.loss_bounds import loss_bound_of
 from mlt.context import Context
 from mlt.errors import ConfigError, UnknownOperationError, WaitTimeoutError, from_status
 from mlt.operation import Operation
-from mlt.options import times
+from mlt.options import serving, times
 
 if TYPE_CHECKING:
     from mlt import _core
@@ -23,6 +24,10 @@ MAX_KEY = 2**40
 # Max wait until another thread, which took a completion by ``poll_cq``, passes it to the handle.
 SETTLE_SECONDS = 5.0
 
+# Between two looks at what a service has to report.
+NOTICE_SECONDS = 0.5
+
+logger = logging.getLogger("mlt")
 _services_lock = threading.Lock()
 
 
@@ -212,6 +217,7 @@ class PushPull:
             raise ConfigError(f"key is {key}; keys are integers in [0, 2**40)")
         if layers < 1 or not 0 <= layer < layers:
             raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers (push-pull of key {key})")
+        _log_notices(self._context)
         timeout_ns = times.limit_ns(timeout, f"timeout (push-pull of key {key})")
         handle = PushPullHandle(self._context, key, name)
         handle._id = self._context.engine.push_pull(
@@ -231,13 +237,18 @@ class PushPull:
 class SummationService:
     """Makes this rank, which follows the workers, a summation service until the context is closed.
 
-    ``run`` waits for the end of the job. Raises ConfigError on a worker's rank.
+    ``run`` waits for the end of the job. ``max_dead_workers``: workers that may die or leave while the sums continue
+    without their share (None: MLT_MAX_DEAD_WORKERS, else 0). ``max_wait``: seconds from the first complete push of a
+    round to its end without those that are missing (None: MLT_MAX_WAIT, else no limit): as loss if the push-pull's
+    ``loss_bound`` allows it, else as an OperationTimeoutError that names them. Give all services the same. See
+    docs/summation.md. Raises ConfigError on a worker's rank.
 
     >>> with mlt.Context(rank=2, world_size=2, services=1) as context:  # doctest: +SKIP
     ...     SummationService(context).run()
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, max_dead_workers: int | None = None, max_wait: float | None = None) -> None:
+        options = serving.resolve(max_dead_workers, max_wait)
         if context.rank < context.world_size:
             last = context.size - 1
             raise ConfigError(
@@ -245,13 +256,33 @@ class SummationService:
                 + (f" ({context.world_size} to {last})" if context.services else " (this job has none: services=0)")
             )
         self._context = context
-        context.engine.serve(context.world_size)
+        self._options = options
+        context.engine.serve(context.world_size, options.max_dead_workers, options.max_wait_ns)
 
     @property
     def context(self) -> Context:
         """The context that it uses."""
         return self._context
 
+    @property
+    def options(self) -> serving.ServiceOptions:
+        """The arguments, or what the environment gave in their place."""
+        return self._options
+
     def run(self, timeout: float | None = None) -> bool:
-        """Block until every worker left or failed; False if ``timeout`` seconds passed first."""
-        return self._context.engine.wait_workers_gone(-1 if timeout is None else max(round(timeout * 1e9), 0))
+        """Block until every worker left or failed; False if ``timeout`` seconds passed first.
+
+        Meanwhile the log (logger "mlt") names the workers that sums were made without.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = NOTICE_SECONDS if deadline is None else min(deadline - time.monotonic(), NOTICE_SECONDS)
+            are_gone = self._context.engine.wait_workers_gone(max(round(left * 1e9), 0))
+            _log_notices(self._context)
+            if are_gone or (deadline is not None and time.monotonic() >= deadline):
+                return are_gone
+
+
+def _log_notices(context: Context) -> None:
+    for text in context.engine.take_notices():
+        logger.warning(text)

@@ -21,7 +21,9 @@ void register_push_pull(py::class_<EngineHandle>& engine) {
           },
           py::arg("tensor"), py::arg("out"), py::arg("key"), py::arg("loss_bound"), py::arg("average"),
           py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("handle"))
-      .def("serve", &EngineHandle::serve, py::arg("workers"))
+      .def("serve", &EngineHandle::serve, py::arg("workers"), py::arg("max_dead_workers") = 0,
+           py::arg("max_wait_ns") = 0)
+      .def("take_notices", &EngineHandle::take_notices)
       .def("wait_workers_gone", &EngineHandle::wait_workers_gone, py::arg("timeout_ns"));
 }
 

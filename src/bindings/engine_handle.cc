@@ -340,11 +340,13 @@ OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& 
   });
 }
 
-void EngineHandle::serve(std::uint16_t workers) {
+void EngineHandle::serve(std::uint16_t workers, std::uint16_t max_dead_workers, std::int64_t max_wait_ns) {
   Engine& target = engine();
   const CallWithoutGil call(*this);
-  target.serve(workers);
+  target.serve(workers, {.max_dead_workers = max_dead_workers, .max_wait_ns = max_wait_ns});
 }
+
+std::vector<std::string> EngineHandle::take_notices() { return engine().take_notices(); }
 
 bool EngineHandle::wait_workers_gone(std::int64_t timeout_ns) {
   Engine& target = engine();

@@ -129,7 +129,8 @@ class EngineHandle {
   void set_hosts(const std::vector<std::uint16_t>& hosts);
   void use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers);
   OperationId push_pull(py::handle tensor, const PushPullArguments& arguments);
-  void serve(std::uint16_t workers);
+  void serve(std::uint16_t workers, std::uint16_t max_dead_workers, std::int64_t max_wait_ns);
+  std::vector<std::string> take_notices();
   bool wait_workers_gone(std::int64_t timeout_ns);
 
  private:

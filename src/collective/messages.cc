@@ -10,7 +10,8 @@ namespace mlt::collective {
 
 namespace {
 
-constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5, kFailed = 6, kCalled = 7;
+constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5, kFailed = 6, kCalled = 7,
+                       kGone = 8, kOverdue = 9;
 constexpr std::size_t kMaxText = 1'000;
 
 template <typename... Ts>
@@ -136,6 +137,18 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u64(m.group);
                           w.u32(m.sequence);
                           for (const std::byte byte : m.shape) w.u8(static_cast<std::uint8_t>(byte));
+                        },
+                        [&](const Gone& m) {
+                          w.u8(kGone);
+                          w.u64(m.rank);
+                          w.u32(m.max_dead_workers);
+                        },
+                        [&](const Overdue& m) {
+                          w.u8(kOverdue);
+                          w.u64(m.key);
+                          w.u32(m.partition);
+                          w.u32(m.rank);
+                          w.text(m.text);
                         }},
              message);
 }
@@ -191,6 +204,18 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       m.group = key;
       m.sequence = partition;
       for (std::byte& byte : m.shape) byte = static_cast<std::byte>(r.u8());
+      message = m;
+      break;
+    }
+    case kGone:
+      message = Gone{key, partition};
+      break;
+    case kOverdue: {
+      Overdue m;
+      m.key = key;
+      m.partition = partition;
+      m.rank = static_cast<std::uint16_t>(r.u32());
+      m.text = r.text();
       message = m;
       break;
     }

@@ -74,7 +74,21 @@ struct Called {
   std::array<std::byte, 32> shape{};
 };
 
-using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called>;
+// Service -> every worker: a worker is gone, and the service sums without it.
+struct Gone {
+  std::uint64_t rank = 0;
+  std::uint32_t max_dead_workers = 0;  // of the service: how many may be gone
+};
+
+// Service -> worker: the pushes of some workers did not come in time; no result follows.
+struct Overdue {
+  std::uint64_t key = 0;
+  std::uint32_t partition = 0;
+  std::uint16_t rank = 0;  // the first of them
+  std::string text;        // names all
+};
+
+using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called, Gone, Overdue>;
 
 void encode(const Message& message, std::vector<std::byte>& out);
 // Empty if the bytes are not exactly one message.

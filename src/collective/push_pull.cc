@@ -23,7 +23,26 @@ std::string PushPull::abort_text(std::uint64_t key, int failed_rank) const {
   const std::string text =
       "key " + std::to_string(key) + " cannot be summed without worker rank " + std::to_string(failed_rank);
   const std::string error = verbs_.peer_error(static_cast<std::uint16_t>(failed_rank));
-  return error.empty() ? text + ", which failed or left the job" : error + " (" + text + ")";
+  std::string others;
+  for (const std::uint16_t rank : gone_) {
+    if (rank == failed_rank) continue;
+    const std::string cause = verbs_.peer_error(rank);
+    others += "; before it " + (cause.empty() ? "rank " + std::to_string(rank) + " failed or left the job" : cause);
+  }
+  return (error.empty() ? text + ", which failed or left the job" : error + " (" + text + ")") + others;
+}
+
+void PushPull::on_gone(std::uint16_t from, const Gone& gone) {
+  // PROTOCOL 14.1.18: A worker MUST ignore gone from a rank that is none of its services, and of a rank that is no
+  //     worker.
+  const bool is_worker = !services_.empty() && gone.rank < *std::ranges::min_element(services_);
+  if (!is_worker || std::ranges::find(services_, from) == services_.end()) return;
+  const auto rank = static_cast<std::uint16_t>(gone.rank);
+  if (!gone_.insert(rank).second) return;
+  const std::string error = verbs_.peer_error(rank);
+  verbs_.notice((error.empty() ? "worker rank " + std::to_string(rank) + " failed or left the job" : error) +
+                ": the services sum without it (" + std::to_string(gone_.size()) + " of at most " +
+                std::to_string(gone.max_dead_workers) + " workers gone)");
 }
 
 std::string PushPull::down_text(std::uint16_t service) const {
@@ -256,6 +275,7 @@ PushPull::Key* PushPull::find(std::uint64_t key, std::uint32_t partition) {
 
 // PROTOCOL 14.1.12: A worker MUST ignore messages about a partition from another rank than its service.
 void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message) {
+  if (const auto* gone = std::get_if<Gone>(&message)) return on_gone(from, *gone);
   Key* key = nullptr;
   if (const auto* registered = std::get_if<Registered>(&message)) {
     key = find(registered->key, registered->partition);
@@ -275,6 +295,12 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     key = find(aborted->key, aborted->partition);
     if (key == nullptr || key->partitions[aborted->partition].service != from) return;
     abort(now, *key, *aborted);
+  } else if (const auto* overdue = std::get_if<Overdue>(&message)) {
+    // PROTOCOL 14.1.19: A worker that receives overdue MUST fail the key as timed out, naming the rank.
+    key = find(overdue->key, overdue->partition);
+    if (key == nullptr || key->partitions[overdue->partition].service != from) return;
+    break_key(now, *key, core::CompletionStatus::kTimedOut, overdue->rank,
+              service_text(from) + " stopped waiting: " + overdue->text);
   }
   if (key != nullptr) finish_if_over(now, *key);
 }
@@ -308,11 +334,13 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   in_progress = false;
   --key.outstanding;
   key.done.repaired_segments += completion.repaired_segments;
-  if (is_send) key.done.missing_bytes += completion.missing_bytes;
-  // A service cancels a push only because a worker failed, and names it in a separate message: report that cause. Until
-  // it arrives, or the pull ends for another reason, the pull is still in progress.
-  const bool explained_elsewhere = is_send && completion.status == core::CompletionStatus::kCancelled;
-  if (core::is_failure(completion.status) && !explained_elsewhere) {
+  // A push that its service ended early counts whole: how much of it arrived is not known here.
+  const bool is_cut = is_send && completion.status == core::CompletionStatus::kCancelled;
+  if (is_send) key.done.missing_bytes += is_cut ? partition.count * sizeof(float) : completion.missing_bytes;
+  // A service cancels a push because it came too late, and still sends the result, or because a worker failed, and names
+  // it in a separate message: report that cause. Until it arrives, or the pull ends for another reason, the pull is
+  // still in progress.
+  if (core::is_failure(completion.status) && !is_cut) {
     std::string text = is_send ? "the push of partition " : "the pull of partition ";
     text += std::to_string((local >> 1) & 0xFFFF) + " of key " + std::to_string(key.key) + " with " +
             service_text(partition.service);

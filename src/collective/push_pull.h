@@ -60,6 +60,8 @@ class PushPull {
   void on_timeout(TimeNs now);
   TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
   bool poll_done(PushPullDone& done);
+  // Workers that a service sums without, because they died or left.
+  std::size_t workers_gone() const { return gone_.size(); }
 
   // Index of the service that sums partition `partition` of a key.
   static std::size_t service_index(std::uint64_t key, std::uint32_t partition, std::size_t services) {
@@ -113,6 +115,7 @@ class PushPull {
   void abort(TimeNs now, Key& key, const Aborted& aborted);
   void finish_if_over(TimeNs now, Key& key);
   void fail_at_once(const PushPullRequest& request, core::CompletionStatus status, int peer, const std::string& text);
+  void on_gone(std::uint16_t from, const Gone& gone);
   std::string abort_text(std::uint64_t key, int failed_rank) const;
   std::string down_text(std::uint16_t service) const;
   OperationId operation(const Key& key, std::uint32_t partition, bool is_send) const;
@@ -126,6 +129,7 @@ class PushPull {
   std::vector<Unposted> unposted_;
   std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // expiry and index of every active key; one each
   std::deque<PushPullDone> finished_;
+  std::set<std::uint16_t> gone_;  // workers that a service sums without
   std::vector<std::byte> scratch_;
 };
 

@@ -9,6 +9,7 @@
 #include "collective/collective.h"
 #include "collective/partition_grid.h"
 #include "collective/reduction.h"
+#include "core/loss_bound.h"
 
 namespace mlt::collective {
 
@@ -98,7 +99,13 @@ std::unique_ptr<Summation::Partition> Summation::make_partition(const Register& 
   made->pushes.resize(config_.workers);
   made->on_demand.resize(config_.workers);
   made->ready.resize(config_.workers);
+  made->late.resize(config_.workers);
   made->failed_rank = gone_worker_;
+  made->expected = static_cast<std::uint16_t>(config_.workers - gone_count_);
+  made->arrived = gone_count_;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (gone_[worker]) made->pushes[worker] = Push::kArrived;
+  }
   return made;
 }
 
@@ -185,6 +192,8 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
       result.cells_per_segment = cells;
       result.feed = {0, base::BitmapView(result.words.data(), (partition.cells.size() + cells - 1) / cells)};
     }
+    // Others wait for its first push from now on.
+    limit_wait(now, partition);
     partition.on_demand[from] = standing_ >= config_.max_standing;
     if (!partition.on_demand[from]) {
       ++standing_;
@@ -218,7 +227,7 @@ std::span<float> Summation::values_of(Partition& partition, std::size_t cell) {
 // One pass: the first push of a round replaces the contents of two rounds ago, the last one completes the mean.
 void Summation::add_cell(Partition& partition, std::size_t cell, std::span<const std::byte> terms) {
   const std::uint16_t before = partition.cells[cell].contributors++;
-  const std::size_t workers = partition.pushes.size();
+  const std::size_t workers = partition.expected;
   if (!terms.empty()) {
     const std::size_t elements = terms.size() / sizeof(float);
     const std::span<std::byte> sum = std::as_writable_bytes(values_of(partition, cell).first(elements));
@@ -240,6 +249,7 @@ void Summation::complete_cell(Partition& partition, std::size_t cell) {
   partition.cells[cell].complete = true;
   const std::span<const Cell> cells(partition.cells);
   for (Result& result : partition.sum().results) {
+    if (result.feed.fresh.size() == 0) continue;  // of a worker that was gone before it registered
     const std::size_t segment = cell / result.cells_per_segment;
     const std::size_t first = segment * result.cells_per_segment;
     const auto covered = cells.subspan(first, std::min<std::size_t>(result.cells_per_segment, cells.size() - first));
@@ -265,8 +275,9 @@ void Summation::expect_push(TimeNs now, Partition& partition, std::uint16_t work
 void Summation::send_results(TimeNs now, Partition& partition) {
   if (std::exchange(partition.sum().posting, true)) return;
   const std::uint8_t buffer = partition.current;
-  partition.sum().sending = config_.workers;
+  partition.sum().sending = static_cast<std::uint16_t>(config_.workers - gone_count_);
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (gone_[worker]) continue;
     if (!unposted_results_.empty() || !post_result(now, partition, worker, buffer)) {
       unposted_results_.push_back({partition.index, worker, buffer});
     }
@@ -290,6 +301,7 @@ bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker
   if (core::may_retry(status)) return false;
   if (status == core::PostStatus::kPosted) {
     partition.pushes[worker] = Push::kPosted;
+    if (partition.late[worker]) cancel_late(now, partition, worker);
   } else {
     fail(now, partition, worker);
     announce_failure(now, partition);
@@ -358,9 +370,25 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
     MLT_CHECK(partition.pushes[worker] == Push::kPosted);
     partition.pushes[worker] = Push::kArrived;
   }
-  if (core::is_failure(completion.status)) fail(now, partition, worker);
+  // Of a worker that is gone, or of one whose push this service cancelled: its share counts as loss.
+  const bool is_loss = gone_[worker] || (!is_send && partition.late[worker] &&
+                                         completion.status == core::CompletionStatus::kCancelled);
+  if (core::is_failure(completion.status) && !is_loss) fail(now, partition, worker);
   if (partition.failed_rank >= 0) return announce_failure(now, partition);
-  if (!is_send && ++partition.arrived == config_.workers) on_pushed(now, partition);
+  if (!is_send) {
+    partition.has_push = partition.has_push || !core::is_failure(completion.status);
+    end_push(now, partition, worker);
+    limit_wait(now, partition);
+  }
+  advance(now, partition);
+}
+
+void Summation::end_push(TimeNs now, Partition& partition, std::uint16_t worker) {
+  partition.pushes[worker] = Push::kArrived;
+  if (++partition.arrived == config_.workers) on_pushed(now, partition);
+}
+
+void Summation::advance(TimeNs now, Partition& partition) {
   // The buffer of the round before must not be rewritten before every worker has received its result.
   // PROTOCOL 14.1.9: A service MUST end an iteration, and post the receives of the next, when the push of every worker
   //     has completed and every result of the iteration before has left.
@@ -369,6 +397,8 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
 
 // PROTOCOL 14.1.14: It sends a segment that is missing from a push when every push has completed.
 void Summation::on_pushed(TimeNs now, Partition& partition) {
+  stop_waiting(partition);
+  report_gone();
   for (std::size_t cell = 0; cell < partition.cells.size(); ++cell) {
     if (partition.cells[cell].complete) continue;
     const std::uint16_t contributors = partition.cells[cell].contributors;
@@ -392,9 +422,13 @@ void Summation::begin_round(TimeNs now, Partition& partition) {
   partition.current ^= 1U;
   std::ranges::fill(partition.cells, Cell{});
   partition.sum().begun = partition.sum().posting = false;
-  partition.arrived = 0;
+  partition.arrived = gone_count_;
+  partition.expected = static_cast<std::uint16_t>(config_.workers - gone_count_);
+  partition.has_push = partition.is_closed = false;
   // A push may arrive as soon as its worker has the result of the round before.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    partition.late[worker] = false;
+    if (gone_[worker]) continue;
     partition.pushes[worker] = Push::kIdle;
     if (partition.ready[worker] || !partition.on_demand[worker]) expect_push(now, partition, worker);
     partition.ready[worker] = false;
@@ -404,8 +438,9 @@ void Summation::begin_round(TimeNs now, Partition& partition) {
 void Summation::fail(TimeNs now, Partition& partition, std::uint16_t rank) {
   if (partition.failed_rank >= 0) return;
   partition.failed_rank = rank;
-  // PROTOCOL 14.1.10: When a worker is gone no sum can be made: the service MUST cancel the pushes that are still
-  //     coming, let the results of complete sums arrive, then send aborted to every other worker, and cancel the
+  stop_waiting(partition);
+  // PROTOCOL 14.1.10: When more workers are gone than it may sum without, the service MUST cancel the pushes that are
+  //     still coming, let the results of complete sums arrive, then send aborted to every other worker, and cancel the
   //     results of incomplete sums.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (partition.pushes[worker] == Push::kPosted) {
@@ -418,6 +453,9 @@ std::span<const std::byte> Summation::failure_of(const Partition& partition) {
   const Register& shape = partition.shape;
   if (!partition.refusal.empty()) {
     encode(Refused{shape.key, shape.partition, partition.refusal}, scratch_);
+  } else if (!partition.overdue.empty()) {
+    encode(Overdue{shape.key, shape.partition, static_cast<std::uint16_t>(partition.failed_rank), partition.overdue},
+           scratch_);
   } else {
     encode(Aborted{shape.key, shape.partition, static_cast<std::uint16_t>(partition.failed_rank)}, scratch_);
   }
@@ -432,7 +470,9 @@ void Summation::announce_failure(TimeNs now, Partition& partition) {
   if (std::exchange(partition.is_failure_announced, true)) return;
   const std::span<const std::byte> message = failure_of(partition);
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (worker != partition.failed_rank && partition.registered[worker]) verbs_.send_message(worker, message);
+    // A late worker lives, and learns that the others did not wait.
+    const bool is_reached = worker != partition.failed_rank || !partition.overdue.empty();
+    if (is_reached && partition.registered[worker]) verbs_.send_message(worker, message);
   }
   if (is_summed || partition.sum().sending == 0) return;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
@@ -440,14 +480,132 @@ void Summation::announce_failure(TimeNs now, Partition& partition) {
   }
 }
 
-// Every sum needs every worker, including one that has not registered for it yet.
+// Every sum needs every worker, including one that has not registered for it yet, but for as many as may be dead.
 void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
-  if (peer >= config_.workers) return;
-  if (gone_worker_ < 0) gone_worker_ = peer;
-  for (const auto& partition : partitions_) {
-    fail(now, *partition, peer);
-    announce_failure(now, *partition);
+  if (peer >= config_.workers || gone_[peer]) return;
+  gone_[peer] = true;
+  ++gone_count_;
+  if (gone_count_ > config_.max_dead_workers || gone_count_ == config_.workers) {
+    if (gone_worker_ < 0) gone_worker_ = peer;
+    for (const auto& partition : partitions_) {
+      fail(now, *partition, peer);
+      announce_failure(now, *partition);
+    }
+    return;
   }
+  unreported_.push_back(peer);
+  // PROTOCOL 14.1.16: Where it may sum without a worker that is gone, a service MUST send gone to every other worker,
+  //     and end iterations, that in progress included, without the rest of its push.
+  encode(Gone{peer, config_.max_dead_workers}, scratch_);
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (!gone_[worker]) verbs_.send_message(worker, scratch_);
+  }
+  forget_posts(peer);
+  for (const auto& partition : partitions_) lose_worker(now, *partition, peer);
+}
+
+// Only when a sum lacks their share: all workers leave at the end of a job.
+void Summation::report_gone() {
+  for (const std::uint16_t worker : std::exchange(unreported_, {})) {
+    const std::string error = verbs_.peer_error(worker);
+    verbs_.notice((error.empty() ? "worker rank " + std::to_string(worker) + " failed or left the job" : error) +
+                  ": the sums continue without it (" + std::to_string(gone_count_) + " of at most " +
+                  std::to_string(config_.max_dead_workers) + " workers gone)");
+  }
+}
+
+// Posts that wait for space; results for it are no longer due.
+void Summation::forget_posts(std::uint16_t worker) {
+  for (const Unposted& one : unposted_results_) {
+    if (one.worker == worker) --partitions_[one.partition]->buffers[one.buffer].sending;
+  }
+  const auto is_of_worker = [&](const Unposted& one) { return one.worker == worker; };
+  std::erase_if(unposted_results_, is_of_worker);
+  std::erase_if(unposted_pushes_, is_of_worker);
+}
+
+void Summation::lose_worker(TimeNs now, Partition& partition, std::uint16_t worker) {
+  if (partition.failed_rank >= 0) return announce_failure(now, partition);
+  // A receive that is posted ends by itself.
+  if (partition.pushes[worker] == Push::kIdle || partition.pushes[worker] == Push::kWaiting) {
+    end_push(now, partition, worker);
+  }
+  limit_wait(now, partition);
+  advance(now, partition);
+}
+
+void Summation::limit_wait(TimeNs now, Partition& partition) {
+  if (config_.max_wait_ns <= 0 || partition.closes_ns != base::kNever || partition.is_closed || !partition.has_push ||
+      partition.failed_rank >= 0 || partition.is_summed()) {
+    return;
+  }
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (!gone_[worker] && !partition.registered[worker]) return;
+  }
+  partition.closes_ns = base::after(now, config_.max_wait_ns);
+  timers_.emplace(partition.closes_ns, partition.index);
+}
+
+void Summation::stop_waiting(Partition& partition) {
+  if (partition.closes_ns == base::kNever) return;
+  timers_.erase({partition.closes_ns, partition.index});
+  partition.closes_ns = base::kNever;
+}
+
+void Summation::on_timeout(TimeNs now) {
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    Partition& partition = *partitions_[timers_.begin()->second];
+    stop_waiting(partition);
+    close_round(now, partition);
+  }
+}
+
+// PROTOCOL 14.1.17: A service that limits how long it waits for pushes MUST then end the iteration without the rest of
+//     the late ones, if no more of all workers' terms is missing than the bound, and else send overdue to every worker
+//     that registered the partition, and end its iterations as 14.1.10 says.
+void Summation::close_round(TimeNs now, Partition& partition) {
+  std::vector<std::uint16_t> late;
+  std::string names;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (partition.pushes[worker] == Push::kArrived) continue;
+    names += (late.empty() ? "rank " : ", rank ") + std::to_string(worker);
+    late.push_back(worker);
+  }
+  MLT_CHECK(!late.empty());
+  std::uint64_t missing = 0;
+  for (std::size_t cell = 0; cell < partition.cells.size(); ++cell) {
+    const std::uint16_t contributors = std::min(partition.cells[cell].contributors, partition.expected);
+    missing += std::uint64_t{values_of(partition, cell).size()} * (partition.expected - contributors);
+  }
+  const Register& shape = partition.shape;
+  partition.is_closed = true;
+  if (missing == 0 && shape.elements > 0) return;  // all has arrived, and the receives are about to end
+  const std::uint64_t terms = std::uint64_t{shape.elements} * partition.expected;
+  const std::string text = "key " + std::to_string(shape.key) + ", partition " + std::to_string(shape.partition) +
+                           ": no push of " + names + " within " +
+                           std::to_string(config_.max_wait_ns / base::kMillisecond) + " ms after the first (max_wait)";
+  if (!core::is_within_bound(missing, terms, shape.loss_bound)) {
+    partition.overdue = text + "; " + std::to_string(missing) + " of the " + std::to_string(terms) +
+                        " terms are missing, more than the loss bound " + in_short(shape.loss_bound) + " allows";
+    verbs_.notice(partition.overdue);
+    fail(now, partition, late.front());
+    return announce_failure(now, partition);
+  }
+  verbs_.notice(text + ": the sum was made without the rest");
+  for (const std::uint16_t worker : late) {
+    ++late_pushes_;
+    partition.late[worker] = true;
+    // Its push must find a receive, so that the next one meets the next receive.
+    if (partition.pushes[worker] == Push::kIdle) {
+      expect_push(now, partition, worker);
+    } else if (partition.pushes[worker] == Push::kPosted) {
+      cancel_late(now, partition, worker);
+    }
+  }
+}
+
+void Summation::cancel_late(TimeNs now, Partition& partition, std::uint16_t worker) {
+  verbs_.cancel(now, operation(partition, worker, partition.current, false), core::CompletionKind::kReceive);
 }
 
 }  // namespace mlt::collective

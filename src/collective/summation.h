@@ -3,7 +3,8 @@
 // BytePS (OSDI'20) section 5 for the service, MLT appendix A for the average. A state machine over Verbs: no thread, no
 // socket. Pushes are added straight from the packets, and a segment is sent back once the segments of all workers are
 // added: pushes and results of a partition overlap. Two buffers per partition: pushes of the next iteration may
-// arrive while results of this one are still being sent. Owned by the driver's thread.
+// arrive while results of this one are still being sent. A worker that dies counts as loss up to a bound, and so does one
+// whose push comes late, as far as the push-pull's loss bound allows. Owned by the driver's thread.
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -27,11 +29,17 @@ struct SummationConfig {
   // Max receives posted between rounds for pushes that may come late. They hold endpoint slots, so the max is below the
   // endpoint's (EndpointConfig::max_receives): the rest serves workers that announce a push.
   std::uint32_t max_standing = 512;
+  // Workers that may die or leave while the others continue; 0: none. One worker must be left.
+  std::uint16_t max_dead_workers = 0;
+  // From the first complete push of a round, which every worker has registered for, to its end without the pushes that
+  // are missing; 0: no limit.
+  base::DurationNs max_wait_ns = 0;
 };
 
 class Summation {
  public:
-  Summation(const SummationConfig& config, Verbs& verbs) : config_(config), verbs_(verbs) {}
+  Summation(const SummationConfig& config, Verbs& verbs)
+      : config_(config), verbs_(verbs), gone_(config.workers) {}
 
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
   void on_completion(TimeNs now, const core::Completion& completion);
@@ -40,12 +48,19 @@ class Summation {
   // were taken, and after arrivals when has_begun_results().
   void retry(TimeNs now);
   bool has_begun_results() const { return !begun_results_.empty(); }
+  // Ends rounds that wait for pushes for too long.
+  void on_timeout(TimeNs now);
+  TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
 
   std::uint64_t rounds_summed() const { return rounds_summed_; }
+  std::uint16_t workers_gone() const { return gone_count_; }
+  // Pushes that rounds ended without, because they came late.
+  std::uint64_t late_pushes() const { return late_pushes_; }
   std::uint64_t bytes_held() const { return bytes_held_; }
 
  private:
-  // State of a worker's push in the round: not expected yet, receive waits for space, receive posted, complete.
+  // State of a worker's push in the round: not expected yet, receive waits for space, receive posted, over: complete,
+  // late, or of a worker that is gone.
   enum class Push : std::uint8_t { kIdle, kWaiting, kPosted, kArrived };
   // A segment of the connection's grid: the workers whose push of it arrived, and whether it can be sent.
   struct Cell {
@@ -77,10 +92,16 @@ class Summation {
     std::vector<Push> pushes;        // per worker
     std::vector<bool> on_demand;     // per worker: its receive is posted when Ready arrives
     std::vector<bool> ready;         // per worker: Ready for the next round arrived before this one was over
-    std::uint16_t arrived = 0;       // complete pushes of this round
+    std::vector<bool> late;          // per worker: the round ends without the rest of its push
+    std::uint16_t expected = 0;      // workers that were not gone when this round began
+    std::uint16_t arrived = 0;       // pushes of this round that are over
+    bool has_push = false;           // one of them is complete
+    bool is_closed = false;          // this round has stopped waiting for pushes
+    TimeNs closes_ns = base::kNever;  // in timers_: when it will
     std::uint16_t first_worker = 0;  // `shape` is its registration
     int failed_rank = -1;            // no further rounds; -1: none
     std::string refusal;             // why, where a worker registered another tensor than the first
+    std::string overdue;             // why, where pushes came too late
     bool is_failure_announced = false;
 
     Buffer& sum() { return buffers[current]; }
@@ -103,8 +124,21 @@ class Summation {
   // False if there is no space: try again later.
   bool post_push(TimeNs now, Partition& partition, std::uint16_t worker);
   bool post_result(TimeNs now, Partition& partition, std::uint16_t worker, std::uint8_t buffer);
+  // The worker's push is over, whatever arrived of it.
+  void end_push(TimeNs now, Partition& partition, std::uint16_t worker);
   void on_pushed(TimeNs now, Partition& partition);
+  // Begins the next round if this one is over.
+  void advance(TimeNs now, Partition& partition);
   void begin_round(TimeNs now, Partition& partition);
+  // The worker is gone, and the partition is summed without it from now on.
+  void lose_worker(TimeNs now, Partition& partition, std::uint16_t worker);
+  void forget_posts(std::uint16_t worker);
+  void report_gone();
+  // Starts and stops the clock of max_wait_ns.
+  void limit_wait(TimeNs now, Partition& partition);
+  void stop_waiting(Partition& partition);
+  void close_round(TimeNs now, Partition& partition);
+  void cancel_late(TimeNs now, Partition& partition, std::uint16_t worker);
   void fail(TimeNs now, Partition& partition, std::uint16_t rank);
   void announce_failure(TimeNs now, Partition& partition);
   // The message about a partition that has failed; in scratch_.
@@ -125,7 +159,12 @@ class Summation {
   std::vector<std::uint32_t> begun_results_;  // partitions whose results of this round are to be posted
   std::uint32_t standing_ = 0;                // registrations with a receive posted between rounds
   std::vector<std::byte> scratch_;
-  int gone_worker_ = -1;  // the first that died or left: no sum is possible any more
+  std::vector<bool> gone_;         // per worker: it died or left
+  std::uint16_t gone_count_ = 0;
+  std::vector<std::uint16_t> unreported_;  // of them: no sum was made without them yet
+  int gone_worker_ = -1;  // the first beyond max_dead_workers: no sum is possible any more
+  std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // closes_ns and index of partitions
+  std::uint64_t late_pushes_ = 0;
   std::uint64_t rounds_summed_ = 0;
   std::uint64_t bytes_held_ = 0;
 };

@@ -40,6 +40,9 @@ class Verbs {
     return {};
   }
 
+  // Something that the operator should know although no operation failed: a line of the log.
+  virtual void notice(const std::string& text) { static_cast<void>(text); }
+
  protected:
   ~Verbs() = default;
 };

@@ -31,9 +31,11 @@ void Collectives::use_services(std::vector<std::uint16_t> services) {
   push_pull_ = std::make_unique<collective::PushPull>(std::move(services), verbs, options_.operation_timeout_ns);
 }
 
-void Collectives::serve(TimeNs now, std::uint16_t workers) {
+void Collectives::serve(TimeNs now, std::uint16_t workers, const ServiceOptions& options) {
   collective::SummationConfig config;
   config.workers = workers;
+  config.max_dead_workers = options.max_dead_workers;
+  config.max_wait_ns = options.max_wait_ns;
   collective::Verbs& verbs = *this;
   summation_ = std::make_unique<collective::Summation>(config, verbs);
   // Workers that are already down send nothing more: the service must report them to the others.
@@ -94,12 +96,14 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
 }
 
 TimeNs Collectives::next_timeout() const {
-  return std::min(collectives_.next_timeout(), push_pull_ ? push_pull_->next_timeout() : base::kNever);
+  return std::min({collectives_.next_timeout(), push_pull_ ? push_pull_->next_timeout() : base::kNever,
+                   summation_ ? summation_->next_timeout() : base::kNever});
 }
 
 bool Collectives::on_timeout(TimeNs now) {
   if (next_timeout() > now) return false;
   if (push_pull_) push_pull_->on_timeout(now);
+  if (summation_) summation_->on_timeout(now);
   collectives_.on_timeout(now);
   return true;
 }
@@ -115,9 +119,14 @@ void Collectives::finish() {
   finish_collectives();
 }
 
-std::optional<std::uint64_t> Collectives::rounds_summed() const {
+std::optional<CounterSnapshot::OfService> Collectives::service_counts() const {
   if (!summation_) return std::nullopt;
-  return summation_->rounds_summed();
+  return CounterSnapshot::OfService{summation_->rounds_summed(), summation_->late_pushes()};
+}
+
+std::uint64_t Collectives::workers_gone() const {
+  if (summation_) return summation_->workers_gone();
+  return push_pull_ ? push_pull_->workers_gone() : 0;
 }
 
 std::string Collectives::peer_error(std::uint16_t peer) const {
@@ -177,6 +186,9 @@ bool Collectives::send_message(std::uint16_t peer, std::span<const std::byte> by
 std::uint32_t Collectives::segment_bytes(std::uint16_t peer) const { return peers_.segment_bytes(peer); }
 double Collectives::port_rate(TimeNs now, std::uint16_t peer) const {
   return endpoint_.port_rate_bytes_per_second(now, peer);
+}
+void Collectives::notice(const std::string& text) {
+  notices_.add("rank " + std::to_string(options_.rank) + ": " + text);
 }
 std::uint32_t Collectives::grid_bytes(std::uint16_t peer) const { return peers_.grid_bytes(peer); }
 

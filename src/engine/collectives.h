@@ -15,6 +15,8 @@
 #include "collective/push_pull.h"
 #include "collective/summation.h"
 #include "core/endpoint.h"
+#include "engine/counter_snapshot.h"
+#include "engine/notices.h"
 #include "engine/operation_table.h"
 #include "engine/path_mtu_errors.h"
 #include "engine/peer_table.h"
@@ -32,7 +34,7 @@ class Collectives final : private collective::Verbs {
               const PathMtuErrors& path_mtu_errors, OperationTable& operations);
 
   void use_services(std::vector<std::uint16_t> services);
-  void serve(TimeNs now, std::uint16_t workers);
+  void serve(TimeNs now, std::uint16_t workers, const ServiceOptions& options);
   void start(TimeNs now, const collective::PushPullRequest& request);
   void start(TimeNs now, collective::CollectiveRequest request);
   // No effect if `operation` is not a collective's.
@@ -56,7 +58,10 @@ class Collectives final : private collective::Verbs {
   std::vector<std::uint16_t> awaited(core::OperationId operation) const { return collectives_.awaited(operation); }
   std::uint64_t rings_cut_by_rate() const { return collectives_.rings_cut_by_rate(); }
   // Empty if this rank is not a service.
-  std::optional<std::uint64_t> rounds_summed() const;
+  std::optional<CounterSnapshot::OfService> service_counts() const;
+  std::uint64_t workers_gone() const;
+  // Any thread.
+  Notices& notices() { return notices_; }
 
  private:
   core::PostStatus post_send(TimeNs now, const core::SendRequest& request) override;
@@ -67,6 +72,7 @@ class Collectives final : private collective::Verbs {
   std::uint32_t grid_bytes(std::uint16_t peer) const override;
   double port_rate(TimeNs now, std::uint16_t peer) const override;
   std::string peer_error(std::uint16_t peer) const override;
+  void notice(const std::string& text) override;
 
   template <typename Done>
   void finish(Done& done, std::uint64_t key);
@@ -86,6 +92,7 @@ class Collectives final : private collective::Verbs {
   std::unique_ptr<collective::Summation> summation_;
   collective::Collectives collectives_;
   std::deque<std::pair<std::uint16_t, std::vector<std::byte>>> early_messages_;  // before serve()
+  Notices notices_;
 };
 
 }  // namespace mlt::engine

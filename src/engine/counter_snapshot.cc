@@ -33,7 +33,11 @@ void CounterSnapshot::take(const Sources& sources) {
   values.push_back({"engine_spins_won", sources.driving.spin().won()});
   values.push_back({"engine_spins_lost", sources.driving.spin().lost()});
   values.push_back({"rings_cut_by_rate", sources.rings_cut_by_rate});
-  if (sources.summation_rounds) values.push_back({"summation_rounds", *sources.summation_rounds});
+  values.push_back({"push_pull_workers_gone", sources.workers_gone});
+  if (sources.service) {
+    values.push_back({"summation_rounds", sources.service->rounds});
+    values.push_back({"summation_late_pushes", sources.service->late_pushes});
+  }
   const std::lock_guard lock(mutex_);
   values_ = std::move(values);
 }

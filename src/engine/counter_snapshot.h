@@ -20,6 +20,11 @@ namespace mlt::engine {
 
 class CounterSnapshot {
  public:
+  // Of a summation service.
+  struct OfService {
+    std::uint64_t rounds = 0;
+    std::uint64_t late_pushes = 0;
+  };
   // Those that count.
   struct Sources {
     const core::Endpoint& endpoint;
@@ -29,7 +34,8 @@ class CounterSnapshot {
     std::uint64_t send_failures = 0;
     std::uint64_t loops = 0;  // turns of the event loop
     std::uint64_t rings_cut_by_rate = 0;
-    std::optional<std::uint64_t> summation_rounds;  // empty: this rank is no service
+    std::uint64_t workers_gone = 0;  // whose share push-pulls no longer have
+    std::optional<OfService> service;  // empty: this rank is none
   };
 
   void take(const Sources& sources);

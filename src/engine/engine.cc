@@ -388,19 +388,21 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   return begun.id;
 }
 
-void Engine::serve(std::uint16_t workers) {
+void Engine::serve(std::uint16_t workers, const ServiceOptions& options) {
   Impl& impl = *impl_;
   if (workers == 0 || impl.loop.options().rank < workers) {
     impl.submitter.fail(ErrorCode::kConfig, "a summation service's rank comes after those of the workers: " +
                                                 engine::rank_range(0, workers));
   }
+  if (options.max_wait_ns < 0) impl.submitter.fail(ErrorCode::kConfig, "max_wait must not be negative");
   // Created once: it owns buffers of receives in progress.
   std::uint16_t none = 0;
   if (!impl.served_workers.compare_exchange_strong(none, workers)) {
     impl.submitter.fail(ErrorCode::kConfig,
                         "this context is a summation service already, of " + std::to_string(none) + " workers");
   }
-  impl.loop.run_command([&impl, workers](base::TimeNs now) { impl.loop.collectives().serve(now, workers); });
+  impl.loop.run_command(
+      [&impl, workers, options](base::TimeNs now) { impl.loop.collectives().serve(now, workers, options); });
 }
 
 bool Engine::wait_workers_gone(std::int64_t timeout_ns) {
@@ -410,6 +412,7 @@ bool Engine::wait_workers_gone(std::int64_t timeout_ns) {
   return impl_->loop.peers().wait_gone(0, workers, timeout_ns);
 }
 
+std::vector<std::string> Engine::take_notices() { return impl_->loop.collectives().notices().take(); }
 std::vector<CounterValue> Engine::counters() const { return impl_->loop.counters(); }
 std::vector<PathStatus> Engine::paths(std::uint16_t peer) const { return impl_->loop.paths(peer); }
 double Engine::rate_bits_per_second(std::uint16_t peer) const { return 8 * impl_->loop.rate_bytes_per_second(peer); }

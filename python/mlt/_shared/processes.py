@@ -209,7 +209,9 @@ def run(
     grace: float = 5.0,
     write: Write = to_stdout,
     services: int = 0,
+    max_failed: int = 0,
     failed: Callable[[Ending], object] = lambda ending: None,
+    spared: Callable[[Ending], object] = lambda ending: None,
     lingering: Callable[[str], object] = lambda text: None,
     failures: FailureLog | None = None,
     first_rank: int = 0,
@@ -217,7 +219,9 @@ def run(
     """Run ``start(rank, **options)`` for each of ``names`` until all have ended.
 
     When one fails, the others have ``grace`` seconds to end by themselves, then they are ended; so have the last
-    ``services`` processes when all others have ended, because they serve nobody then. ``write`` gets (rank, line); it
+    ``services`` processes when all others have ended, because they serve nobody then. The first ``max_failed`` failures
+    of processes that are no services end nobody, unless all fail, and do not count for the outcome's code; ``spared``
+    gets each. ``write`` gets (rank, line); it
     is called by one thread at a time, and never once this has ended. ``failed`` gets the first failure at once, if
     others still run. ``lingering`` gets a text about those that still run seconds after others succeeded, once.
     KeyboardInterrupt ends all processes and goes on, and so does what ``write`` raises, such as BrokenPipeError when
@@ -254,7 +258,19 @@ def run(
             )
             reader.start()
             readers.append(reader)
-        _wait(group.processes, ended, silent_since, ours, grace, unwritten, services, failed, lingering)
+        _wait(
+            group.processes,
+            ended,
+            silent_since,
+            ours,
+            grace,
+            unwritten,
+            services,
+            max_failed,
+            failed,
+            spared,
+            lingering,
+        )
     except BaseException:
         with uninterrupted():
             ours.update(rank for rank, process in enumerate(group.processes) if process.ending() is None)
@@ -272,6 +288,10 @@ def run(
     endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(names))
     seconds = time.monotonic() - began
     itself = {rank: when for rank, when in ended.items() if codes[rank] != 0 and rank not in ours}
+    workers = len(names) - services
+    lost = [rank for rank in itself if rank < workers]
+    if len(lost) <= max_failed and len(lost) < workers:
+        itself = {rank: when for rank, when in itself.items() if rank >= workers}
     if not itself:
         return Outcome(int(bool(ours)), endings, seconds)
     first = min(itself, key=itself.__getitem__)
@@ -294,7 +314,9 @@ def _wait(
     grace: float,
     unwritten: Sequence[Exception],
     services: int,
+    max_failed: int,
     failed: Callable[[Ending], object],
+    spared: Callable[[Ending], object],
     lingering: Callable[[str], object],
 ) -> None:
     deadline: float | None = None
@@ -310,6 +332,10 @@ def _wait(
                 # The system closes a process's output before its connections, so before its peers notice its end.
                 ended[rank] = max(looked_at, min(silent_since.get(rank, math.inf), time.monotonic()))
                 is_last_served = services > 0 and served <= set(ended)
+                lost = [one for one in served & set(ended) if processes[one].popen.returncode != 0]
+                if process.popen.returncode != 0 and rank in served and len(lost) <= max_failed and not is_last_served:
+                    spared(Ending(process.name, _code_of(process), False))
+                    continue
                 if (process.popen.returncode != 0 or is_last_served) and deadline is None:
                     deadline = time.monotonic() + grace
                     others = [one for other, one in enumerate(processes) if other not in ended]

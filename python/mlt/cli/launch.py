@@ -24,6 +24,7 @@ from mlt.errors import ConfigError
 from mlt.job import bpslaunch
 from mlt.job.configuration import MAX_RANKS
 from mlt.job.secret import own_secret
+from mlt.options import serving
 
 HOST = "127.0.0.1"
 
@@ -57,6 +58,14 @@ def launch(
             help="Time for the others to end after one failed, for services after all workers, with a unit, e.g. 30s.",
         ),
     ] = 5.0,
+    max_dead_workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Number of workers that may fail while the services sum without them and the others continue.",
+            show_default="MLT_MAX_DEAD_WORKERS, else 0",
+        ),
+    ] = None,
     byteps: Annotated[
         bool,
         typer.Option(
@@ -72,7 +81,8 @@ def launch(
     and MLT_JOB_SECRET; an existing secret is kept. Every output line begins with the rank. When a rank fails, the
     others are ended, and the exit status is that of the rank that failed first, also if another, which failed because
     of it, ended before it: the lines name all. Services that still wait after all workers have
-    ended are ended too, with exit status 1: no worker joined the job.
+    ended are ended too, with exit status 1: no worker joined the job. With --max-dead-workers N the others continue
+    after up to N workers have failed, and these do not count for the exit status.
 
     With --byteps each worker also has BYTEPS_LOCAL_RANK and BYTEPS_LOCAL_SIZE; the host of rank 0 is DMLC_PS_ROOT_URI,
     and between hosts the secret must be set. With DMLC_ROLE scheduler or server, the command ends at once with status
@@ -80,6 +90,9 @@ def launch(
     """
     if byteps and services:
         raise typer.BadParameter("BytePS's workers sum among themselves; leave it out", param_hint="--services")
+    if max_dead_workers is not None and not services:
+        raise typer.BadParameter("only --services sum without a worker", param_hint="--max-dead-workers")
+    may_die = _may_die(max_dead_workers) if services else 0
     if byteps:
         _end_if_without_workers()
     if not command:
@@ -100,6 +113,8 @@ def launch(
     def start(rank: int, **options: Any) -> subprocess.Popen[bytes]:
         inherited = {name: value for name, value in os.environ.items() if name != "MLT_RENDEZVOUS_PORT"}
         environment = {**inherited, **own[rank], **failures.environment}
+        if services:
+            environment["MLT_MAX_DEAD_WORKERS"] = str(may_die)
         service = [sys.executable, "-m", "mlt.cli.main", "serve", "--quiet"]
         words = command if rank < workers else service
         try:
@@ -114,6 +129,10 @@ def launch(
         told.append(ending.name)
         _say(f"{ending.name} {ending}; the others have {format_time(grace)} to end")
 
+    def spared(ending: supervisor.Ending) -> None:
+        told.append(ending.name)
+        _say(f"{ending.name} {ending}; the others continue without it, as --max-dead-workers {may_die} allows")
+
     try:
         with FailureLog() as failures, supervisor.interruptible():
             outcome = supervisor.run(
@@ -122,7 +141,9 @@ def launch(
                 grace=grace,
                 write=lambda rank, line: supervisor.to_stdout(first + rank, line),
                 services=services,
+                max_failed=may_die,
                 failed=failed,
+                spared=spared,
                 lingering=_say,
                 failures=failures,
                 first_rank=first,
@@ -134,7 +155,7 @@ def launch(
         _say("interrupted: every rank was ended")
         raise typer.Exit(interrupted(error)) from None
     # A service ends by itself when the workers leave the job; each joins by its environment variables.
-    have_all_succeeded = not any(ending.code for ending in outcome.endings[:workers])
+    have_all_succeeded = sum(ending.code != 0 for ending in outcome.endings[:workers]) <= may_die
     for ending in outcome.endings:
         if ending.ended_by_us and have_all_succeeded:
             _say(
@@ -148,6 +169,14 @@ def launch(
     if outcome.first is not None and told and outcome.first.name not in told:
         _say(f"{outcome.first.name} failed first")
     raise typer.Exit(outcome.code)
+
+
+def _may_die(given: int | None) -> int:
+    try:
+        return serving.resolve(given).max_dead_workers
+    except ConfigError as error:
+        show_error(error)
+        raise typer.Exit(2) from None
 
 
 def _ranks_here(workers: int, services: int) -> list[dict[str, str]]:

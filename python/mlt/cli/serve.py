@@ -73,15 +73,33 @@ def serve(
             help="Time limit for all ranks to connect, with a unit, e.g. 30s.",
         ),
     ] = 60.0,
+    max_dead_workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Number of workers that may die or leave while the sums continue without them.",
+            show_default="MLT_MAX_DEAD_WORKERS, else 0",
+        ),
+    ] = None,
+    max_wait: Annotated[
+        float | None,
+        typer.Option(
+            parser=UnitOption(TIME),
+            help="Time from the first complete push of a round to its end without the missing ones, with a unit, e.g. "
+            "500ms.",
+            show_default="MLT_MAX_WAIT, else no limit",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Run a summation service: sum the workers' pushes, average over the contributions that arrived, serve the pulls.
 
-    Ends when every worker has left or failed; exits with 1 if one failed.
+    Ends when every worker has left or failed; exits with 1 if more failed than --max-dead-workers.
     """
     # Here, so that the help needs no native library.
     from mlt.context import Context
     from mlt.errors import ConfigError, MltError
+    from mlt.options import serving
     from mlt.options.faults import Faults
     from mlt.push_pull import SummationService
 
@@ -100,6 +118,7 @@ def serve(
     )
     hint.daemon = True
     try:
+        options = serving.resolve(max_dead_workers, max_wait)
         if rank is None and world_size is not None and not 0 <= index < services:
             raise ConfigError(f"--index {index}: the job has {_indices(services)}")
         if rank is not None and world_size is not None and 0 <= rank < world_size:
@@ -122,7 +141,7 @@ def serve(
             connect_timeout=connect_timeout,
         ) as context:
             hint.cancel()
-            service = SummationService(context)
+            service = SummationService(context, max_dead_workers=options.max_dead_workers, max_wait=max_wait)
             output.print(
                 f"mlt serve: rank {context.rank} of job {job!r} serves {count_of(context.world_size, 'worker')} "
                 f"(process {os.getpid()})"
@@ -135,9 +154,13 @@ def serve(
         raise typer.Exit(status_of(error)) from None
     finally:
         hint.cancel()
+    are_too_many = len(failures) > options.max_dead_workers
     for failure in failures:
-        show_problem(failure, is_usage=False)
-    if failures:
+        if are_too_many:
+            show_problem(failure, is_usage=False)
+        else:
+            output.print(f"mlt serve: the sums continued without a worker: {failure}", soft_wrap=True)
+    if are_too_many:
         raise typer.Exit(1)
 
 

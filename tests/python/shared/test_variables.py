@@ -18,7 +18,7 @@ from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.job import launchers, rendezvous
 from mlt.job.configuration import MAX_RANKS, JobConfig
-from mlt.options import arguments, limits, times
+from mlt.options import arguments, limits, serving, times
 from mlt.perf import session
 from mlt.testbed import state
 
@@ -52,6 +52,10 @@ def byteps_job(environ: Environ) -> object:
 
 def context_options(environ: Environ) -> object:
     return arguments.resolve({}, full(environ))
+
+
+def service_options(environ: Environ) -> object:
+    return serving.resolve(environ=full(environ))
 
 
 def connect_seconds(environ: Environ) -> object:
@@ -113,6 +117,8 @@ FORMS: dict[str, Number | Time] = {
     "MLT_SERVICES": Number(job, maximum=MAX_RANKS),
     "MLT_INSECURE": Number(job, maximum=1),
     "MLT_PERF_PORT": Number(perf_port, **PORT),
+    "MLT_MAX_DEAD_WORKERS": Number(service_options, maximum=MAX_RANKS),
+    "MLT_MAX_WAIT": Time(service_options),
     "MLT_SHARES_BY_RATE": Number(context_options, maximum=1),
     "MLT_SPIN_US": Time(context_options, maximum=1.0, is_zero_valid=True),
     **{

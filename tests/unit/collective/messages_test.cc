@@ -61,13 +61,22 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(std::get<Called>(*decode(bytes)).group == called.group);
   CHECK(std::get<Called>(*decode(bytes)).sequence == 7);
   CHECK(std::get<Called>(*decode(bytes)).shape == called.shape);
+  encode(Gone{65'534, 3}, bytes);
+  CHECK(std::get<Gone>(*decode(bytes)).rank == 65'534);
+  CHECK(std::get<Gone>(*decode(bytes)).max_dead_workers == 3);
+  encode(Overdue{0x1234567890, 7, 65'534, "late"}, bytes);
+  CHECK(std::get<Overdue>(*decode(bytes)).key == 0x1234567890);
+  CHECK(std::get<Overdue>(*decode(bytes)).partition == 7);
+  CHECK(std::get<Overdue>(*decode(bytes)).rank == 65'534);
+  CHECK(std::get<Overdue>(*decode(bytes)).text == "late");
 }
 
 TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
   std::vector<std::byte> bytes;
   for (const Message& message :
        {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}}, Message{Aborted{1, 2, 3}},
-        Message{Ready{1, 2}}, Message{Failed{1, 2, 3, 4, "why"}}, Message{Called{1, 2, {}}}}) {
+        Message{Ready{1, 2}}, Message{Failed{1, 2, 3, 4, "why"}}, Message{Called{1, 2, {}}},
+        Message{Gone{1, 2}}, Message{Overdue{1, 2, 3, "why"}}}) {
     encode(message, bytes);
     for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(std::span(bytes).first(n)).has_value());
     bytes.push_back(std::byte{0});

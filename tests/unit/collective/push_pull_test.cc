@@ -3,10 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <set>
 
+#include "base/prng.h"
 #include "collective/summation.h"
 #include "support/simulation.h"
 
@@ -22,7 +25,8 @@ constexpr mlt::base::DurationNs kDefaultTimeoutNs = 2 * mlt::base::kSecond;
 // Drives the two machines as the engine does: completions in, posts and messages out.
 class Job {
  public:
-  Job(const SimulationConfig& network_config, std::uint16_t workers, std::uint16_t services)
+  Job(const SimulationConfig& network_config, std::uint16_t workers, std::uint16_t services,
+      SummationConfig summation_config = {})
       : workers_(workers), network_(with_hosts(network_config, static_cast<std::uint16_t>(workers + services))) {
     std::vector<std::uint16_t> service_ranks;
     for (std::uint16_t i = 0; i < services; ++i) service_ranks.push_back(static_cast<std::uint16_t>(workers + i));
@@ -31,7 +35,8 @@ class Job {
       if (rank < workers) {
         hosts_.back()->push_pull = std::make_unique<PushPull>(service_ranks, *hosts_.back(), kDefaultTimeoutNs);
       } else {
-        hosts_.back()->summation = std::make_unique<Summation>(SummationConfig{.workers = workers}, *hosts_.back());
+        summation_config.workers = workers;
+        hosts_.back()->summation = std::make_unique<Summation>(summation_config, *hosts_.back());
       }
     }
   }
@@ -76,16 +81,18 @@ class Job {
   }
   // The connection between every rank and `rank` ends, as when its process dies.
   void kill(std::uint16_t rank) {
-    dead_ = rank;
+    dead_.insert(rank);
     for (std::uint16_t other = 0; other < hosts_.size(); ++other) {
-      if (other == rank) continue;
+      if (dead_.contains(other)) continue;
       network_.disconnect(other, rank);
       if (hosts_[other]->push_pull) hosts_[other]->push_pull->on_peer_down(network_.now(), rank);
       if (hosts_[other]->summation) hosts_[other]->summation->on_peer_down(network_.now(), rank);
     }
     pump();
   }
+  bool is_dead(std::uint16_t rank) const { return dead_.contains(rank); }
   const std::vector<PushPullDone>& done(std::uint16_t worker) const { return hosts_[worker]->done; }
+  const std::vector<std::string>& notices(std::uint16_t rank) const { return hosts_[rank]->notices; }
   std::string cause;  // of the death, as the ranks know it
   mlt::base::DurationNs message_ns = 100'000;
   TimeNs next_timeout(std::uint16_t worker) const { return hosts_[worker]->push_pull->next_timeout(); }
@@ -104,26 +111,29 @@ class Job {
       job.network_.cancel(rank, operation, kind);
     }
     bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override {
-      if (job.dead_ == peer || job.dead_ == rank) return false;
+      if (job.dead_.contains(peer) || job.dead_.contains(rank)) return false;
       const auto message = decode(bytes);
       REQUIRE(message.has_value());
       job.network_.at(job.network_.now() + job.message_ns, [this, peer, copy = *message] {
         Host& to = *job.hosts_[peer];
-        if (job.dead_ == peer || job.silent_ == peer) return;
+        if (job.dead_.contains(peer) || job.silent_ == peer) return;
         if (to.push_pull) to.push_pull->on_message(job.network_.now(), rank, copy);
         if (to.summation) to.summation->on_message(job.network_.now(), rank, copy);
       });
       return true;
     }
     std::uint32_t segment_bytes(std::uint16_t) const override { return 1'432; }
-    std::string peer_error(std::uint16_t peer) const override { return job.dead_ == peer ? job.cause : ""; }
+    std::string peer_error(std::uint16_t peer) const override { return job.dead_.contains(peer) ? job.cause : ""; }
+    void notice(const std::string& text) override { notices.push_back(text); }
 
     Job& job;
     std::uint16_t rank;
     std::unique_ptr<PushPull> push_pull;
     std::unique_ptr<Summation> summation;
     std::size_t taken = 0;
+    TimeNs timer_ns = mlt::base::kNever;  // of the service: the earliest that is scheduled
     std::vector<PushPullDone> done;
+    std::vector<std::string> notices;
   };
 
   static SimulationConfig with_hosts(SimulationConfig config, std::uint16_t hosts) {
@@ -142,7 +152,10 @@ class Job {
           if (host->push_pull) host->push_pull->on_completion(network_.now(), completion);
           if (host->summation) host->summation->on_completion(network_.now(), completion);
         }
-        if (host->summation) host->summation->retry(network_.now());
+        if (host->summation) {
+          host->summation->retry(network_.now());
+          schedule(*host);
+        }
         if (!host->push_pull) continue;
         host->push_pull->retry(network_.now());
         PushPullDone done;
@@ -151,10 +164,21 @@ class Job {
     }
   }
 
+  void schedule(Host& host) {
+    const TimeNs due = host.summation->next_timeout();
+    if (due >= host.timer_ns || due == mlt::base::kNever) return;
+    host.timer_ns = due;
+    network_.at(due, [this, &host] {
+      host.timer_ns = mlt::base::kNever;
+      if (!dead_.contains(host.rank)) host.summation->on_timeout(network_.now());
+      schedule(host);
+    });
+  }
+
   std::uint16_t workers_;
   Simulation network_;
   std::vector<std::unique_ptr<Host>> hosts_;
-  std::optional<std::uint16_t> dead_;
+  std::set<std::uint16_t> dead_;
   std::optional<std::uint16_t> silent_;
 };
 
@@ -581,4 +605,340 @@ TEST_CASE("summation__a_failure_is_announced_also_when_the_last_result_finds_its
   REQUIRE(job.run_until_done(0, 2));
   CHECK(job.done(0)[1].status == mlt::core::CompletionStatus::kPeerFailed);
   CHECK(job.done(0)[1].failed_peer == 1);
+}
+
+namespace {
+
+SummationConfig may_die(std::uint16_t workers) {
+  SummationConfig config;
+  config.max_dead_workers = workers;
+  return config;
+}
+
+SummationConfig waits(mlt::base::DurationNs duration) {
+  SummationConfig config;
+  config.max_wait_ns = duration;
+  return config;
+}
+
+// Whether each element is the mean of some workers' pushes, of those in `always` at least.
+bool is_mean_of_some(const std::vector<float>& got, const std::vector<std::vector<float>>& pushed,
+                     const std::set<std::uint16_t>& always) {
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    bool found = false;
+    for (std::uint32_t subset = 1; subset < (1U << pushed.size()) && !found; ++subset) {
+      float sum = 0;
+      int terms = 0;
+      bool has_all = true;
+      for (std::uint16_t worker = 0; worker < pushed.size(); ++worker) {
+        const bool is_in = ((subset >> worker) & 1U) != 0;
+        if (is_in) sum += pushed[worker][i], ++terms;
+        has_all = has_all && (is_in || !always.contains(worker));
+      }
+      found = has_all && std::abs(got[i] - sum / static_cast<float>(terms)) < 1e-3F;
+    }
+    if (!found) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("push_pull__a_worker_that_may_die_counts_as_loss_in_the_round_in_flight_and_later") {
+  for (const std::uint16_t services : {std::uint16_t{1}, std::uint16_t{2}}) {
+    for (std::int64_t after_us = 0; after_us <= 3'000; after_us += 300) {
+      CAPTURE(services);
+      CAPTURE(after_us);
+      Job job(SimulationConfig{}, 3, services, may_die(1));
+      const std::size_t elements = 250'000;
+      for (std::size_t iteration = 0; iteration < 3; ++iteration) {
+        std::vector<std::vector<float>> tensors;
+        for (std::uint16_t worker = 0; worker < 3; ++worker) tensors.push_back(gradient(elements, worker, iteration));
+        const auto pushed = tensors;
+        for (std::uint16_t worker = 0; worker < 3; ++worker) {
+          if (!job.is_dead(worker)) job.start(worker, request_of(1, tensors[worker], 0.0));
+        }
+        if (iteration == 1) {
+          job.run_for(after_us * 1'000);
+          job.kill(2);
+        }
+        for (std::uint16_t worker = 0; worker < 3; ++worker) {
+          if (job.is_dead(worker)) continue;
+          REQUIRE(job.run_until_done(worker, iteration + 1));
+          CHECK(job.done(worker)[iteration].error == "");
+          CHECK(job.done(worker)[iteration].status == mlt::core::CompletionStatus::kComplete);
+        }
+        CHECK(tensors[0] == tensors[1]);
+        if (iteration == 1) CHECK(is_mean_of_some(tensors[0], pushed, {0, 1}));
+        if (iteration == 2) {
+          bool exact = true;
+          for (std::size_t i = 0; i < elements; ++i) {
+            exact = exact && tensors[0][i] == (pushed[0][i] + pushed[1][i]) * 0.5F;
+          }
+          CHECK(exact);
+        }
+      }
+      CHECK(job.summation(3).workers_gone() == 1);
+      REQUIRE(job.notices(3).size() == 1);
+      CHECK(job.notices(3)[0].find("rank 2") != std::string::npos);
+      CHECK(job.notices(3)[0].find("1 of at most 1") != std::string::npos);
+      REQUIRE(job.notices(0).size() == 1);  // not once for each service
+      CHECK(job.notices(0)[0].find("rank 2") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("push_pull__a_worker_that_dies_before_it_registers_or_before_the_others_do_counts_as_loss") {
+  for (const bool is_first : {true, false}) {
+    Job job(SimulationConfig{}, 3, 1, may_die(1));
+    std::vector<std::vector<float>> tensors{gradient(5'000, 0, 0), gradient(5'000, 1, 0)};
+    const auto pushed = tensors;
+    if (is_first) job.kill(2);
+    for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.0));
+    job.run_for(5'000'000);
+    if (!is_first) {
+      CHECK(job.done(0).empty());
+      job.kill(2);
+    }
+    for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, 1));
+    CHECK(tensors[0] == tensors[1]);
+    CHECK(tensors[0][7] == (pushed[0][7] + pushed[1][7]) * 0.5F);
+  }
+}
+
+TEST_CASE("push_pull__deaths_beyond_the_bound_fail_the_others_and_name_every_dead_worker") {
+  for (const char* cause : {"", "its process was killed"}) {
+    Job job(SimulationConfig{}, 4, 1, may_die(1));
+    job.cause = cause;
+    std::vector<std::vector<float>> tensors(4, std::vector<float>(5'000, 1.0F));
+    for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.0));
+    job.run_for(5'000'000);
+    job.kill(3);
+    job.run_for(5'000'000);
+    CHECK(job.done(0).empty());
+    job.kill(2);
+    for (std::uint16_t worker = 0; worker < 2; ++worker) {
+      REQUIRE(job.run_until_done(worker, 1));
+      const PushPullDone& done = job.done(worker)[0];
+      CHECK(done.status == mlt::core::CompletionStatus::kPeerFailed);
+      CHECK(done.failed_peer == 2);
+      CHECK(done.error.find("rank 2") != std::string::npos);
+      CHECK(done.error.find(*cause == '\0' ? "before it rank 3 failed" : "before it its process") != std::string::npos);
+    }
+    // Later keys too.
+    job.start(0, request_of(2, tensors[0], 0.0));
+    REQUIRE(job.run_until_done(0, 2));
+    CHECK(job.done(0)[1].failed_peer == 2);
+  }
+}
+
+TEST_CASE("push_pull__the_last_worker_does_not_sum_alone") {
+  Job job(SimulationConfig{}, 2, 1, may_die(9));
+  std::vector<float> tensor(100, 3.0F);
+  job.start(0, request_of(1, tensor, 0.0));
+  job.kill(1);
+  REQUIRE(job.run_until_done(0, 1));  // one is left
+  CHECK(job.done(0)[0].error == "");
+  CHECK(tensor[0] == 3.0F);
+  job.kill(0);
+  job.run_for(5'000'000);
+  CHECK(job.summation(2).workers_gone() == 2);
+}
+
+TEST_CASE("push_pull__gone_from_a_rank_that_is_no_service_is_ignored") {
+  Job job(SimulationConfig{}, 3, 1, may_die(1));
+  job.say(1, 0, Gone{2, 1});
+  job.say(3, 0, Gone{3, 1});
+  job.say(3, 0, Gone{~std::uint64_t{0}, 1});
+  CHECK(job.notices(0).empty());
+  job.say(3, 0, Gone{2, 1});
+  CHECK(job.notices(0).size() == 1);
+}
+
+TEST_CASE("push_pull__a_late_push_counts_as_loss_within_the_bound_and_its_worker_gets_the_same_result") {
+  for (const std::uint32_t standing : {512U, 0U}) {  // its receive stands ready, or is posted on demand
+    CAPTURE(standing);
+    SummationConfig config = waits(20 * mlt::base::kMillisecond);
+    config.max_standing = standing;
+    Job job(SimulationConfig{}, 3, 1, config);
+    const std::size_t elements = 50'000;
+    const double bound = 0.4;  // of three workers one may be missing
+    for (std::size_t iteration = 0; iteration < 6; ++iteration) {
+      CAPTURE(iteration);
+      std::vector<std::vector<float>> tensors;
+      for (std::uint16_t worker = 0; worker < 3; ++worker) tensors.push_back(gradient(elements, worker, iteration));
+      const auto pushed = tensors;
+      const bool is_late = iteration == 1 || iteration == 2 || iteration == 4;
+      for (std::uint16_t worker = 0; worker < (is_late ? 2 : 3); ++worker) {
+        job.start(worker, request_of(1, tensors[worker], bound));
+      }
+      for (std::uint16_t worker = 0; worker < 2; ++worker) {
+        REQUIRE(job.run_until_done(worker, iteration + 1));
+        CHECK(job.done(worker)[iteration].error == "");
+      }
+      if (is_late) job.start(2, request_of(1, tensors[2], bound));
+      REQUIRE(job.run_until_done(2, iteration + 1));
+      const PushPullDone& done = job.done(2)[iteration];
+      CHECK(done.error == "");
+      CHECK(done.missing_bytes == (is_late ? elements * sizeof(float) : 0));
+      CHECK(tensors[0] == tensors[1]);
+      CHECK(tensors[0] == tensors[2]);
+      const float expected =
+          is_late ? (pushed[0][9] + pushed[1][9]) * 0.5F : (pushed[0][9] + pushed[1][9] + pushed[2][9]) * (1.0F / 3.0F);
+      CHECK(tensors[0][9] == expected);
+    }
+    CHECK(job.summation(3).late_pushes() == 3);
+    CHECK(job.notices(3).size() == 3);
+    CHECK(job.notices(3)[0].find("no push of rank 2 within 20 ms") != std::string::npos);
+  }
+}
+
+// The two buffers of a service: results of a round must have left before the round after the next begins.
+TEST_CASE("push_pull__others_run_two_rounds_ahead_of_a_late_worker_which_then_catches_up") {
+  Job job(SimulationConfig{}, 3, 1, waits(20 * mlt::base::kMillisecond));
+  const std::size_t elements = 20'000;
+  std::vector<std::vector<std::vector<float>>> tensors(4);
+  const auto start = [&](std::uint16_t worker, std::size_t iteration) {
+    job.start(worker, request_of(1, tensors[iteration][worker], 0.4));
+  };
+  for (std::size_t iteration = 0; iteration < 4; ++iteration) {
+    for (std::uint16_t worker = 0; worker < 3; ++worker) {
+      tensors[iteration].push_back(gradient(elements, worker, iteration));
+    }
+  }
+  for (std::uint16_t worker = 0; worker < 3; ++worker) start(worker, 0);
+  for (std::uint16_t worker = 0; worker < 3; ++worker) REQUIRE(job.run_until_done(worker, 1));
+  for (const std::size_t iteration : {std::size_t{1}, std::size_t{2}}) {
+    for (std::uint16_t worker = 0; worker < 2; ++worker) start(worker, iteration);
+    for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, iteration + 1));
+  }
+  for (std::uint16_t worker = 0; worker < 2; ++worker) start(worker, 3);
+  job.run_for(500 * mlt::base::kMillisecond);
+  CHECK(job.done(0).size() == 3);
+  for (const std::size_t iteration : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
+    start(2, iteration);
+    REQUIRE(job.run_until_done(2, iteration + 1));
+    CHECK(job.done(2)[iteration].error == "");
+    for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, iteration + 1));
+    CHECK(tensors[iteration][0] == tensors[iteration][2]);
+    CHECK(tensors[iteration][1] == tensors[iteration][2]);
+  }
+  CHECK(job.done(2)[3].missing_bytes == 0);
+}
+
+TEST_CASE("push_pull__a_late_push_fails_an_exact_round_and_names_the_late_workers_to_all") {
+  for (const double bound : {0.0, 0.1}) {  // 0.1: the two that are late are more than that
+    CAPTURE(bound);
+    Job job(SimulationConfig{}, 4, 1, waits(20 * mlt::base::kMillisecond));
+    const std::size_t elements = 50'000;
+    std::vector<std::vector<float>> tensors(4, std::vector<float>(elements, 1.0F));
+    for (std::uint16_t worker = 0; worker < 4; ++worker) job.start(worker, request_of(1, tensors[worker], bound));
+    for (std::uint16_t worker = 0; worker < 4; ++worker) REQUIRE(job.run_until_done(worker, 1));
+    const TimeNs began = job.network().now();
+    for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], bound));
+    for (std::uint16_t worker = 0; worker < 2; ++worker) {
+      REQUIRE(job.run_until_done(worker, 2));
+      const PushPullDone& done = job.done(worker)[1];
+      CHECK(done.status == mlt::core::CompletionStatus::kTimedOut);
+      CHECK(done.failed_peer == 2);
+      CHECK(done.error.find("rank 2, rank 3 within 20 ms") != std::string::npos);
+    }
+    CHECK(job.network().now() - began < 100 * mlt::base::kMillisecond);
+    job.start(2, request_of(1, tensors[2], bound));
+    REQUIRE(job.run_until_done(2, 2));
+    CHECK(job.done(2)[1].error.find("rank 2, rank 3") != std::string::npos);
+  }
+}
+
+TEST_CASE("push_pull__the_clock_of_late_pushes_waits_for_every_registration_and_not_for_dead_workers") {
+  SummationConfig config = waits(20 * mlt::base::kMillisecond);
+  config.max_dead_workers = 1;
+  Job job(SimulationConfig{}, 3, 1, config);
+  std::vector<std::vector<float>> tensors(3, std::vector<float>(5'000, 1.0F));
+  job.start(0, request_of(1, tensors[0], 0.0));
+  job.run_for(500 * mlt::base::kMillisecond);  // the first step of the others may take long
+  CHECK(job.done(0).empty());
+  job.kill(1);
+  job.run_for(500 * mlt::base::kMillisecond);
+  CHECK(job.done(0).empty());
+  job.start(2, request_of(1, tensors[2], 0.0));
+  REQUIRE(job.run_until_done(0, 1));
+  REQUIRE(job.run_until_done(2, 1));
+  CHECK(job.done(0)[0].error == "");
+  job.start(0, request_of(1, tensors[0], 0.0));
+  REQUIRE(job.run_until_done(0, 2));
+  CHECK(job.done(0)[1].failed_peer == 2);
+}
+
+// Workers that die or come late at any moment, over links that lose: every survivor ends with the same bits, made of
+// pushes that each is there or not, and of all survivors' where nothing may be lost.
+TEST_CASE("push_pull__drawn_deaths_and_delays_leave_the_survivors_alike") {
+  std::size_t deaths = 0, late = 0, rounds = 0;
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    CAPTURE(seed);
+    mlt::base::Prng prng(seed);
+    const auto workers = static_cast<std::uint16_t>(2 + prng.below(3));
+    const auto services = static_cast<std::uint16_t>(1 + prng.below(2));
+    const bool is_bounded = prng.chance(0.5);
+    SummationConfig config;
+    config.max_dead_workers = static_cast<std::uint16_t>(1 + prng.below(2));
+    config.max_standing = prng.chance(0.3) ? 0 : 512;
+    if (is_bounded && prng.chance(0.5)) config.max_wait_ns = 30 * mlt::base::kMillisecond;
+    const bool may_wait = config.max_wait_ns > 0;
+    const double bound = is_bounded ? 0.9 : 0.0;  // whoever is late
+    SimulationConfig network = lossy(prng.chance(0.5) ? 0.05 : 0.0, seed);
+    Job job(network, workers, services, config);
+    const std::size_t elements = 1 + prng.below(200'000);
+    std::uint16_t dead = 0;
+    for (std::size_t iteration = 0; iteration < 6; ++iteration) {
+      CAPTURE(iteration);
+      std::vector<std::vector<float>> tensors;
+      for (std::uint16_t worker = 0; worker < workers; ++worker) {
+        tensors.push_back(gradient(elements, worker, iteration));
+      }
+      const auto pushed = tensors;
+      std::optional<std::uint16_t> delayed;
+      for (std::uint16_t worker = 0; worker < workers; ++worker) {
+        if (job.is_dead(worker)) continue;
+        if (may_wait && !delayed && prng.chance(0.2)) {
+          delayed = worker;
+          continue;
+        }
+        job.start(worker, request_of(5, tensors[worker], bound));
+        if (prng.chance(0.3)) job.run_for(static_cast<std::int64_t>(prng.below(2'000'000)));
+      }
+      if (delayed) job.run_for(static_cast<std::int64_t>(prng.below(60'000'000)));
+      const auto victim = static_cast<std::uint16_t>(prng.below(workers));
+      if (!job.is_dead(victim) && dead < config.max_dead_workers && dead + 2 <= workers && prng.chance(0.3)) {
+        job.run_for(static_cast<std::int64_t>(prng.below(4'000'000)));
+        job.kill(victim);
+        ++dead;
+        ++deaths;
+      }
+      if (delayed && !job.is_dead(*delayed)) job.start(*delayed, request_of(5, tensors[*delayed], bound));
+      std::set<std::uint16_t> living;
+      for (std::uint16_t worker = 0; worker < workers; ++worker) {
+        if (!job.is_dead(worker)) living.insert(worker);
+      }
+      const std::uint16_t first = *living.begin();
+      std::set<std::uint16_t> always;
+      for (const std::uint16_t worker : living) {
+        REQUIRE(job.run_until_done(worker, iteration + 1));
+        const PushPullDone& done = job.done(worker)[iteration];
+        CHECK(done.error == "");
+        CHECK(tensors[worker] == tensors[first]);
+        if (done.missing_bytes == 0) always.insert(worker);
+      }
+      if (!always.empty()) CHECK(is_mean_of_some(tensors[first], pushed, always));
+      if (!is_bounded) CHECK(always == living);
+      ++rounds;
+    }
+    for (std::uint16_t service = workers; service < workers + services; ++service) {
+      late += job.summation(service).late_pushes();
+      CHECK(job.summation(service).workers_gone() == dead);
+    }
+  }
+  CHECK(deaths > 50);
+  CHECK(late > 20);
+  CHECK(rounds == 150 * 6);
 }

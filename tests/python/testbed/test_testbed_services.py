@@ -1,0 +1,178 @@
+"""Push-pull between hosts when a worker or a service is killed, stopped or started again, or every service is gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from checks import assert_names
+from testbed_lab import needs_testbed, python
+
+from mlt.testbed import Testbed
+
+pytestmark = needs_testbed
+pytest.importorskip("mlt._core")
+
+PEER_TIMEOUT, SLACK = 2.0, 5.0
+WORKERS = 3
+SERVE = [sys.executable, "-m", "mlt.cli.main", "serve", "--connect-timeout", "20s"]
+# Averages until it is told to end; its lines: the step, and the hash of all weights.
+WORKER = """
+import hashlib, sys, threading, numpy as np, mlt
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
+weights = np.zeros(60_000, np.float32)
+with mlt.Context(connect_timeout=20) as context:
+    push = mlt.PushPull(context)
+    step = 0
+    while True:
+        gradient = np.full(weights.size, 1.0 + context.rank, np.float32)
+        gradient[0] = 0.0 if over.is_set() else 1.0  # below 1 in the mean: all end with this step
+        push.push_pull(gradient, key=step % 2).wait(30)
+        weights -= gradient
+        step += 1
+        print(step, hashlib.sha256(weights).hexdigest(), flush=True)
+        if gradient[0] < 1.0:
+            break
+"""
+
+
+@contextmanager
+def job(services: int, **variables: str) -> Iterator[tuple[Testbed, list[subprocess.Popen[str]]]]:
+    """Three workers and services, each on a host of its own; workers first."""
+    size = WORKERS + services
+    with Testbed(hosts=size, rate="200mbit") as bed:
+        env = {
+            "WORLD_SIZE": str(WORKERS),
+            "MLT_SERVICES": str(services),
+            "MLT_PEER_TIMEOUT": f"{PEER_TIMEOUT:g}s",
+            "MLT_SUSPENDED_TIMEOUT": f"{PEER_TIMEOUT:g}s",
+            **variables,
+        }
+        ranks = [
+            bed.popen(
+                f"host{rank}", python(WORKER) if rank < WORKERS else SERVE, env={**env, "RANK": str(rank)},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for rank in range(size)
+        ]  # fmt: skip
+        try:
+            for one in ranks[:WORKERS]:
+                assert one.stdout.readline().startswith("1 "), one.communicate()
+            yield bed, ranks
+        finally:
+            for one in ranks:
+                one.kill()
+                one.communicate()
+
+
+def steps_of(output: str) -> dict[int, str]:
+    """The step of each line of a worker's output, and the hash of its weights then."""
+    return {int(step): digest for step, digest in re.findall(r"^(\d+) (\w{64})$", output, re.MULTILINE)}
+
+
+def blow(rank: subprocess.Popen[str], number: signal.Signals) -> float:
+    time.sleep(0.3)  # in the middle of the steps
+    os.kill(rank.pid, number)
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_worker__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Signals) -> None:
+    with job(1) as (_, ranks):
+        began = blow(ranks[2], number)
+        outputs = [ranks[rank].communicate(timeout=30) for rank in (0, 1, 3)]
+        assert time.monotonic() - began < PEER_TIMEOUT + 2 * SLACK
+        for rank, (_, errors) in zip((0, 1, 3), outputs, strict=True):
+            assert ranks[rank].returncode == 1
+            assert "rank 2" in errors.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("services", [1, 2])
+def test_worker__that_may_die_leaves_the_others_with_the_same_bits(number: signal.Signals, services: int) -> None:
+    with job(services, MLT_MAX_DEAD_WORKERS="1") as (_, ranks):
+        blow(ranks[2], number)
+        time.sleep(PEER_TIMEOUT + 2)  # steps without it
+        for one in ranks[:2]:
+            assert one.poll() is None
+        ranks[0].stdin.write("\n")
+        ranks[0].stdin.flush()
+        outputs = [ranks[rank].communicate(timeout=30) for rank in (0, 1)]
+        first, second = (steps_of(output) for output, _ in outputs)
+        assert (ranks[0].returncode, ranks[1].returncode) == (0, 0), outputs
+        assert len(first) > 10
+        assert first == second
+        for _, errors in outputs:
+            assert_names(errors, "rank 2", "sum without it")
+        for service in ranks[WORKERS:]:
+            _, errors = service.communicate(timeout=30)
+            assert service.returncode == 0
+            assert_names(errors, "rank 2", "without")
+
+
+def test_workers__beyond_the_bound_end_the_job_and_all_are_named() -> None:
+    with job(1, MLT_MAX_DEAD_WORKERS="1") as (_, ranks):
+        blow(ranks[2], signal.SIGKILL)
+        began = blow(ranks[1], signal.SIGKILL)
+        _, errors = ranks[0].communicate(timeout=30)
+        assert time.monotonic() - began < PEER_TIMEOUT + 2 * SLACK
+        assert_names(errors.strip().splitlines()[-1], "PeerFailedError", "rank 1", "rank 2")
+        _, errors = ranks[3].communicate(timeout=30)
+        assert ranks[3].returncode == 1
+        assert_names(errors, "rank 1", "rank 2")
+
+
+def test_worker__that_is_stopped_is_named_after_max_wait() -> None:
+    with job(1, MLT_MAX_WAIT="500ms", MLT_SUSPENDED_TIMEOUT="30s") as (_, ranks):
+        began = blow(ranks[2], signal.SIGSTOP)
+        for one in ranks[:2]:
+            _, errors = one.communicate(timeout=30)
+            assert time.monotonic() - began < 0.5 + 2 * SLACK
+            assert_names(errors.strip().splitlines()[-1], "OperationTimeoutError", "rank 2", "500 ms")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_service__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Signals) -> None:
+    with job(2) as (_, ranks):
+        began = blow(ranks[4], number)
+        outputs = [one.communicate(timeout=30) for one in ranks[:WORKERS]]
+        assert time.monotonic() - began < PEER_TIMEOUT + 2 * SLACK
+        for one, (_, errors) in zip(ranks, outputs, strict=False):
+            assert one.returncode == 1
+            assert "rank 4" in errors
+
+
+def test_services__all_gone_end_the_job_and_are_named() -> None:
+    with job(2) as (_, ranks):
+        os.kill(ranks[3].pid, signal.SIGKILL)
+        began = blow(ranks[4], signal.SIGKILL)
+        for one in ranks[:WORKERS]:
+            _, errors = one.communicate(timeout=30)
+            assert one.returncode == 1
+            assert re.search("rank [34]", errors.strip().splitlines()[-1])
+        assert time.monotonic() - began < PEER_TIMEOUT + 2 * SLACK
+
+
+def test_service__that_is_started_again_is_not_taken_back_and_says_so() -> None:
+    with job(1) as (bed, ranks):
+        os.kill(ranks[3].pid, signal.SIGKILL)
+        again = bed.popen(
+            "host3", [*SERVE[:-1], "3s"], env={"WORLD_SIZE": "3", "MLT_SERVICES": "1", "RANK": "3"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        for one in ranks[:WORKERS]:
+            _, errors = one.communicate(timeout=30)
+            assert one.returncode == 1
+            assert "rank 3" in errors
+        _, errors = again.communicate(timeout=30)
+        assert again.returncode != 0
+        assert_names(errors, "rank 0")
+        assert "Traceback" not in errors
