@@ -466,7 +466,10 @@ class Engine {
   void set_hosts(std::span<const std::uint16_t> hosts);
 
   // Push-pull of float32 tensors: split into partitions of up to 4 MB, which the services sum and may average.
-  void use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers);
+  // `max_dead_services`: services that may die while the others take over their partitions, one of which must be left;
+  // each rank then keeps a copy of every result. The same at every worker.
+  void use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers,
+                    std::uint16_t max_dead_services = 0);
   OperationId push_pull(const PushPullOptions& options);
 
   // Makes this rank a summation service for the workers 0 .. workers-1.

@@ -155,7 +155,9 @@ class PushPullHandle(Operation):
 class PushPull:
     """The worker side of push-pull over all summation services of the job.
 
-    Raises ConfigError in a job without services or on a service's rank. Several may share one context. Thread-safe.
+    ``max_dead_services``: services that may die while the others take over, one of which must be left (None:
+    MLT_MAX_DEAD_SERVICES, else 0); the same on every worker. See docs/summation.md. Raises ConfigError in a job without
+    services or on a service's rank. Several may share one context, with the options of the first. Thread-safe.
 
     >>> workers = PushPull(rank_0), PushPull(rank_1)
     >>> gradients = np.full(2, 4, np.float32), np.full(2, 8, np.float32)
@@ -164,7 +166,8 @@ class PushPull:
     ([8, 8], [6.0, 6.0])
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, max_dead_services: int | None = None) -> None:
+        may_die = serving.max_dead_services(max_dead_services)
         if context.services == 0:
             raise ConfigError(
                 f"rank {context.rank}: the job has no summation service; start one with `mlt serve` and give every "
@@ -175,7 +178,8 @@ class PushPull:
         self._context = context
         with _services_lock:
             if not context._uses_services:
-                context.engine.use_services(list(range(context.world_size, context.size)), context.world_size)
+                services = list(range(context.world_size, context.size))
+                context.engine.use_services(services, context.world_size, may_die)
                 context._uses_services = True
 
     @property

@@ -11,7 +11,9 @@
 namespace mlt::bindings {
 
 void register_push_pull(py::class_<EngineHandle>& engine) {
-  engine.def("use_services", &EngineHandle::use_services, py::arg("ranks"), py::arg("workers"))
+  engine
+      .def("use_services", &EngineHandle::use_services, py::arg("ranks"), py::arg("workers"),
+           py::arg("max_dead_services") = 0)
       .def(
           "push_pull",
           [](EngineHandle& self, py::handle tensor, py::object out, std::uint64_t key, double loss_bound, bool average,

@@ -294,10 +294,11 @@ std::optional<bool> EngineHandle::is_done(OperationId operation) const { return 
 
 void EngineHandle::set_hosts(const std::vector<std::uint16_t>& hosts) { engine().set_hosts(hosts); }
 
-void EngineHandle::use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers) {
+void EngineHandle::use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers,
+                                std::uint16_t max_dead_services) {
   Engine& target = engine();
   const CallWithoutGil call(*this);
-  target.use_services(ranks, workers);
+  target.use_services(ranks, workers, max_dead_services);
 }
 
 void EngineHandle::cancel(OperationId operation) {

@@ -11,8 +11,9 @@ namespace mlt::collective {
 namespace {
 
 constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5, kFailed = 6, kCalled = 7,
-                       kGone = 8, kOverdue = 9;
+                       kGone = 8, kOverdue = 9, kMove = 10, kMoved = 11;
 constexpr std::size_t kMaxText = 1'000;
+constexpr std::size_t kMaxCellBytes = 65'536;  // of 4 MiB in segments of 8 bytes
 
 template <typename... Ts>
 struct Overloaded : Ts... {
@@ -66,6 +67,12 @@ class Reader {
     std::replace_if(text.begin(), text.end(), [](char c) { return c < 0x20 || c > 0x7E; }, '?');
     return text;
   }
+  std::vector<std::byte> bytes() {
+    const std::uint32_t n = u32();
+    if (n > kMaxCellBytes) ok_ = false;
+    const std::byte* at = ok_ ? take(n) : nullptr;
+    return at == nullptr ? std::vector<std::byte>() : std::vector<std::byte>(at, at + n);
+  }
   bool finished() const { return ok_ && in_.empty(); }
 
  private:
@@ -82,22 +89,42 @@ class Reader {
   bool ok_ = true;
 };
 
+void write_shape(Writer& w, const Register& m) {
+  w.u64(m.key);
+  w.u32(m.partition);
+  w.u32(m.elements);
+  w.u32(m.segment_bytes);
+  w.u64(std::bit_cast<std::uint64_t>(m.loss_bound));
+  w.u8(m.average ? 1 : 0);
+  w.u32(m.order);
+  w.u8(m.traffic_class);
+  w.u64(m.tensor_elements);
+  w.u32(m.services);
+}
+
+// After key and partition.
+Register read_shape(Reader& r, std::uint64_t key, std::uint32_t partition) {
+  Register m;
+  m.key = key;
+  m.partition = partition;
+  m.elements = r.u32();
+  m.segment_bytes = r.u32();
+  m.loss_bound = std::bit_cast<double>(r.u64());
+  m.average = r.u8() != 0;
+  m.order = r.u32();
+  m.traffic_class = r.u8();
+  m.tensor_elements = r.u64();
+  m.services = r.u32();
+  return m;
+}
+
 }  // namespace
 
 void encode(const Message& message, std::vector<std::byte>& out) {
   Writer w(out);
   std::visit(Overloaded{[&](const Register& m) {
                           w.u8(kRegister);
-                          w.u64(m.key);
-                          w.u32(m.partition);
-                          w.u32(m.elements);
-                          w.u32(m.segment_bytes);
-                          w.u64(std::bit_cast<std::uint64_t>(m.loss_bound));
-                          w.u8(m.average ? 1 : 0);
-                          w.u32(m.order);
-                          w.u8(m.traffic_class);
-                          w.u64(m.tensor_elements);
-                          w.u32(m.services);
+                          write_shape(w, m);
                         },
                         [&](const Registered& m) {
                           w.u8(kRegistered);
@@ -149,6 +176,19 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u32(m.partition);
                           w.u32(m.rank);
                           w.text(m.text);
+                        },
+                        [&](const Move& m) {
+                          w.u8(kMove);
+                          write_shape(w, m.shape);
+                          w.u64(m.rounds);
+                          w.u32(static_cast<std::uint32_t>(m.cells.size()));
+                          for (const std::byte byte : m.cells) w.u8(static_cast<std::uint8_t>(byte));
+                        },
+                        [&](const Moved& m) {
+                          w.u8(kMoved);
+                          w.u64(m.key);
+                          w.u32(m.partition);
+                          w.u64(m.rounds);
                         }},
              message);
 }
@@ -160,21 +200,9 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
   const std::uint64_t key = r.u64();
   const std::uint32_t partition = r.u32();
   switch (kind) {
-    case kRegister: {
-      Register m;
-      m.key = key;
-      m.partition = partition;
-      m.elements = r.u32();
-      m.segment_bytes = r.u32();
-      m.loss_bound = std::bit_cast<double>(r.u64());
-      m.average = r.u8() != 0;
-      m.order = r.u32();
-      m.traffic_class = r.u8();
-      m.tensor_elements = r.u64();
-      m.services = r.u32();
-      message = m;
+    case kRegister:
+      message = read_shape(r, key, partition);
       break;
-    }
     case kRegistered:
       message = Registered{key, partition, r.u8() != 0};
       break;
@@ -219,6 +247,17 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       message = m;
       break;
     }
+    case kMove: {
+      Move m;
+      m.shape = read_shape(r, key, partition);
+      m.rounds = r.u64();
+      m.cells = r.bytes();
+      message = std::move(m);
+      break;
+    }
+    case kMoved:
+      message = Moved{key, partition, r.u64()};
+      break;
     default:
       return std::nullopt;
   }

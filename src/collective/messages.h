@@ -88,7 +88,21 @@ struct Overdue {
   std::string text;        // names all
 };
 
-using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called, Gone, Overdue>;
+// Worker -> service: takes over the partition from a service that is gone, at what this worker had of it.
+struct Move {
+  Register shape;
+  std::uint64_t rounds = 0;      // whose results this worker has whole
+  std::vector<std::byte> cells;  // a bit per segment of the result that follows, whether it is here; empty: none is
+};
+
+// Service -> worker: it sums the partition now, from the result that follows so many.
+struct Moved {
+  std::uint64_t key = 0;
+  std::uint32_t partition = 0;
+  std::uint64_t rounds = 0;
+};
+
+using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called, Gone, Overdue, Move, Moved>;
 
 void encode(const Message& message, std::vector<std::byte>& out);
 // Empty if the bytes are not exactly one message.

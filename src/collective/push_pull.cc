@@ -1,6 +1,8 @@
 #include "collective/push_pull.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "collective/collective.h"
@@ -81,13 +83,18 @@ PushPull::Key& PushPull::key_of(const PushPullRequest& request) {
   std::size_t segment = 0;
   for (std::size_t i = 0; i < grid.count(); ++i) {
     Partition partition;
-    partition.service = services_[service_index(request.key, static_cast<std::uint32_t>(i), services_.size())];
+    const auto index = static_cast<std::uint32_t>(i);
+    partition.key = key.get();
+    partition.service = service_of(request.key, index);
+    partition.grid_bytes = verbs_.grid_bytes(partition.service);
     partition.first = grid.first(i);
     partition.count = grid.elements(i);
     partition.first_segment = segment;
-    partition.segments = core::SegmentGrid(static_cast<std::uint32_t>(partition.count * sizeof(float)),
-                                           verbs_.segment_bytes(partition.service))
-                             .count();
+    // The caller's priorities are of the segments to the service that the key says, also where that is gone.
+    const std::uint16_t own = services_[service_index(request.key, index, services_.size())];
+    partition.segments =
+        core::SegmentGrid(static_cast<std::uint32_t>(partition.count * sizeof(float)), verbs_.segment_bytes(own))
+            .count();
     segment += partition.segments;
     key->partitions.push_back(partition);
   }
@@ -122,30 +129,44 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
   key.done.key = request.key;
   key.done.total_bytes = request.input.size_bytes();
   key.outstanding = 0;
-  if (!key.partitions.front().registered) {
+  if (!std::exchange(key.was_registered, true)) {
     register_partitions(key);
-  } else {
+  } else if (key.unregistered == 0) {
     post_all(now, key);
   }
   finish_if_over(now, key);
+}
+
+// The service of a partition, or that which takes its place.
+std::uint16_t PushPull::service_of(std::uint64_t key, std::uint32_t partition) const {
+  std::uint16_t service = 0;
+  for (std::size_t gone = 0; gone < services_.size(); ++gone) {
+    service = services_[next_index(key, partition, services_.size(), gone)];
+    if (!dead_services_.contains(service) || dead_services_.size() > max_dead_services_) break;
+  }
+  return service;
+}
+
+Register PushPull::shape_of(const Key& key, std::uint32_t index) const {
+  Register shape;
+  shape.key = key.key;
+  shape.partition = index;
+  shape.elements = static_cast<std::uint32_t>(key.partitions[index].count);
+  shape.segment_bytes = verbs_.grid_bytes(key.partitions[index].service);
+  shape.loss_bound = key.loss_bound;
+  shape.average = key.average;
+  shape.order = key.request.order;
+  shape.traffic_class = key.request.traffic_class;
+  shape.tensor_elements = key.elements;
+  shape.services = static_cast<std::uint32_t>(services_.size());
+  return shape;
 }
 
 void PushPull::register_partitions(Key& key) {
   key.unregistered = key.partitions.size();
   for (std::uint32_t i = 0; i < key.partitions.size(); ++i) {
     const Partition& partition = key.partitions[i];
-    Register shape;
-    shape.key = key.key;
-    shape.partition = i;
-    shape.elements = static_cast<std::uint32_t>(partition.count);
-    shape.segment_bytes = verbs_.grid_bytes(partition.service);
-    shape.loss_bound = key.loss_bound;
-    shape.average = key.average;
-    shape.order = key.request.order;
-    shape.traffic_class = key.request.traffic_class;
-    shape.tensor_elements = key.elements;
-    shape.services = static_cast<std::uint32_t>(services_.size());
-    encode(shape, scratch_);
+    encode(shape_of(key, i), scratch_);
     if (!verbs_.send_message(partition.service, scratch_)) {
       key.broken = down_text(partition.service);
       key.broken_by = partition.service;
@@ -163,6 +184,10 @@ void PushPull::post_all(TimeNs now, Key& key) {
   for (Partition& partition : key.partitions) {
     partition.pushing = partition.pulling = true;
     partition.push_posted = partition.pull_posted = false;
+    partition.again.clear();
+    if (!may_move()) continue;
+    const std::size_t cells = (partition.count * sizeof(float) + partition.grid_bytes - 1) / partition.grid_bytes;
+    partition.here.assign(base::words_for_bits(std::max<std::size_t>(1, cells)), 0);
   }
   for (std::uint32_t i = 0; i < key.partitions.size() && key.broken.empty(); ++i) post_partition(now, key, i);
 }
@@ -174,9 +199,13 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
   const base::DurationNs timeout_ns =
       key.expires_ns == base::kNever ? base::kNever : std::max<base::DurationNs>(1, key.expires_ns - now);
   core::PostStatus status = core::PostStatus::kPosted;
+  if (partition.must_replay) status = post_replay(now, key, index);
+  const bool is_for_later = partition.replaying || !partition.registered || !key.active || !key.posted ||
+                            !partition.pushing || partition.push_posted;
+  if (status == core::PostStatus::kPosted && is_for_later) return;
   // PROTOCOL 14.1.6: A worker MUST post the receive of the result before the send of its push, so that the result never
   //     arrives early.
-  if (!partition.pull_posted) {  // before the push, so that the result never arrives early
+  if (status == core::PostStatus::kPosted && !partition.pull_posted) {
     core::ReceiveRequest pull;
     pull.operation = operation(key, index, false);
     pull.peer = partition.service;
@@ -184,6 +213,10 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     pull.data = std::as_writable_bytes(request.output.subspan(partition.first, partition.count));
     pull.element = wire::ElementType::kFloat32;
     pull.timeout_ns = timeout_ns;
+    if (may_move()) {
+      pull.place = &PushPull::place_result;
+      pull.place_context = &partition;
+    }
     status = verbs_.post_recv(now, pull);
     partition.pull_posted = status == core::PostStatus::kPosted;
   }
@@ -193,10 +226,12 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     push.peer = partition.service;
     push.tag = partition_tag(key.key, index);
     push.data = std::as_bytes(request.input.subspan(partition.first, partition.count));
+    if (!partition.again.empty()) push.data = std::as_bytes(std::span(partition.again));
     push.element = wire::ElementType::kFloat32;
     push.order = request.order;
     push.uniform_priority = core::SegmentPriority::important(request.traffic_class);
-    if (request.priorities != nullptr)
+    const core::SegmentGrid grid(static_cast<std::uint32_t>(push.data.size()), verbs_.segment_bytes(partition.service));
+    if (request.priorities != nullptr && grid.count() == partition.segments)
       push.priorities = {request.priorities + partition.first_segment, partition.segments};
     push.timeout_ns = timeout_ns;
     status = verbs_.post_send(now, push);
@@ -241,7 +276,7 @@ void PushPull::on_timeout(TimeNs now) {
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Key& key = *keys_[timers_.begin()->second];
     timers_.erase(timers_.begin());
-    if (!key.posted) {
+    if (key.unregistered > 0) {
       const auto silent = std::find_if(key.partitions.begin(), key.partitions.end(),
                                        [](const Partition& partition) { return !partition.registered; });
       MLT_CHECK(silent != key.partitions.end());
@@ -282,10 +317,15 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     if (key == nullptr) return;
     Partition& partition = key->partitions[registered->partition];
     if (partition.registered || partition.service != from) return;
-    partition.registered = true;
     partition.on_demand = registered->on_demand;
-    // PROTOCOL 14.1.4: A worker MUST register every partition before its first push, and push when all are registered.
-    if (--key->unregistered == 0 && key->active && !key->posted && key->broken.empty()) post_all(now, *key);
+    on_confirmed(now, *key, registered->partition, partition.rounds);
+  } else if (const auto* moved = std::get_if<Moved>(&message)) {
+    key = find(moved->key, moved->partition);
+    if (key == nullptr) return;
+    Partition& partition = key->partitions[moved->partition];
+    if (partition.registered || partition.service != from) return;
+    partition.on_demand = false;
+    on_confirmed(now, *key, moved->partition, moved->rounds);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     key = find(refused->key, refused->partition);
     if (key == nullptr || key->partitions[refused->partition].service != from) return;
@@ -303,6 +343,18 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
               service_text(from) + " stopped waiting: " + overdue->text);
   }
   if (key != nullptr) finish_if_over(now, *key);
+}
+
+// A service sums the partition, from the round after so many on.
+void PushPull::on_confirmed(TimeNs now, Key& key, std::uint32_t index, std::uint64_t rounds) {
+  Partition& partition = key.partitions[index];
+  partition.registered = true;
+  partition.must_replay = partition.rounds > rounds;
+  const bool are_all = --key.unregistered == 0;
+  if (!key.broken.empty()) return;
+  if (partition.must_replay || key.posted) post_partition(now, key, index);
+  // PROTOCOL 14.1.4: A worker MUST register every partition before its first push, and push when all are registered.
+  if (are_all && key.active && !key.posted && key.broken.empty()) post_all(now, key);
 }
 
 // The service reports this per partition, once the results still in flight have arrived. A partition with a complete
@@ -323,6 +375,29 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   Key& key = *keys_[local >> 17];
   Partition& partition = key.partitions[(local >> 1) & 0xFFFF];
   const bool is_send = (local & 1U) != 0;
+  const auto index = static_cast<std::uint32_t>((local >> 1) & 0xFFFF);
+  const bool is_over = completion.status == core::CompletionStatus::kPeerFailed ||
+                       completion.status == core::CompletionStatus::kCancelled;
+  if (is_send && partition.replaying) {
+    partition.replaying = false;
+    if (!key.broken.empty()) return finish_if_over(now, key);
+    if (partition.moving) {
+      ask_next_service(now, key, index);
+    } else if (core::is_failure(completion.status)) {
+      break_key(now, key, completion.status, partition.service,
+                "the result of partition " + std::to_string(index) + " of key " + std::to_string(key.key) + " that " +
+                    service_text(partition.service) + " needed did not reach it");
+    } else {
+      post_partition(now, key, index);
+    }
+    return finish_if_over(now, key);
+  }
+  // Its service is gone: the next one repeats the round.
+  if (partition.moving && is_over && key.broken.empty()) {
+    (is_send ? partition.push_posted : partition.pull_posted) = false;
+    ask_next_service(now, key, index);
+    return finish_if_over(now, key);
+  }
   bool& in_progress = is_send ? partition.pushing : partition.pulling;
   MLT_CHECK(in_progress);
   // PROTOCOL 14.1.15: A worker whose receive of a result is cancelled by its service MUST wait for aborted, which names
@@ -337,13 +412,12 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   // A push that its service ended early counts whole: how much of it arrived is not known here.
   const bool is_cut = is_send && completion.status == core::CompletionStatus::kCancelled;
   if (is_send) key.done.missing_bytes += is_cut ? partition.count * sizeof(float) : completion.missing_bytes;
-  // A service cancels a push because it came too late, and still sends the result, or because a worker failed, and names
-  // it in a separate message: report that cause. Until it arrives, or the pull ends for another reason, the pull is
-  // still in progress.
+  // A service cancels a push because it came too late, and still sends the result, or because a worker failed, and
+  // names it in a separate message: report that cause. Until it arrives, or the pull ends for another reason, the pull
+  // is still in progress.
   if (core::is_failure(completion.status) && !is_cut) {
     std::string text = is_send ? "the push of partition " : "the pull of partition ";
-    text += std::to_string((local >> 1) & 0xFFFF) + " of key " + std::to_string(key.key) + " with " +
-            service_text(partition.service);
+    text += std::to_string(index) + " of key " + std::to_string(key.key) + " with " + service_text(partition.service);
     const std::string error = verbs_.peer_error(partition.service);
     if (completion.status == core::CompletionStatus::kPeerFailed) {
       text += " failed";
@@ -354,11 +428,124 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
       text += " was cancelled";
     }
     break_key(now, key, completion.status, partition.service, text);
+  } else if (!is_send) {
+    ++partition.rounds;
+    const std::span<const float> result = key.request.output.subspan(partition.first, partition.count);
+    if (may_move()) partition.last.assign(result.begin(), result.end());
   }
+  if (partition.moving) ask_next_service(now, key, index);
   finish_if_over(now, key);
 }
 
+void PushPull::place_result(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
+  Partition& partition = *static_cast<Partition*>(context);
+  const auto output = std::as_writable_bytes(partition.key->request.output.subspan(partition.first, partition.count));
+  if (!payload.empty()) std::memcpy(output.data() + offset_bytes, payload.data(), payload.size());
+  const std::size_t first = offset_bytes / partition.grid_bytes;
+  const std::size_t cells =
+      std::max<std::size_t>(1, (payload.size() + partition.grid_bytes - 1) / partition.grid_bytes);
+  for (std::size_t cell = first; cell < first + cells; ++cell) {
+    partition.here[cell / 64] |= std::uint64_t{1} << (cell % 64);
+  }
+}
+
+void PushPull::on_service_down(TimeNs now, std::uint16_t service) {
+  const std::string error = verbs_.peer_error(service);
+  verbs_.notice((error.empty() ? service_text(service) + " failed or left the job" : error) +
+                ": its keys move to the other services (" + std::to_string(dead_services_.size()) + " of at most " +
+                std::to_string(max_dead_services_) + " services gone)");
+  for (const auto& key : keys_) {
+    for (std::uint32_t i = 0; i < key->partitions.size() && key->broken.empty(); ++i) {
+      if (key->partitions[i].service == service) move_partition(now, *key, i);
+    }
+    finish_if_over(now, *key);
+  }
+}
+
+void PushPull::move_partition(TimeNs now, Key& key, std::uint32_t index) {
+  Partition& partition = key.partitions[index];
+  if (partition.registered) ++key.unregistered;
+  partition.registered = partition.must_replay = false;
+  partition.moving = true;
+  partition.service = service_of(key.key, index);
+  if (verbs_.grid_bytes(partition.service) != partition.grid_bytes) {
+    return break_key(now, key, core::CompletionStatus::kPeerFailed, partition.service,
+                     "partition " + std::to_string(index) + " of key " + std::to_string(key.key) + " cannot move to " +
+                         service_text(partition.service) +
+                         ", whose packets have another size: give all interfaces "
+                         "the same MTU");
+  }
+  std::erase_if(unposted_, [&](const Unposted& one) { return one.key == key.index && one.partition == index; });
+  ask_next_service(now, key, index);
+}
+
+// When nothing is posted to the service that is gone any more.
+void PushPull::ask_next_service(TimeNs now, Key& key, std::uint32_t index) {
+  Partition& partition = key.partitions[index];
+  const bool is_posted = (partition.pushing && partition.push_posted) || (partition.pulling && partition.pull_posted);
+  if (!partition.moving || is_posted || partition.replaying) return;
+  partition.moving = false;
+  const bool is_repeated = key.active && key.posted && partition.pulling;
+  if (is_repeated && !partition.pushing) ++key.outstanding;
+  if (!is_repeated && partition.pushing) --key.outstanding;  // its result is here
+  partition.pushing = is_repeated;
+  partition.push_posted = false;
+  // PROTOCOL 14.1.23: A worker that has had one result more than moved says MUST push that result first, and no other
+  //     data than the segments of the result that it has for those of its tensor.
+  // PROTOCOL 14.1.21: A worker whose service of a partition is gone MUST send move to the one that takes over: how many
+  //     results of it it has had whole, and which segments of the next. A service MUST NOT receive a push before every
+  //     worker has sent move or register.
+  Move move;
+  move.shape = shape_of(key, index);
+  move.rounds = partition.rounds;
+  const std::size_t cells =
+      std::max<std::size_t>(1, (partition.count * sizeof(float) + partition.grid_bytes - 1) / partition.grid_bytes);
+  const bool has_any = is_repeated && std::ranges::any_of(partition.here, [](std::uint64_t word) { return word != 0; });
+  if (has_any) {
+    move.cells.resize((cells + 7) / 8);
+    const std::span<const float> input = key.request.input.subspan(partition.first, partition.count);
+    const std::span<const float> output = key.request.output.subspan(partition.first, partition.count);
+    const std::size_t elements = partition.grid_bytes / sizeof(float);
+    partition.again.assign(input.begin(), input.end());
+    for (std::size_t cell = 0; cell < cells; ++cell) {
+      if (((partition.here[cell / 64] >> (cell % 64)) & 1U) == 0) continue;
+      move.cells[cell / 8] |= static_cast<std::byte>(1U << (cell % 8));
+      const std::size_t first = cell * elements;
+      const std::size_t count = std::min(elements, partition.count - std::min(first, partition.count));
+      std::copy_n(output.begin() + static_cast<std::ptrdiff_t>(first), count,
+                  partition.again.begin() + static_cast<std::ptrdiff_t>(first));
+    }
+  }
+  encode(std::move(move), scratch_);
+  if (!verbs_.send_message(partition.service, scratch_)) {
+    break_key(now, key, core::CompletionStatus::kPeerFailed, partition.service, down_text(partition.service));
+  }
+}
+
+core::PostStatus PushPull::post_replay(TimeNs now, Key& key, std::uint32_t index) {
+  Partition& partition = key.partitions[index];
+  core::SendRequest replay;
+  replay.operation = operation(key, index, true);
+  replay.peer = partition.service;
+  replay.tag = partition_tag(key.key, index);
+  replay.data = std::as_bytes(std::span(partition.last));
+  replay.element = wire::ElementType::kFloat32;
+  replay.order = key.request.order;
+  replay.uniform_priority = core::SegmentPriority::important(key.request.traffic_class);
+  replay.timeout_ns = default_timeout_ns_;
+  const core::PostStatus status = verbs_.post_send(now, replay);
+  partition.must_replay = status != core::PostStatus::kPosted;
+  partition.replaying = status == core::PostStatus::kPosted;
+  return status;
+}
+
 void PushPull::on_peer_down(TimeNs now, std::uint16_t peer) {
+  if (std::ranges::find(services_, peer) != services_.end()) {
+    dead_services_.insert(peer);
+    if (dead_services_.size() <= max_dead_services_ && dead_services_.size() < services_.size()) {
+      return on_service_down(now, peer);
+    }
+  }
   for (const auto& key : keys_) {
     const bool uses = std::any_of(key->partitions.begin(), key->partitions.end(),
                                   [&](const Partition& partition) { return partition.service == peer; });
@@ -381,6 +568,7 @@ void PushPull::break_key(TimeNs now, Key& key, core::CompletionStatus status, in
   if (!key.posted) return;
   for (std::uint32_t i = 0; i < key.partitions.size(); ++i) {
     Partition& partition = key.partitions[i];
+    partition.moving = false;
     if (partition.pushing && !partition.push_posted) {
       partition.pushing = false;
       --key.outstanding;

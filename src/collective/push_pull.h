@@ -2,7 +2,8 @@
 //
 // A state machine over Verbs: no thread, no socket. A key identifies a tensor for the life of the job; at most one
 // push-pull of a key is in progress. Pushes may lose data up to the bound, pulls never do, so every worker ends with
-// identical bits (section 14 of PROTOCOL.md). Owned by the driver's thread.
+// identical bits (section 14 of PROTOCOL.md). Where services may die, their partitions move to the others: each worker
+// keeps the newest result of each, and which segments of the next it has. Owned by the driver's thread.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/bitmap.h"
 #include "collective/messages.h"
 #include "collective/partition_grid.h"
 #include "collective/verbs.h"
@@ -48,8 +50,13 @@ struct PushPullDone {
 
 class PushPull {
  public:
-  PushPull(std::vector<std::uint16_t> services, Verbs& verbs, base::DurationNs default_timeout_ns)
-      : services_(std::move(services)), verbs_(verbs), default_timeout_ns_(default_timeout_ns) {}
+  // `max_dead_services`: services that may die while their partitions move to the others.
+  PushPull(std::vector<std::uint16_t> services, Verbs& verbs, base::DurationNs default_timeout_ns,
+           std::uint16_t max_dead_services = 0)
+      : services_(std::move(services)),
+        verbs_(verbs),
+        default_timeout_ns_(default_timeout_ns),
+        max_dead_services_(max_dead_services) {}
 
   void start(TimeNs now, const PushPullRequest& request);
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
@@ -68,9 +75,27 @@ class PushPull {
     // PROTOCOL 14.1.13: Service (key + i) mod services MUST sum partition i of a key.
     return (key + partition) % services;
   }
+  // Index of the service to ask if so many before it are gone; below `services`.
+  static std::size_t next_index(std::uint64_t key, std::uint32_t partition, std::size_t services, std::size_t gone) {
+    // PROTOCOL 14.1.20: Where it is gone, the first that is not MUST take over, of the services (key + i + 1 + r) mod
+    //     services, where r is ((key + i) / services, rounded down, plus j) mod (services - 1), for j = 0, 1 and so on.
+    if (gone == 0) return service_index(key, partition, services);
+    const std::uint64_t sum = key + partition;
+    return (sum + 1 + (sum / services + gone - 1) % (services - 1)) % services;
+  }
 
  private:
+  struct Key;
   struct Partition {
+    Key* key = nullptr;
+    std::uint32_t grid_bytes = 0;
+    std::uint64_t rounds = 0;         // whose results this worker has had whole
+    std::vector<float> last;          // the newest of these, where services may die
+    std::vector<std::uint64_t> here;  // a bit per cell: of the result in progress, it is here
+    std::vector<float> again;         // what the next service gets: input, and results that are here
+    bool moving = false;       // its service is gone; when nothing is posted to it any more, the next one is asked
+    bool must_replay = false;  // the next service needs `last`
+    bool replaying = false;
     std::uint16_t service = 0;
     std::size_t first = 0;  // first element
     std::size_t count = 0;
@@ -90,6 +115,7 @@ class PushPull {
     double loss_bound = 0;
     bool average = true;
     std::vector<Partition> partitions;
+    bool was_registered = false;
     std::size_t unregistered = 0;
     bool active = false;
     bool posted = false;
@@ -108,7 +134,16 @@ class PushPull {
   };
 
   Key& key_of(const PushPullRequest& request);
+  std::uint16_t service_of(std::uint64_t key, std::uint32_t partition) const;
+  bool may_move() const { return max_dead_services_ > 0 && services_.size() > 1; }
+  Register shape_of(const Key& key, std::uint32_t partition) const;
   void register_partitions(Key& key);
+  void on_confirmed(TimeNs now, Key& key, std::uint32_t partition, std::uint64_t rounds);
+  void on_service_down(TimeNs now, std::uint16_t service);
+  void move_partition(TimeNs now, Key& key, std::uint32_t partition);
+  void ask_next_service(TimeNs now, Key& key, std::uint32_t partition);
+  core::PostStatus post_replay(TimeNs now, Key& key, std::uint32_t partition);
+  static void place_result(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
   void post_all(TimeNs now, Key& key);
   void post_partition(TimeNs now, Key& key, std::uint32_t partition);
   void break_key(TimeNs now, Key& key, core::CompletionStatus status, int peer, const std::string& text);
@@ -124,6 +159,8 @@ class PushPull {
   std::vector<std::uint16_t> services_;
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
+  std::uint16_t max_dead_services_;
+  std::set<std::uint16_t> dead_services_;
   std::unordered_map<std::uint64_t, std::uint32_t> by_key_;
   std::vector<std::unique_ptr<Key>> keys_;
   std::vector<Unposted> unposted_;

@@ -64,7 +64,8 @@ OperationId Summation::operation(const Partition& partition, std::uint16_t worke
 }
 
 void Summation::on_message(TimeNs now, std::uint16_t from, const Message& message) {
-  if (const auto* shape = std::get_if<Register>(&message)) on_register(now, from, *shape);
+  if (const auto* shape = std::get_if<Register>(&message)) on_register(now, from, *shape, nullptr);
+  if (const auto* move = std::get_if<Move>(&message)) on_register(now, from, move->shape, move);
   if (const auto* ready = std::get_if<Ready>(&message)) on_ready(now, from, *ready);
 }
 
@@ -116,7 +117,7 @@ std::uint64_t Summation::cost_bytes(const Register& shape) const {
          std::uint64_t{config_.workers} * (2 + 2 * result_bytes);
 }
 
-void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shape) {
+void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shape, const Move* move) {
   if (from >= config_.workers) {
     return refuse(from, shape, "rank " + std::to_string(from) + " is not a worker of this service");
   }
@@ -144,6 +145,9 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
                   "rank " + std::to_string(from) + " registers segments of " + std::to_string(shape.segment_bytes) +
                       " bytes, its connection has segments of " + std::to_string(verbs_.grid_bytes(from)));
   }
+  if (move != nullptr && !move->cells.empty() && move->cells.size() != (segments_of(shape) + 7) / 8) {
+    return refuse(from, shape, "a takeover reports other segments than the partition has");
+  }
   auto found = by_key_.find({shape.key, shape.partition});
   if (found == by_key_.end()) {
     const std::uint64_t bytes = cost_bytes(shape);
@@ -168,6 +172,7 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
       return refuse(from, shape, "the service's host is out of memory: start more services");
     }
     bytes_held_ += bytes;
+    if (move != nullptr) partitions_.back()->reports.resize(config_.workers);
   }
   Partition& partition = *partitions_[found->second];
   if (const std::string text = difference(from, shape, partition.first_worker, partition.shape); !text.empty()) {
@@ -192,6 +197,11 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
       result.cells_per_segment = cells;
       result.feed = {0, base::BitmapView(result.words.data(), (partition.cells.size() + cells - 1) / cells)};
     }
+    if (!partition.reports.empty()) {
+      // A worker that registers has nothing of it.
+      partition.reports[from] = move != nullptr ? Report{move->rounds, move->cells} : Report{};
+      return begin_takeover(now, partition);
+    }
     // Others wait for its first push from now on.
     limit_wait(now, partition);
     partition.on_demand[from] = standing_ >= config_.max_standing;
@@ -200,8 +210,81 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
       expect_push(now, partition, from);
     }
   }
+  if (!partition.reports.empty()) return;  // its answer follows
   encode(Registered{shape.key, shape.partition, partition.on_demand[from]}, scratch_);
   verbs_.send_message(from, scratch_);
+}
+
+// Once every worker has reported. A segment of the interrupted round that some worker has the result of keeps it; of
+// the others no worker has, so that all still have what they pushed.
+void Summation::begin_takeover(TimeNs now, Partition& partition) {
+  std::uint64_t first = ~std::uint64_t{0}, last = 0;
+  std::uint16_t slowest = 0;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (gone_[worker]) continue;
+    if (!partition.reports[worker]) return;
+    if (partition.reports[worker]->rounds < first) slowest = worker;
+    first = std::min(first, partition.reports[worker]->rounds);
+    last = std::max(last, partition.reports[worker]->rounds);
+  }
+  const std::vector<std::optional<Report>> reports = std::exchange(partition.reports, {});
+  if (last - first > 1) {
+    partition.overdue = "key " + std::to_string(partition.shape.key) + ", partition " +
+                        std::to_string(partition.shape.partition) + ": its service is gone, and rank " +
+                        std::to_string(slowest) + " is " + std::to_string(last - first) +
+                        " rounds late, whose results no worker has any more";
+    fail(now, partition, slowest);
+    return announce_failure(now, partition);
+  }
+  partition.ahead.assign(config_.workers, false);
+  partition.sources.assign(partition.cells.size(), -1);
+  partition.contexts.resize(config_.workers);
+  bool is_repeated = false;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    partition.contexts[worker] = {&partition, worker};
+    if (gone_[worker]) continue;
+    const Report& report = *reports[worker];
+    partition.ahead[worker] = report.rounds > first;
+    for (std::size_t cell = 0; cell < partition.cells.size(); ++cell) {
+      const bool has_bit =
+          !report.cells.empty() && ((static_cast<unsigned>(report.cells[cell / 8]) >> (cell % 8)) & 1U) != 0;
+      if (!partition.ahead[worker] && !has_bit) continue;
+      is_repeated = true;
+      if (partition.sources[cell] < 0) partition.sources[cell] = worker;
+    }
+  }
+  if (!is_repeated) partition.sources.clear();
+  partition.expected = static_cast<std::uint16_t>(config_.workers - gone_count_);
+  // PROTOCOL 14.1.22: It MUST then send moved, with the smallest number of results, to all of them, and sum the
+  //     iteration after these from the segments of the result that any worker has, and the pushes of the others.
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (gone_[worker]) continue;
+    ++standing_;
+    expect_push(now, partition, worker);
+    encode(Moved{partition.shape.key, partition.shape.partition, first}, scratch_);
+    verbs_.send_message(worker, scratch_);
+  }
+}
+
+void Summation::add_repeated(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
+  const auto& [partition_of_push, worker] = *static_cast<PushContext*>(context);
+  Partition& partition = *partition_of_push;
+  const std::uint32_t cell_bytes = partition.shape.segment_bytes;
+  MLT_CHECK(offset_bytes % cell_bytes == 0);
+  std::size_t cell = offset_bytes / cell_bytes;
+  do {
+    const std::span<const std::byte> part = payload.first(std::min<std::size_t>(cell_bytes, payload.size()));
+    const int source = partition.sources[cell];
+    if (source < 0) {
+      partition.owner->add_cell(partition, cell, part);
+    } else if (source == worker) {
+      const std::span<std::byte> result = std::as_writable_bytes(values_of(partition, cell));
+      if (!part.empty()) std::memcpy(result.data(), part.data(), part.size());
+      partition.owner->complete_cell(partition, cell);
+    }
+    payload = payload.subspan(part.size());
+    ++cell;
+  } while (!payload.empty());
 }
 
 void Summation::add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
@@ -248,8 +331,9 @@ void Summation::add_cell(Partition& partition, std::size_t cell, std::span<const
 void Summation::complete_cell(Partition& partition, std::size_t cell) {
   partition.cells[cell].complete = true;
   const std::span<const Cell> cells(partition.cells);
-  for (Result& result : partition.sum().results) {
-    if (result.feed.fresh.size() == 0) continue;  // of a worker that was gone before it registered
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    Result& result = partition.sum().results[worker];
+    if (!partition.registered[worker] || gone_[worker] || has_result(partition, worker)) continue;
     const std::size_t segment = cell / result.cells_per_segment;
     const std::size_t first = segment * result.cells_per_segment;
     const auto covered = cells.subspan(first, std::min<std::size_t>(result.cells_per_segment, cells.size() - first));
@@ -275,9 +359,13 @@ void Summation::expect_push(TimeNs now, Partition& partition, std::uint16_t work
 void Summation::send_results(TimeNs now, Partition& partition) {
   if (std::exchange(partition.sum().posting, true)) return;
   const std::uint8_t buffer = partition.current;
-  partition.sum().sending = static_cast<std::uint16_t>(config_.workers - gone_count_);
+  const auto is_receiver = [&](std::uint16_t worker) { return !gone_[worker] && !has_result(partition, worker); };
+  partition.sum().sending = 0;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (gone_[worker]) continue;
+    if (is_receiver(worker)) ++partition.sum().sending;
+  }
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (!is_receiver(worker)) continue;
     if (!unposted_results_.empty() || !post_result(now, partition, worker, buffer)) {
       unposted_results_.push_back({partition.index, worker, buffer});
     }
@@ -295,6 +383,11 @@ bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker
   request.loss_bound = partition.shape.loss_bound;
   request.place = &Summation::add_segment;
   request.place_context = &partition;
+  if (!partition.sources.empty()) {
+    request.loss_bound = 0;
+    request.place = &Summation::add_repeated;
+    request.place_context = &partition.contexts[worker];
+  }
   // A worker may take any time between two iterations; its connection reports its death.
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_recv(now, request);
@@ -371,8 +464,8 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
     partition.pushes[worker] = Push::kArrived;
   }
   // Of a worker that is gone, or of one whose push this service cancelled: its share counts as loss.
-  const bool is_loss = gone_[worker] || (!is_send && partition.late[worker] &&
-                                         completion.status == core::CompletionStatus::kCancelled);
+  const bool is_loss =
+      gone_[worker] || (!is_send && partition.late[worker] && completion.status == core::CompletionStatus::kCancelled);
   if (core::is_failure(completion.status) && !is_loss) fail(now, partition, worker);
   if (partition.failed_rank >= 0) return announce_failure(now, partition);
   if (!is_send) {
@@ -425,6 +518,7 @@ void Summation::begin_round(TimeNs now, Partition& partition) {
   partition.arrived = gone_count_;
   partition.expected = static_cast<std::uint16_t>(config_.workers - gone_count_);
   partition.has_push = partition.is_closed = false;
+  partition.sources.clear();
   // A push may arrive as soon as its worker has the result of the round before.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     partition.late[worker] = false;
@@ -526,17 +620,22 @@ void Summation::forget_posts(std::uint16_t worker) {
 
 void Summation::lose_worker(TimeNs now, Partition& partition, std::uint16_t worker) {
   if (partition.failed_rank >= 0) return announce_failure(now, partition);
+  if (!partition.sources.empty()) {  // a result that it alone has may be missing
+    fail(now, partition, worker);
+    return announce_failure(now, partition);
+  }
   // A receive that is posted ends by itself.
   if (partition.pushes[worker] == Push::kIdle || partition.pushes[worker] == Push::kWaiting) {
     end_push(now, partition, worker);
   }
+  if (!partition.reports.empty()) return begin_takeover(now, partition);
   limit_wait(now, partition);
   advance(now, partition);
 }
 
 void Summation::limit_wait(TimeNs now, Partition& partition) {
   if (config_.max_wait_ns <= 0 || partition.closes_ns != base::kNever || partition.is_closed || !partition.has_push ||
-      partition.failed_rank >= 0 || partition.is_summed()) {
+      partition.failed_rank >= 0 || partition.is_summed() || !partition.sources.empty()) {
     return;
   }
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {

@@ -3,8 +3,8 @@
 // BytePS (OSDI'20) section 5 for the service, MLT appendix A for the average. A state machine over Verbs: no thread, no
 // socket. Pushes are added straight from the packets, and a segment is sent back once the segments of all workers are
 // added: pushes and results of a partition overlap. Two buffers per partition: pushes of the next iteration may
-// arrive while results of this one are still being sent. A worker that dies counts as loss up to a bound, and so does one
-// whose push comes late, as far as the push-pull's loss bound allows. Owned by the driver's thread.
+// arrive while results of this one are still being sent. A worker that dies counts as loss up to a bound, and so does
+// one whose push comes late, as far as the push-pull's loss bound allows. Owned by the driver's thread.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -38,8 +39,7 @@ struct SummationConfig {
 
 class Summation {
  public:
-  Summation(const SummationConfig& config, Verbs& verbs)
-      : config_(config), verbs_(verbs), gone_(config.workers) {}
+  Summation(const SummationConfig& config, Verbs& verbs) : config_(config), verbs_(verbs), gone_(config.workers) {}
 
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
   void on_completion(TimeNs now, const core::Completion& completion);
@@ -81,23 +81,40 @@ class Summation {
     bool begun = false;           // a cell of the round is complete
     bool posting = false;         // its results were given to send_result()
   };
+  // What a worker had of a partition that another service summed before.
+  struct Report {
+    std::uint64_t rounds = 0;
+    std::vector<std::byte> cells;
+  };
+  struct Partition;
+  struct PushContext {
+    Partition* partition = nullptr;
+    std::uint16_t worker = 0;
+  };
   struct Partition {
     Summation* owner = nullptr;
     Register shape;
     std::uint32_t index = 0;
     std::array<Buffer, 2> buffers;
-    std::uint8_t current = 0;        // the buffer that this round is summed in; the other has the round before
-    std::vector<Cell> cells;         // of this round
-    std::vector<bool> registered;    // per worker
-    std::vector<Push> pushes;        // per worker
-    std::vector<bool> on_demand;     // per worker: its receive is posted when Ready arrives
-    std::vector<bool> ready;         // per worker: Ready for the next round arrived before this one was over
-    std::vector<bool> late;          // per worker: the round ends without the rest of its push
-    std::uint16_t expected = 0;      // workers that were not gone when this round began
-    std::uint16_t arrived = 0;       // pushes of this round that are over
-    bool has_push = false;           // one of them is complete
-    bool is_closed = false;          // this round has stopped waiting for pushes
+    std::uint8_t current = 0;         // the buffer that this round is summed in; the other has the round before
+    std::vector<Cell> cells;          // of this round
+    std::vector<bool> registered;     // per worker
+    std::vector<Push> pushes;         // per worker
+    std::vector<bool> on_demand;      // per worker: its receive is posted when Ready arrives
+    std::vector<bool> ready;          // per worker: Ready for the next round arrived before this one was over
+    std::vector<bool> late;           // per worker: the round ends without the rest of its push
+    std::uint16_t expected = 0;       // workers that were not gone when this round began
+    std::uint16_t arrived = 0;        // pushes of this round that are over
+    bool has_push = false;            // one of them is complete
+    bool is_closed = false;           // this round has stopped waiting for pushes
     TimeNs closes_ns = base::kNever;  // in timers_: when it will
+    // Of a partition taken over from a service that is gone: the workers' reports until all are here.
+    std::vector<std::optional<Report>> reports;
+    // Of the round that repeats one of that service: per cell the worker whose result of it is taken, or -1 where none
+    // has it and it is summed; empty in other rounds. `ahead`: workers that have its result whole.
+    std::vector<int> sources;
+    std::vector<bool> ahead;
+    std::vector<PushContext> contexts;
     std::uint16_t first_worker = 0;  // `shape` is its registration
     int failed_rank = -1;            // no further rounds; -1: none
     std::string refusal;             // why, where a worker registered another tensor than the first
@@ -114,7 +131,9 @@ class Summation {
     std::uint8_t buffer;
   };
 
-  void on_register(TimeNs now, std::uint16_t from, const Register& shape);
+  // `move`: the worker takes it over from a service that is gone; null: it registers it.
+  void on_register(TimeNs now, std::uint16_t from, const Register& shape, const Move* move);
+  void begin_takeover(TimeNs now, Partition& partition);
   std::unique_ptr<Partition> make_partition(const Register& shape);
   std::uint64_t cost_bytes(const Register& shape) const;
   void on_ready(TimeNs now, std::uint16_t from, const Ready& ready);
@@ -145,8 +164,13 @@ class Summation {
   std::span<const std::byte> failure_of(const Partition& partition);
   OperationId operation(const Partition& partition, std::uint16_t worker, std::uint8_t buffer, bool is_send) const;
   static void add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
+  static void add_repeated(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
   void add_cell(Partition& partition, std::size_t cell, std::span<const std::byte> terms);
   void complete_cell(Partition& partition, std::size_t cell);
+  // The round repeats one whose result the worker has whole.
+  static bool has_result(const Partition& partition, std::uint16_t worker) {
+    return !partition.sources.empty() && partition.ahead[worker];
+  }
   static std::span<float> values_of(Partition& partition, std::size_t cell);
 
   SummationConfig config_;
@@ -159,10 +183,10 @@ class Summation {
   std::vector<std::uint32_t> begun_results_;  // partitions whose results of this round are to be posted
   std::uint32_t standing_ = 0;                // registrations with a receive posted between rounds
   std::vector<std::byte> scratch_;
-  std::vector<bool> gone_;         // per worker: it died or left
+  std::vector<bool> gone_;  // per worker: it died or left
   std::uint16_t gone_count_ = 0;
-  std::vector<std::uint16_t> unreported_;  // of them: no sum was made without them yet
-  int gone_worker_ = -1;  // the first beyond max_dead_workers: no sum is possible any more
+  std::vector<std::uint16_t> unreported_;              // of them: no sum was made without them yet
+  int gone_worker_ = -1;                               // the first beyond max_dead_workers: no sum is possible any more
   std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // closes_ns and index of partitions
   std::uint64_t late_pushes_ = 0;
   std::uint64_t rounds_summed_ = 0;

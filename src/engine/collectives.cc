@@ -26,9 +26,14 @@ Collectives::Collectives(const Options& options, core::Endpoint& endpoint, io::C
   collectives_.set_shares_by_rate(options.shares_by_rate);
 }
 
-void Collectives::use_services(std::vector<std::uint16_t> services) {
+void Collectives::use_services(TimeNs now, std::vector<std::uint16_t> services, std::uint16_t max_dead_services) {
   collective::Verbs& verbs = *this;
-  push_pull_ = std::make_unique<collective::PushPull>(std::move(services), verbs, options_.operation_timeout_ns);
+  push_pull_ =
+      std::make_unique<collective::PushPull>(services, verbs, options_.operation_timeout_ns, max_dead_services);
+  for (const std::uint16_t service : services) {
+    const PeerState state = peers_.state(service);
+    if (state == PeerState::kLeft || state == PeerState::kFailed) push_pull_->on_peer_down(now, service);
+  }
 }
 
 void Collectives::serve(TimeNs now, std::uint16_t workers, const ServiceOptions& options) {
@@ -69,6 +74,7 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, std::span<const std
   } else if (const auto* called = std::get_if<collective::Called>(&*message)) {
     collectives_.on_message(now, from, *called);
   } else if (!std::holds_alternative<collective::Register>(*message) &&
+             !std::holds_alternative<collective::Move>(*message) &&
              !std::holds_alternative<collective::Ready>(*message)) {
     if (push_pull_) push_pull_->on_message(now, from, *message);
   } else if (summation_) {

@@ -33,7 +33,7 @@ class Collectives final : private collective::Verbs {
   Collectives(const Options& options, core::Endpoint& endpoint, io::ControlChannel& channel, const PeerTable& peers,
               const PathMtuErrors& path_mtu_errors, OperationTable& operations);
 
-  void use_services(std::vector<std::uint16_t> services);
+  void use_services(TimeNs now, std::vector<std::uint16_t> services, std::uint16_t max_dead_services);
   void serve(TimeNs now, std::uint16_t workers, const ServiceOptions& options);
   void start(TimeNs now, const collective::PushPullRequest& request);
   void start(TimeNs now, collective::CollectiveRequest request);

@@ -34,7 +34,7 @@ class CounterSnapshot {
     std::uint64_t send_failures = 0;
     std::uint64_t loops = 0;  // turns of the event loop
     std::uint64_t rings_cut_by_rate = 0;
-    std::uint64_t workers_gone = 0;  // whose share push-pulls no longer have
+    std::uint64_t workers_gone = 0;    // whose share push-pulls no longer have
     std::optional<OfService> service;  // empty: this rank is none
   };
 

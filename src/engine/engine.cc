@@ -303,7 +303,8 @@ void Engine::set_hosts(std::span<const std::uint16_t> hosts) {
   impl.hosts.assign(hosts.begin(), hosts.end());
 }
 
-void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers) {
+void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers,
+                          std::uint16_t max_dead_services) {
   Impl& impl = *impl_;
   if (service_ranks.empty()) impl.submitter.fail(ErrorCode::kConfig, "push-pull needs at least one summation service");
   if (impl.loop.options().rank >= workers) {
@@ -322,13 +323,16 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
                         "use_services() was called before: the services are chosen once per context");
   }
   impl.services.assign(service_ranks.begin(), service_ranks.end());
-  impl.loop.run_command(
-      [&impl, services = impl.services](base::TimeNs) { impl.loop.collectives().use_services(services); });
+  impl.max_dead_services = max_dead_services;
+  impl.loop.run_command([&impl, services = impl.services, max_dead_services](base::TimeNs now) {
+    impl.loop.collectives().use_services(now, services, max_dead_services);
+  });
 }
 
 namespace {
 
 void check_push_pull(const engine::OperationSubmitter& submitter, const std::vector<std::uint16_t>& services,
+                     std::uint16_t max_dead_services, const engine::PeerTable& peers,
                      const engine::Operation& operation, const PushPullOptions& options) {
   if (services.empty()) submitter.reject(operation, ErrorCode::kConfig, "call use_services() first");
   submitter.check_open(operation);
@@ -343,6 +347,9 @@ void check_push_pull(const engine::OperationSubmitter& submitter, const std::vec
   }
   submitter.check_loss_bound(operation, options.loss_bound);
   submitter.check_layer(operation, options.layer, options.layers);
+  const auto down = static_cast<std::size_t>(std::ranges::count_if(
+      services, [&](std::uint16_t service) { return peers.state(service) != engine::PeerState::kUp; }));
+  if (down <= max_dead_services && down < services.size()) return;
   for (const std::uint16_t service : services) {
     submitter.check_connected(operation, service, "the summation service is not connected");
   }
@@ -357,7 +364,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   operation.element = Element::kFloat32;
   operation.tag = options.key;
   operation.total_bytes = options.input.size_bytes();
-  check_push_pull(impl.submitter, impl.services, operation, options);
+  check_push_pull(impl.submitter, impl.services, impl.max_dead_services, impl.loop.peers(), operation, options);
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (options.loss_bound > 0) {
     const collective::PartitionGrid grid(options.input.size(), impl.services.size());

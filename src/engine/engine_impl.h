@@ -18,6 +18,7 @@ class Engine::Impl {
   engine::EventLoop loop;
   engine::OperationSubmitter submitter{loop};
   std::vector<std::uint16_t> services;  // for push-pull; set once
+  std::uint16_t max_dead_services = 0;  // set with them
   std::atomic<bool> uses_services{false};
   std::vector<std::uint16_t> hosts;  // of all ranks; set once
   std::atomic<bool> has_hosts{false};

@@ -210,6 +210,7 @@ def run(
     write: Write = to_stdout,
     services: int = 0,
     max_failed: int = 0,
+    max_failed_services: int = 0,
     failed: Callable[[Ending], object] = lambda ending: None,
     spared: Callable[[Ending], object] = lambda ending: None,
     lingering: Callable[[str], object] = lambda text: None,
@@ -220,8 +221,8 @@ def run(
 
     When one fails, the others have ``grace`` seconds to end by themselves, then they are ended; so have the last
     ``services`` processes when all others have ended, because they serve nobody then. The first ``max_failed`` failures
-    of processes that are no services end nobody, unless all fail, and do not count for the outcome's code; ``spared``
-    gets each. ``write`` gets (rank, line); it
+    of processes that are no services, and the first ``max_failed_services`` of services, end nobody, unless all fail,
+    and do not count for the outcome's code; ``spared`` gets each. ``write`` gets (rank, line); it
     is called by one thread at a time, and never once this has ended. ``failed`` gets the first failure at once, if
     others still run. ``lingering`` gets a text about those that still run seconds after others succeeded, once.
     KeyboardInterrupt ends all processes and goes on, and so does what ``write`` raises, such as BrokenPipeError when
@@ -266,7 +267,7 @@ def run(
             grace,
             unwritten,
             services,
-            max_failed,
+            (max_failed, max_failed_services),
             failed,
             spared,
             lingering,
@@ -288,10 +289,10 @@ def run(
     endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(names))
     seconds = time.monotonic() - began
     itself = {rank: when for rank, when in ended.items() if codes[rank] != 0 and rank not in ours}
-    workers = len(names) - services
-    lost = [rank for rank in itself if rank < workers]
-    if len(lost) <= max_failed and len(lost) < workers:
-        itself = {rank: when for rank, when in itself.items() if rank >= workers}
+    workers = range(len(names) - services)
+    for kind, most in ((workers, max_failed), (range(len(workers), len(names)), max_failed_services)):
+        if len(itself.keys() & set(kind)) <= min(most, len(kind) - 1):
+            itself = {rank: when for rank, when in itself.items() if rank not in kind}
     if not itself:
         return Outcome(int(bool(ours)), endings, seconds)
     first = min(itself, key=itself.__getitem__)
@@ -314,7 +315,7 @@ def _wait(
     grace: float,
     unwritten: Sequence[Exception],
     services: int,
-    max_failed: int,
+    max_failed: tuple[int, int],
     failed: Callable[[Ending], object],
     spared: Callable[[Ending], object],
     lingering: Callable[[str], object],
@@ -332,8 +333,10 @@ def _wait(
                 # The system closes a process's output before its connections, so before its peers notice its end.
                 ended[rank] = max(looked_at, min(silent_since.get(rank, math.inf), time.monotonic()))
                 is_last_served = services > 0 and served <= set(ended)
-                lost = [one for one in served & set(ended) if processes[one].popen.returncode != 0]
-                if process.popen.returncode != 0 and rank in served and len(lost) <= max_failed and not is_last_served:
+                kind = served if rank in served else set(range(len(processes))) - served
+                lost = [one for one in kind & set(ended) if processes[one].popen.returncode != 0]
+                most = min(max_failed[rank not in served], len(kind) - 1)
+                if process.popen.returncode != 0 and len(lost) <= most and not is_last_served:
                     spared(Ending(process.name, _code_of(process), False))
                     continue
                 if (process.popen.returncode != 0 or is_last_served) and deadline is None:

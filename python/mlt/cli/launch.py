@@ -66,6 +66,14 @@ def launch(
             show_default="MLT_MAX_DEAD_WORKERS, else 0",
         ),
     ] = None,
+    max_dead_services: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Number of services that may fail while the other services take over.",
+            show_default="MLT_MAX_DEAD_SERVICES, else 0",
+        ),
+    ] = None,
     byteps: Annotated[
         bool,
         typer.Option(
@@ -82,7 +90,8 @@ def launch(
     others are ended, and the exit status is that of the rank that failed first, also if another, which failed because
     of it, ended before it: the lines name all. Services that still wait after all workers have
     ended are ended too, with exit status 1: no worker joined the job. With --max-dead-workers N the others continue
-    after up to N workers have failed, and these do not count for the exit status.
+    after up to N workers have failed, and these do not count for the exit status; --max-dead-services is the same for
+    services.
 
     With --byteps each worker also has BYTEPS_LOCAL_RANK and BYTEPS_LOCAL_SIZE; the host of rank 0 is DMLC_PS_ROOT_URI,
     and between hosts the secret must be set. With DMLC_ROLE scheduler or server, the command ends at once with status
@@ -92,7 +101,9 @@ def launch(
         raise typer.BadParameter("BytePS's workers sum among themselves; leave it out", param_hint="--services")
     if max_dead_workers is not None and not services:
         raise typer.BadParameter("only --services sum without a worker", param_hint="--max-dead-workers")
-    may_die = _may_die(max_dead_workers) if services else 0
+    if max_dead_services is not None and not services:
+        raise typer.BadParameter("the job has no --services", param_hint="--max-dead-services")
+    may_die, services_may_die = _may_die(max_dead_workers, max_dead_services) if services else (0, 0)
     if byteps:
         _end_if_without_workers()
     if not command:
@@ -115,6 +126,7 @@ def launch(
         environment = {**inherited, **own[rank], **failures.environment}
         if services:
             environment["MLT_MAX_DEAD_WORKERS"] = str(may_die)
+            environment["MLT_MAX_DEAD_SERVICES"] = str(services_may_die)
         service = [sys.executable, "-m", "mlt.cli.main", "serve", "--quiet"]
         words = command if rank < workers else service
         try:
@@ -131,7 +143,7 @@ def launch(
 
     def spared(ending: supervisor.Ending) -> None:
         told.append(ending.name)
-        _say(f"{ending.name} {ending}; the others continue without it, as --max-dead-workers {may_die} allows")
+        _say(f"{ending.name} {ending}; the others continue without it, as the bounds of dead processes allow")
 
     try:
         with FailureLog() as failures, supervisor.interruptible():
@@ -142,6 +154,7 @@ def launch(
                 write=lambda rank, line: supervisor.to_stdout(first + rank, line),
                 services=services,
                 max_failed=may_die,
+                max_failed_services=services_may_die,
                 failed=failed,
                 spared=spared,
                 lingering=_say,
@@ -171,9 +184,9 @@ def launch(
     raise typer.Exit(outcome.code)
 
 
-def _may_die(given: int | None) -> int:
+def _may_die(workers: int | None, services: int | None) -> tuple[int, int]:
     try:
-        return serving.resolve(given).max_dead_workers
+        return serving.resolve(workers).max_dead_workers, serving.max_dead_services(services)
     except ConfigError as error:
         show_error(error)
         raise typer.Exit(2) from None

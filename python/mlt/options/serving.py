@@ -1,10 +1,12 @@
-"""Options of a summation service. An argument that is None comes from its variable.
+"""Options of summation services and of the workers that use them. An argument that is None comes from its variable.
 
 ``max_dead_workers``: workers that may die or leave while the sums continue without their share (0: none; one worker
 must be left). ``max_wait``: seconds from the first complete push of a round to its end without the pushes that are
-missing (no limit by default). docs/summation.md has what follows from each.
+missing (no limit by default). ``max_dead_services``, of workers: services that may die while the others take over (0:
+none; one must be left). docs/summation.md has what follows from each.
 
     mlt.SummationService(context, max_dead_workers=1)  # or MLT_MAX_DEAD_WORKERS=1
+    mlt.PushPull(context, max_dead_services=1)  # or MLT_MAX_DEAD_SERVICES=1
 """
 
 from __future__ import annotations
@@ -37,13 +39,25 @@ def resolve(
     ServiceOptions(max_dead_workers=1, max_wait_ns=500000000)
     """
     env = os.environ if environ is None else environ
-    if max_dead_workers is None:
-        max_dead_workers = variables.integer(env, "MLT_MAX_DEAD_WORKERS", maximum=MAX_RANKS) or 0
-    if isinstance(max_dead_workers, bool) or not isinstance(max_dead_workers, int):
-        raise ConfigError(f"max_dead_workers is {max_dead_workers!r}; it is an integer")
-    if not 0 <= max_dead_workers <= MAX_RANKS:
-        raise ConfigError(f"max_dead_workers is {max_dead_workers}; it is from 0 to {MAX_RANKS}")
+    dead = _count(max_dead_workers, "max_dead_workers", "MLT_MAX_DEAD_WORKERS", env)
     source = "max_wait"
     if max_wait is None:
         max_wait, source = variables.time(env, "MLT_MAX_WAIT"), "MLT_MAX_WAIT"
-    return ServiceOptions(max_dead_workers, 0 if max_wait is None else times.nanoseconds(max_wait, source))
+    return ServiceOptions(dead, 0 if max_wait is None else times.nanoseconds(max_wait, source))
+
+
+def max_dead_services(given: int | None = None, environ: Mapping[str, str] | None = None) -> int:
+    """Take what is None from MLT_MAX_DEAD_SERVICES. Raises ConfigError that names the argument or variable.
+
+    >>> max_dead_services(None, {"MLT_MAX_DEAD_SERVICES": "1"})
+    1
+    """
+    return _count(given, "max_dead_services", "MLT_MAX_DEAD_SERVICES", os.environ if environ is None else environ)
+
+
+def _count(given: int | None, name: str, variable: str, environ: Mapping[str, str]) -> int:
+    if given is None:
+        return variables.integer(environ, variable, maximum=MAX_RANKS) or 0
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= MAX_RANKS:
+        raise ConfigError(f"{name} is {given!r}; it is an integer from 0 to {MAX_RANKS}")
+    return given

@@ -54,6 +54,10 @@ def context_options(environ: Environ) -> object:
     return arguments.resolve({}, full(environ))
 
 
+def dead_services(environ: Environ) -> object:
+    return serving.max_dead_services(environ=full(environ))
+
+
 def service_options(environ: Environ) -> object:
     return serving.resolve(environ=full(environ))
 
@@ -118,6 +122,7 @@ FORMS: dict[str, Number | Time] = {
     "MLT_INSECURE": Number(job, maximum=1),
     "MLT_PERF_PORT": Number(perf_port, **PORT),
     "MLT_MAX_DEAD_WORKERS": Number(service_options, maximum=MAX_RANKS),
+    "MLT_MAX_DEAD_SERVICES": Number(dead_services, maximum=MAX_RANKS),
     "MLT_MAX_WAIT": Time(service_options),
     "MLT_SHARES_BY_RATE": Number(context_options, maximum=1),
     "MLT_SPIN_US": Time(context_options, maximum=1.0, is_zero_valid=True),

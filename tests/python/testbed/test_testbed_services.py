@@ -150,6 +150,29 @@ def test_service__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Si
             assert "rank 4" in errors
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("services", [2, 3])
+def test_service__that_may_die_leaves_the_workers_with_the_same_bits(number: signal.Signals, services: int) -> None:
+    with job(services, MLT_MAX_DEAD_SERVICES="1") as (_, ranks):
+        blow(ranks[4], number)
+        time.sleep(PEER_TIMEOUT + 2)  # steps without it
+        for one in ranks[:WORKERS]:
+            assert one.poll() is None, one.communicate()
+        ranks[0].stdin.write("\n")
+        ranks[0].stdin.flush()
+        outputs = [one.communicate(timeout=30) for one in ranks[:WORKERS]]
+        assert [one.returncode for one in ranks[:WORKERS]] == [0] * WORKERS, outputs
+        first, *others = (steps_of(output) for output, _ in outputs)
+        assert len(first) > 10
+        assert others == [first] * 2
+        for _, errors in outputs:
+            assert_names(errors, "rank 4", "move to the other services")
+        for service in ranks[WORKERS:]:
+            if service is not ranks[4]:
+                _, errors = service.communicate(timeout=30)
+                assert service.returncode == 0, errors
+
+
 def test_services__all_gone_end_the_job_and_are_named() -> None:
     with job(2) as (_, ranks):
         os.kill(ranks[3].pid, signal.SIGKILL)

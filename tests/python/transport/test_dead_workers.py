@@ -200,7 +200,43 @@ def test_launch__continues_after_as_many_dead_workers_as_allowed() -> None:
     assert_names(done.stderr, "rank 1", "rank 2", "PeerFailedError")
 
 
-def test_launch__rejects_the_bound_without_services() -> None:
-    done = launch("-n", "2", "--max-dead-workers", "1", "--", "true")
+KILLING = """
+import os, signal, numpy as np, mlt
+from pathlib import Path
+def service():
+    for place in Path("/proc").iterdir():
+        try:
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getppid() and b"serve" in (place / "cmdline").read_bytes().split(bytes(1)):
+                return int(place.name)
+        except (OSError, ValueError):
+            pass
+with mlt.Context() as context:
+    push_pull, tensor = mlt.PushPull(context), np.zeros(1_000_000, np.float32)
+    for step in range(20):
+        if context.rank == 0 and step == 7:
+            os.kill(service(), signal.SIGKILL)
+        tensor[:] = context.rank + step
+        push_pull.push_pull(tensor, key=1).wait(20)
+        assert (tensor == step + 0.5).all(), step
+    print("end", flush=True)
+"""
+
+
+def test_launch__continues_after_as_many_dead_services_as_allowed() -> None:
+    words = ["-n", "2", "-s", "2", "--max-dead-services", "1", "--", sys.executable, "-c", KILLING]
+    done = launch(*words)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] end", "[1] end"]
+    assert_names(done.stderr, "service", "SIGKILL", "continue without it")
+    done = launch(*[word for word in words if word not in ("--max-dead-services", "1")])
+    assert done.returncode != 0
+    assert "end" not in done.stdout
+    assert_names(done.stderr, "service", "SIGKILL", "PeerFailedError")
+
+
+@pytest.mark.parametrize("option", ["--max-dead-workers", "--max-dead-services"])
+def test_launch__rejects_the_bound_without_services(option: str) -> None:
+    done = launch("-n", "2", option, "1", "--", "true")
     assert done.returncode == 2
-    assert_names(done.stderr, "--services", "--max-dead-workers")
+    assert_names(done.stderr, "--services", option)

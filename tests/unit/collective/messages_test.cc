@@ -69,14 +69,25 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(std::get<Overdue>(*decode(bytes)).partition == 7);
   CHECK(std::get<Overdue>(*decode(bytes)).rank == 65'534);
   CHECK(std::get<Overdue>(*decode(bytes)).text == "late");
+  encode(Move{shape, 0x12'3456'789A, {std::byte{1}, std::byte{0x80}}}, bytes);
+  const auto move = std::get<Move>(*decode(bytes));
+  CHECK(move.shape.tensor_elements == shape.tensor_elements);
+  CHECK(move.shape.loss_bound == shape.loss_bound);
+  CHECK(move.rounds == 0x12'3456'789A);
+  CHECK(move.cells == std::vector<std::byte>{std::byte{1}, std::byte{0x80}});
+  encode(Move{shape, 1, std::vector<std::byte>(65'537)}, bytes);
+  CHECK_FALSE(decode(bytes).has_value());
+  encode(Moved{0x1234567890, 7, 9}, bytes);
+  CHECK(std::get<Moved>(*decode(bytes)).key == 0x1234567890);
+  CHECK(std::get<Moved>(*decode(bytes)).rounds == 9);
 }
 
 TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
   std::vector<std::byte> bytes;
   for (const Message& message :
        {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}}, Message{Aborted{1, 2, 3}},
-        Message{Ready{1, 2}}, Message{Failed{1, 2, 3, 4, "why"}}, Message{Called{1, 2, {}}},
-        Message{Gone{1, 2}}, Message{Overdue{1, 2, 3, "why"}}}) {
+        Message{Ready{1, 2}}, Message{Failed{1, 2, 3, 4, "why"}}, Message{Called{1, 2, {}}}, Message{Gone{1, 2}},
+        Message{Overdue{1, 2, 3, "why"}}, Message{Move{{}, 1, {std::byte{1}}}}, Message{Moved{1, 2, 3}}}) {
     encode(message, bytes);
     for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(std::span(bytes).first(n)).has_value());
     bytes.push_back(std::byte{0});

@@ -26,14 +26,15 @@ constexpr mlt::base::DurationNs kDefaultTimeoutNs = 2 * mlt::base::kSecond;
 class Job {
  public:
   Job(const SimulationConfig& network_config, std::uint16_t workers, std::uint16_t services,
-      SummationConfig summation_config = {})
+      SummationConfig summation_config = {}, std::uint16_t max_dead_services = 0)
       : workers_(workers), network_(with_hosts(network_config, static_cast<std::uint16_t>(workers + services))) {
     std::vector<std::uint16_t> service_ranks;
     for (std::uint16_t i = 0; i < services; ++i) service_ranks.push_back(static_cast<std::uint16_t>(workers + i));
     for (std::uint16_t rank = 0; rank < workers + services; ++rank) {
       hosts_.push_back(std::make_unique<Host>(*this, rank));
       if (rank < workers) {
-        hosts_.back()->push_pull = std::make_unique<PushPull>(service_ranks, *hosts_.back(), kDefaultTimeoutNs);
+        hosts_.back()->push_pull =
+            std::make_unique<PushPull>(service_ranks, *hosts_.back(), kDefaultTimeoutNs, max_dead_services);
       } else {
         summation_config.workers = workers;
         hosts_.back()->summation = std::make_unique<Summation>(summation_config, *hosts_.back());
@@ -941,4 +942,165 @@ TEST_CASE("push_pull__drawn_deaths_and_delays_leave_the_survivors_alike") {
   CHECK(deaths > 50);
   CHECK(late > 20);
   CHECK(rounds == 150 * 6);
+}
+
+TEST_CASE("next_index__asks_every_other_service_once_and_spreads_the_partitions_of_one") {
+  for (const std::size_t services : {std::size_t{2}, std::size_t{3}, std::size_t{5}}) {
+    std::vector<std::size_t> taken(services);
+    for (std::uint32_t partition = 0; partition < 1'000; ++partition) {
+      std::set<std::size_t> asked;
+      for (std::size_t gone = 0; gone < services; ++gone) {
+        asked.insert(PushPull::next_index(7, partition, services, gone));
+      }
+      CHECK(asked.size() == services);
+      CHECK(PushPull::next_index(7, partition, services, 0) == PushPull::service_index(7, partition, services));
+      if (PushPull::service_index(7, partition, services) == 0) {
+        ++taken[PushPull::next_index(7, partition, services, 1)];
+      }
+    }
+    CHECK(taken[0] == 0);
+    for (std::size_t service = 1; service < services; ++service) {
+      CHECK(taken[service] * (services - 1) * services >= 990 - services * services);
+    }
+  }
+}
+
+TEST_CASE("push_pull__a_dead_services_keys_move_to_the_others_with_the_same_bits") {
+  for (const std::uint16_t services : {std::uint16_t{2}, std::uint16_t{3}}) {
+    for (std::int64_t after_us = -1; after_us <= 6'000; after_us += 200) {
+      for (const bool is_in_place : {true, false}) {
+        CAPTURE(services);
+        CAPTURE(after_us);
+        CAPTURE(is_in_place);
+        Job job(SimulationConfig{}, 3, services, {}, 1);
+        const std::size_t elements = 300'001;
+        for (std::size_t iteration = 0; iteration < 4; ++iteration) {
+          CAPTURE(iteration);
+          std::vector<std::vector<float>> inputs;
+          for (std::uint16_t worker = 0; worker < 3; ++worker) inputs.push_back(gradient(elements, worker, iteration));
+          const auto pushed = inputs;
+          std::vector<std::vector<float>> outputs(3, std::vector<float>(elements, -1.0F));
+          for (std::uint16_t worker = 0; worker < 3; ++worker) {
+            PushPullRequest request = request_of(1, inputs[worker], 0.0);
+            if (!is_in_place) request.output = outputs[worker];
+            job.start(worker, request);
+          }
+          if (iteration == 1 && after_us >= 0) {
+            job.run_for(after_us * 1'000);
+            job.kill(3);
+          }
+          for (std::uint16_t worker = 0; worker < 3; ++worker) {
+            REQUIRE(job.run_until_done(worker, iteration + 1));
+            REQUIRE(job.done(worker)[iteration].error == "");
+          }
+          if (iteration == 1 && after_us < 0) job.kill(3);  // between two rounds
+          const auto& results = is_in_place ? inputs : outputs;
+          if (!is_in_place) CHECK(inputs == pushed);
+          CHECK(results[0] == results[1]);
+          CHECK(results[0] == results[2]);
+          bool exact = true;
+          for (std::size_t i = 0; i < elements; ++i) {
+            exact = exact && results[0][i] == (pushed[0][i] + pushed[1][i] + pushed[2][i]) * (1.0F / 3.0F);
+          }
+          CHECK(exact);
+        }
+        REQUIRE(job.notices(0).size() == 1);
+        CHECK(job.notices(0)[0].find("rank 3") != std::string::npos);
+        // A new key has no part on it.
+        std::vector<std::vector<float>> tensors(3, std::vector<float>(elements, 2.0F));
+        for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, request_of(2, tensors[worker], 0.0));
+        for (std::uint16_t worker = 0; worker < 3; ++worker) {
+          REQUIRE(job.run_until_done(worker, 5));
+          CHECK(job.done(worker)[4].error == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("push_pull__dead_services_beyond_the_bound_fail_every_key_and_are_named") {
+  for (const std::uint16_t may_die : {std::uint16_t{0}, std::uint16_t{1}, std::uint16_t{9}}) {
+    CAPTURE(may_die);
+    Job job(SimulationConfig{}, 2, 2, {}, may_die);
+    std::vector<std::vector<float>> tensors(2, std::vector<float>(300'000, 1.0F));
+    for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.0));
+    for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, 1));
+    job.kill(2);
+    if (may_die > 0) job.kill(3);
+    for (std::uint16_t worker = 0; worker < 2; ++worker) {
+      job.start(worker, request_of(1, tensors[worker], 0.0));
+      REQUIRE(job.run_until_done(worker, 2));
+      CHECK(job.done(worker)[1].status == mlt::core::CompletionStatus::kPeerFailed);
+      CHECK(job.done(worker)[1].failed_peer == (may_die > 0 ? 3 : 2));
+    }
+  }
+}
+
+// A worker may have had a result whole, and even have begun the next round, while others have parts of it.
+TEST_CASE("push_pull__drawn_deaths_of_services_leave_all_workers_with_the_same_bits") {
+  std::size_t deaths = 0, spread = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    mlt::base::Prng prng(seed);
+    const auto workers = static_cast<std::uint16_t>(2 + prng.below(3));
+    const auto services = static_cast<std::uint16_t>(2 + prng.below(2));
+    SummationConfig config;
+    config.max_standing = prng.chance(0.3) ? 0 : 512;
+    const double bound = prng.chance(0.3) ? 0.2 : 0.0;
+    Job job(lossy(prng.chance(0.5) ? 0.05 : 0.0, seed), workers, services, config,
+            static_cast<std::uint16_t>(services - 1));
+    if (prng.chance(0.5)) job.message_ns = 1'000'000;
+    const std::size_t elements = 1 + prng.below(400'000);
+    constexpr std::size_t kRounds = 8;
+    std::vector<std::vector<std::vector<float>>> pushed(kRounds), results(kRounds);
+    std::vector<std::vector<float>> tensors(workers);
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      for (std::uint16_t worker = 0; worker < workers; ++worker) {
+        pushed[round].push_back(gradient(elements, worker, round));
+      }
+      results[round].resize(workers);
+    }
+    std::vector<std::size_t> begun(workers), ended(workers);
+    std::uint16_t dead = 0;
+    // Each worker goes on by itself as soon as it has a result.
+    const auto go_on = [&] {
+      for (std::uint16_t worker = 0; worker < workers; ++worker) {
+        if (job.done(worker).size() > ended[worker]) {
+          REQUIRE(job.done(worker)[ended[worker]].error == "");
+          results[ended[worker]++][worker] = tensors[worker];
+          std::ranges::fill(tensors[worker], -5.0F);  // the caller's again
+        }
+        if (begun[worker] == ended[worker] && begun[worker] < kRounds && prng.chance(0.5)) {
+          tensors[worker] = pushed[begun[worker]][worker];
+          ++begun[worker];
+          job.start(worker, request_of(3, tensors[worker], bound));
+        }
+      }
+    };
+    for (std::size_t step = 0; step < 4'000 && std::ranges::min(ended) < kRounds; ++step) {
+      go_on();
+      job.run_for(static_cast<std::int64_t>(50'000 + prng.below(100'000)));
+      const auto victim = static_cast<std::uint16_t>(workers + prng.below(services));
+      if (dead + 1 < services && !job.is_dead(victim) && prng.chance(0.02)) {
+        spread += std::ranges::max(ended) != std::ranges::min(ended) ? 1U : 0U;
+        job.kill(victim);
+        ++dead;
+        ++deaths;
+        job.run_for(20'000'000);  // one takeover at a time
+      }
+    }
+    go_on();
+    REQUIRE(std::ranges::min(ended) == kRounds);
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      CAPTURE(round);
+      for (std::uint16_t worker = 1; worker < workers; ++worker) CHECK(results[round][worker] == results[round][0]);
+      std::set<std::uint16_t> all;
+      if (bound == 0.0) {
+        for (std::uint16_t worker = 0; worker < workers; ++worker) all.insert(worker);
+        CHECK(is_mean_of_some(results[round][0], pushed[round], all));
+      }
+    }
+  }
+  CHECK(deaths > 150);
+  CHECK(spread > 10);
 }
