@@ -382,7 +382,7 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
     partition.replaying = false;
     if (!key.broken.empty()) return finish_if_over(now, key);
     if (partition.moving) {
-      ask_next_service(now, key, index);
+      ask_next_service(key, index);
     } else if (core::is_failure(completion.status)) {
       break_key(now, key, completion.status, partition.service,
                 "the result of partition " + std::to_string(index) + " of key " + std::to_string(key.key) + " that " +
@@ -395,7 +395,7 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   // Its service is gone: the next one repeats the round.
   if (partition.moving && is_over && key.broken.empty()) {
     (is_send ? partition.push_posted : partition.pull_posted) = false;
-    ask_next_service(now, key, index);
+    ask_next_service(key, index);
     return finish_if_over(now, key);
   }
   bool& in_progress = is_send ? partition.pushing : partition.pulling;
@@ -433,7 +433,7 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
     const std::span<const float> result = key.request.output.subspan(partition.first, partition.count);
     if (may_move()) partition.last.assign(result.begin(), result.end());
   }
-  if (partition.moving) ask_next_service(now, key, index);
+  if (partition.moving) ask_next_service(key, index);
   finish_if_over(now, key);
 }
 
@@ -476,11 +476,11 @@ void PushPull::move_partition(TimeNs now, Key& key, std::uint32_t index) {
                          "the same MTU");
   }
   std::erase_if(unposted_, [&](const Unposted& one) { return one.key == key.index && one.partition == index; });
-  ask_next_service(now, key, index);
+  ask_next_service(key, index);
 }
 
 // When nothing is posted to the service that is gone any more.
-void PushPull::ask_next_service(TimeNs now, Key& key, std::uint32_t index) {
+void PushPull::ask_next_service(Key& key, std::uint32_t index) {
   Partition& partition = key.partitions[index];
   const bool is_posted = (partition.pushing && partition.push_posted) || (partition.pulling && partition.pull_posted);
   if (!partition.moving || is_posted || partition.replaying) return;
@@ -517,9 +517,7 @@ void PushPull::ask_next_service(TimeNs now, Key& key, std::uint32_t index) {
     }
   }
   encode(std::move(move), scratch_);
-  if (!verbs_.send_message(partition.service, scratch_)) {
-    break_key(now, key, core::CompletionStatus::kPeerFailed, partition.service, down_text(partition.service));
-  }
+  verbs_.send_message(partition.service, scratch_);  // if that is down too, on_peer_down() asks the next one
 }
 
 core::PostStatus PushPull::post_replay(TimeNs now, Key& key, std::uint32_t index) {

@@ -141,7 +141,7 @@ class PushPull {
   void on_confirmed(TimeNs now, Key& key, std::uint32_t partition, std::uint64_t rounds);
   void on_service_down(TimeNs now, std::uint16_t service);
   void move_partition(TimeNs now, Key& key, std::uint32_t partition);
-  void ask_next_service(TimeNs now, Key& key, std::uint32_t partition);
+  void ask_next_service(Key& key, std::uint32_t partition);
   core::PostStatus post_replay(TimeNs now, Key& key, std::uint32_t partition);
   static void place_result(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
   void post_all(TimeNs now, Key& key);

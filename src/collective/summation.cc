@@ -620,7 +620,7 @@ void Summation::forget_posts(std::uint16_t worker) {
 
 void Summation::lose_worker(TimeNs now, Partition& partition, std::uint16_t worker) {
   if (partition.failed_rank >= 0) return announce_failure(now, partition);
-  if (!partition.sources.empty()) {  // a result that it alone has may be missing
+  if (!partition.sources.empty() && !partition.is_summed()) {  // a result that it alone has may be missing
     fail(now, partition, worker);
     return announce_failure(now, partition);
   }
@@ -666,18 +666,18 @@ void Summation::close_round(TimeNs now, Partition& partition) {
   std::vector<std::uint16_t> late;
   std::string names;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (partition.pushes[worker] == Push::kArrived) continue;
+    if (partition.pushes[worker] == Push::kArrived || gone_[worker]) continue;
     names += (late.empty() ? "rank " : ", rank ") + std::to_string(worker);
     late.push_back(worker);
   }
-  MLT_CHECK(!late.empty());
+  partition.is_closed = true;
+  if (late.empty()) return;  // the receives from workers that are gone are about to end
   std::uint64_t missing = 0;
   for (std::size_t cell = 0; cell < partition.cells.size(); ++cell) {
     const std::uint16_t contributors = std::min(partition.cells[cell].contributors, partition.expected);
     missing += std::uint64_t{values_of(partition, cell).size()} * (partition.expected - contributors);
   }
   const Register& shape = partition.shape;
-  partition.is_closed = true;
   if (missing == 0 && shape.elements > 0) return;  // all has arrived, and the receives are about to end
   const std::uint64_t terms = std::uint64_t{shape.elements} * partition.expected;
   const std::string text = "key " + std::to_string(shape.key) + ", partition " + std::to_string(shape.partition) +
@@ -690,7 +690,10 @@ void Summation::close_round(TimeNs now, Partition& partition) {
     fail(now, partition, late.front());
     return announce_failure(now, partition);
   }
-  verbs_.notice(text + ": the sum was made without the rest");
+  if (late_notice_ns_ == base::kNever || now - late_notice_ns_ >= base::kSecond) {
+    late_notice_ns_ = now;
+    verbs_.notice(text + ": the sum was made without the rest");
+  }
   for (const std::uint16_t worker : late) {
     ++late_pushes_;
     partition.late[worker] = true;

@@ -189,6 +189,7 @@ class Summation {
   int gone_worker_ = -1;                               // the first beyond max_dead_workers: no sum is possible any more
   std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // closes_ns and index of partitions
   std::uint64_t late_pushes_ = 0;
+  TimeNs late_notice_ns_ = base::kNever;  // of the newest line about them, one in a second
   std::uint64_t rounds_summed_ = 0;
   std::uint64_t bytes_held_ = 0;
 };

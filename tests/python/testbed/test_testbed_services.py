@@ -78,6 +78,12 @@ def steps_of(output: str) -> dict[int, str]:
     return {int(step): digest for step, digest in re.findall(r"^(\d+) (\w{64})$", output, re.MULTILINE)}
 
 
+def end(rank: subprocess.Popen[str]) -> None:
+    """Let all workers end after their next step."""
+    rank.stdin.write("\n")
+    rank.stdin.flush()
+
+
 def blow(rank: subprocess.Popen[str], number: signal.Signals) -> float:
     time.sleep(0.3)  # in the middle of the steps
     os.kill(rank.pid, number)
@@ -96,26 +102,29 @@ def test_worker__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Sig
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("services", [1, 2])
-def test_worker__that_may_die_leaves_the_others_with_the_same_bits(number: signal.Signals, services: int) -> None:
+@pytest.mark.parametrize(("services", "dead"), [(1, 2), (2, 0)])
+def test_worker__that_may_die_leaves_the_others_with_the_same_bits(
+    number: signal.Signals, services: int, dead: int
+) -> None:
+    """Rank 0 too, at which all have met."""
     with job(services, MLT_MAX_DEAD_WORKERS="1") as (_, ranks):
-        blow(ranks[2], number)
+        blow(ranks[dead], number)
         time.sleep(PEER_TIMEOUT + 2)  # steps without it
-        for one in ranks[:2]:
+        others = [one for one in ranks[:WORKERS] if one is not ranks[dead]]
+        for one in others:
             assert one.poll() is None
-        ranks[0].stdin.write("\n")
-        ranks[0].stdin.flush()
-        outputs = [ranks[rank].communicate(timeout=30) for rank in (0, 1)]
+        end(ranks[1])
+        outputs = [one.communicate(timeout=30) for one in others]
+        assert [one.returncode for one in others] == [0, 0], outputs
         first, second = (steps_of(output) for output, _ in outputs)
-        assert (ranks[0].returncode, ranks[1].returncode) == (0, 0), outputs
         assert len(first) > 10
         assert first == second
         for _, errors in outputs:
-            assert_names(errors, "rank 2", "sum without it")
+            assert_names(errors, f"rank {dead}", "sum without it")
         for service in ranks[WORKERS:]:
             _, errors = service.communicate(timeout=30)
-            assert service.returncode == 0
-            assert_names(errors, "rank 2", "without")
+            assert service.returncode == 0, errors
+            assert_names(errors, f"rank {dead}", "without")
 
 
 def test_workers__beyond_the_bound_end_the_job_and_all_are_named() -> None:
@@ -158,8 +167,7 @@ def test_service__that_may_die_leaves_the_workers_with_the_same_bits(number: sig
         time.sleep(PEER_TIMEOUT + 2)  # steps without it
         for one in ranks[:WORKERS]:
             assert one.poll() is None, one.communicate()
-        ranks[0].stdin.write("\n")
-        ranks[0].stdin.flush()
+        end(ranks[0])
         outputs = [one.communicate(timeout=30) for one in ranks[:WORKERS]]
         assert [one.returncode for one in ranks[:WORKERS]] == [0] * WORKERS, outputs
         first, *others = (steps_of(output) for output, _ in outputs)

@@ -789,7 +789,7 @@ TEST_CASE("push_pull__a_late_push_counts_as_loss_within_the_bound_and_its_worker
       CHECK(tensors[0][9] == expected);
     }
     CHECK(job.summation(3).late_pushes() == 3);
-    CHECK(job.notices(3).size() == 3);
+    REQUIRE(job.notices(3).size() == 1);  // one in a second
     CHECK(job.notices(3)[0].find("no push of rank 2 within 20 ms") != std::string::npos);
   }
 }

@@ -444,6 +444,55 @@ TEST_CASE("engine__push_pull_gives_every_worker_the_same_bits_under_loss") {
   CHECK(job[2].wait_workers_gone(5 * kSecond));
 }
 
+TEST_CASE("engine__push_pull_goes_on_without_a_worker_and_a_service_that_may_be_gone") {
+  Job job(5);  // three workers, two services
+  const std::vector<std::uint16_t> services{3, 4};
+  for (const std::uint16_t service : services) job[service].serve(3, {.max_dead_workers = 1});
+  for (std::size_t worker = 0; worker < 3; ++worker) job[worker].use_services(services, 3, 1);
+  const auto average = [&](std::size_t workers) {
+    std::vector<std::vector<float>> tensors(workers);
+    std::vector<OperationId> operations;
+    for (std::size_t worker = 0; worker < workers; ++worker) {
+      tensors[worker].assign(700'000, static_cast<float>(worker + 1));
+      PushPullOptions options;
+      options.key = 3;
+      options.input = tensors[worker];
+      options.output = tensors[worker];
+      options.loss_bound = 0.1;
+      operations.push_back(job[worker].push_pull(options));
+    }
+    for (std::size_t worker = 0; worker < workers; ++worker) {
+      CHECK(job.finish(worker, operations[worker]).error == "");
+      CHECK(tensors[worker] == tensors[0]);
+    }
+    return tensors[0];
+  };
+  CHECK(average(3) == std::vector<float>(700'000, 2.0F));
+  job[2].close();
+  CHECK(average(2) == std::vector<float>(700'000, 1.5F));
+  CHECK(job.count(0, "push_pull_workers_gone") == 1);
+  CHECK(job.count(3, "push_pull_workers_gone") == 1);
+  job[4].close();
+  CHECK(average(2) == std::vector<float>(700'000, 1.5F));
+  CHECK(average(2) == std::vector<float>(700'000, 1.5F));
+  std::string notices;
+  for (const std::string& text : job[0].take_notices()) notices += text + "\n";
+  CHECK(notices.find("rank 2") != std::string::npos);
+  CHECK(notices.find("rank 4") != std::string::npos);
+  CHECK(job[0].take_notices().empty());
+  job[3].close();
+  std::vector<float> tensor(10);
+  PushPullOptions options;
+  options.key = 4;
+  options.input = tensor;
+  options.output = tensor;
+  try {
+    CHECK(job.finish(0, job[0].push_pull(options)).status == Status::kPeerFailed);  // it has not noticed yet
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kPeerFailed);
+  }
+}
+
 // A thread that closes the context while the process ends: it would be ended within the call.
 TEST_CASE("close__does_not_wait_for_the_status_of_a_process_that_ends") {
   Job job(2);
