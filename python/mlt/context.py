@@ -137,6 +137,7 @@ class Context(GroupCollectives):
         self._rendezvous_counts: Counter[str] = Counter()
         self._callbacks: Callbacks | None = None
         self._uses_services = False
+        self._max_dead_services = 0
         connect_timeout = times.resolve(options, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
         connect_ns = times.nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(options.get("qos_policy"))

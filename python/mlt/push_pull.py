@@ -157,7 +157,7 @@ class PushPull:
 
     ``max_dead_services``: services that may die while the others take over, one of which must be left (None:
     MLT_MAX_DEAD_SERVICES, else 0); the same on every worker. See docs/summation.md. Raises ConfigError in a job without
-    services or on a service's rank. Several may share one context, with the options of the first. Thread-safe.
+    services or on a service's rank. Several may share one context, with one max_dead_services. Thread-safe.
 
     >>> workers = PushPull(rank_0), PushPull(rank_1)
     >>> gradients = np.full(2, 4, np.float32), np.full(2, 8, np.float32)
@@ -180,7 +180,13 @@ class PushPull:
             if not context._uses_services:
                 services = list(range(context.world_size, context.size))
                 context.engine.use_services(services, context.world_size, may_die)
+                context._max_dead_services = may_die
                 context._uses_services = True
+            elif max_dead_services is not None and may_die != context._max_dead_services:
+                raise ConfigError(
+                    f"max_dead_services is {may_die}, and that of the context's first PushPull is "
+                    f"{context._max_dead_services}: give it there, or set MLT_MAX_DEAD_SERVICES"
+                )
 
     @property
     def context(self) -> Context:

@@ -167,7 +167,8 @@ void PushPull::register_partitions(Key& key) {
   for (std::uint32_t i = 0; i < key.partitions.size(); ++i) {
     const Partition& partition = key.partitions[i];
     encode(shape_of(key, i), scratch_);
-    if (!verbs_.send_message(partition.service, scratch_)) {
+    // Where services may die, on_peer_down() asks the next one.
+    if (!verbs_.send_message(partition.service, scratch_) && !may_move()) {
       key.broken = down_text(partition.service);
       key.broken_by = partition.service;
       key.done.status = core::CompletionStatus::kPeerFailed;
@@ -184,7 +185,8 @@ void PushPull::post_all(TimeNs now, Key& key) {
   for (Partition& partition : key.partitions) {
     partition.pushing = partition.pulling = true;
     partition.push_posted = partition.pull_posted = false;
-    partition.again.clear();
+    partition.again = {};
+    partition.missing_bytes = 0;
     if (!may_move()) continue;
     const std::size_t cells = (partition.count * sizeof(float) + partition.grid_bytes - 1) / partition.grid_bytes;
     partition.here.assign(base::words_for_bits(std::max<std::size_t>(1, cells)), 0);
@@ -241,7 +243,8 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
       //     service MUST post the receive then, and not before.
       encode(Ready{key.key, index}, scratch_);
       // Without it the push would wait for a receive that the service does not post.
-      if (!verbs_.send_message(partition.service, scratch_)) status = core::PostStatus::kPeerNotConnected;
+      if (!verbs_.send_message(partition.service, scratch_) && !may_move())
+        status = core::PostStatus::kPeerNotConnected;
     }
   }
   switch (status) {
@@ -280,10 +283,14 @@ void PushPull::on_timeout(TimeNs now) {
       const auto silent = std::find_if(key.partitions.begin(), key.partitions.end(),
                                        [](const Partition& partition) { return !partition.registered; });
       MLT_CHECK(silent != key.partitions.end());
+      const std::string what =
+          " partition " + std::to_string(silent - key.partitions.begin()) + " of key " + std::to_string(key.key);
       break_key(now, key, core::CompletionStatus::kTimedOut, silent->service,
-                service_text(silent->service) + " never confirmed partition " +
-                    std::to_string(silent - key.partitions.begin()) + " of key " + std::to_string(key.key) +
-                    " in time: check that `mlt serve` is running there");
+                silent->taken_over
+                    ? service_text(silent->service) + " did not take over" + what +
+                          " in time: other workers may still be connected to the service that is gone here"
+                    : service_text(silent->service) + " never confirmed" + what +
+                          " in time: check that `mlt serve` is running there");
     } else if (std::any_of(unposted_.begin(), unposted_.end(),
                            [&](const Unposted& one) { return one.key == key.index; })) {
       break_key(now, key, core::CompletionStatus::kTimedOut, -1,
@@ -383,6 +390,8 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
     if (!key.broken.empty()) return finish_if_over(now, key);
     if (partition.moving) {
       ask_next_service(key, index);
+    } else if (completion.status == core::CompletionStatus::kCancelled) {
+      // Its message names the cause, as after a cancelled result.
     } else if (core::is_failure(completion.status)) {
       break_key(now, key, completion.status, partition.service,
                 "the result of partition " + std::to_string(index) + " of key " + std::to_string(key.key) + " that " +
@@ -411,7 +420,7 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   key.done.repaired_segments += completion.repaired_segments;
   // A push that its service ended early counts whole: how much of it arrived is not known here.
   const bool is_cut = is_send && completion.status == core::CompletionStatus::kCancelled;
-  if (is_send) key.done.missing_bytes += is_cut ? partition.count * sizeof(float) : completion.missing_bytes;
+  if (is_send) partition.missing_bytes = is_cut ? partition.count * sizeof(float) : completion.missing_bytes;
   // A service cancels a push because it came too late, and still sends the result, or because a worker failed, and
   // names it in a separate message: report that cause. Until it arrives, or the pull ends for another reason, the pull
   // is still in progress.
@@ -485,6 +494,7 @@ void PushPull::ask_next_service(Key& key, std::uint32_t index) {
   const bool is_posted = (partition.pushing && partition.push_posted) || (partition.pulling && partition.pull_posted);
   if (!partition.moving || is_posted || partition.replaying) return;
   partition.moving = false;
+  partition.taken_over = true;
   const bool is_repeated = key.active && key.posted && partition.pulling;
   if (is_repeated && !partition.pushing) ++key.outstanding;
   if (!is_repeated && partition.pushing) --key.outstanding;  // its result is here
@@ -588,6 +598,9 @@ void PushPull::finish_if_over(TimeNs now, Key& key) {
   key.active = false;
   timers_.erase({key.expires_ns, key.index});
   key.done.elapsed_ns = now - key.started_ns;
+  for (const Partition& partition : key.partitions) {
+    if (key.posted) key.done.missing_bytes += partition.missing_bytes;
+  }
   if (key.broken.empty() && key.done.missing_bytes > 0) key.done.status = core::CompletionStatus::kWithinBound;
   finished_.push_back(std::move(key.done));
   if (key.next_broken_by >= 0) {

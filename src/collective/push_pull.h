@@ -93,6 +93,8 @@ class PushPull {
     std::vector<float> last;          // the newest of these, where services may die
     std::vector<std::uint64_t> here;  // a bit per cell: of the result in progress, it is here
     std::vector<float> again;         // what the next service gets: input, and results that are here
+    std::uint64_t missing_bytes = 0;  // from the push in progress
+    bool taken_over = false;          // a service that is gone summed it before
     bool moving = false;       // its service is gone; when nothing is posted to it any more, the next one is asked
     bool must_replay = false;  // the next service needs `last`
     bool replaying = false;

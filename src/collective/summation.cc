@@ -121,6 +121,9 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   if (from >= config_.workers) {
     return refuse(from, shape, "rank " + std::to_string(from) + " is not a worker of this service");
   }
+  if (gone_[from]) {
+    return refuse(from, shape, "this service sums without rank " + std::to_string(from) + ", which failed or was late");
+  }
   if (shape.key > kMaxKey || shape.partition >= kMaxPartitions ||
       !(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.services == 0 || shape.services > kMaxServices ||
       shape.tensor_elements > kMaxTensorElements || shape.segment_bytes == 0 ||
@@ -200,7 +203,20 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     if (!partition.reports.empty()) {
       // A worker that registers has nothing of it.
       partition.reports[from] = move != nullptr ? Report{move->rounds, move->cells} : Report{};
+      // All others took part in those rounds: they notice soon that the service is gone.
+      if (move != nullptr && (move->rounds > 0 || !move->cells.empty()) && partition.closes_ns == base::kNever) {
+        partition.closes_ns = base::after(now, config_.max_takeover_wait_ns);
+        timers_.emplace(partition.closes_ns, partition.index);
+      }
       return begin_takeover(now, partition);
+    }
+    if (move != nullptr && (move->rounds > 0 || !move->cells.empty())) {
+      const std::string text = "rank " + std::to_string(from) + " has had results of it from another service, rank " +
+                               std::to_string(partition.first_worker) +
+                               " registered it here at once: workers see different services as gone";
+      partition.refusal = text;
+      fail(now, partition, from);
+      return announce_failure(now, partition);
     }
     // Others wait for its first push from now on.
     limit_wait(now, partition);
@@ -227,12 +243,19 @@ void Summation::begin_takeover(TimeNs now, Partition& partition) {
     first = std::min(first, partition.reports[worker]->rounds);
     last = std::max(last, partition.reports[worker]->rounds);
   }
+  stop_waiting(partition);
   const std::vector<std::optional<Report>> reports = std::exchange(partition.reports, {});
-  if (last - first > 1) {
+  // A worker that has segments of a newer result than others have had whole no longer has its own terms for it.
+  bool has_newer = last - first > 1;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (gone_[worker] || reports[worker]->rounds == first) continue;
+    has_newer =
+        has_newer || std::ranges::any_of(reports[worker]->cells, [](std::byte byte) { return byte != std::byte{}; });
+  }
+  if (has_newer) {
     partition.overdue = "key " + std::to_string(partition.shape.key) + ", partition " +
                         std::to_string(partition.shape.partition) + ": its service is gone, and rank " +
-                        std::to_string(slowest) + " is " + std::to_string(last - first) +
-                        " rounds late, whose results no worker has any more";
+                        std::to_string(slowest) + " is more than a round late, so that no worker has all it lacks";
     fail(now, partition, slowest);
     return announce_failure(now, partition);
   }
@@ -362,7 +385,10 @@ void Summation::send_results(TimeNs now, Partition& partition) {
   const auto is_receiver = [&](std::uint16_t worker) { return !gone_[worker] && !has_result(partition, worker); };
   partition.sum().sending = 0;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (is_receiver(worker)) ++partition.sum().sending;
+    Result& result = partition.sum().results[worker];
+    result.is_pending = is_receiver(worker);
+    result.is_late = partition.late[worker];
+    if (result.is_pending) ++partition.sum().sending;
   }
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (!is_receiver(worker)) continue;
@@ -406,7 +432,7 @@ bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t work
   Buffer& sent = partition.buffers[buffer];
   // A sum that will never be complete.
   if (partition.failed_rank >= 0 && buffer == partition.current && !partition.is_summed()) {
-    --sent.sending;
+    end_result(sent, worker);
     return true;
   }
   core::SendRequest request;
@@ -423,7 +449,7 @@ bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t work
   const core::PostStatus status = verbs_.post_send(now, request);
   if (core::may_retry(status)) return false;
   if (status != core::PostStatus::kPosted) {
-    --sent.sending;
+    end_result(sent, worker);
     fail(now, partition, worker);
     announce_failure(now, partition);
   }
@@ -458,7 +484,7 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
   if (is_send) {
     Buffer& sent = partition.buffers[(local >> 1) & 1U];
     MLT_CHECK(sent.sending > 0);
-    --sent.sending;
+    end_result(sent, worker);
   } else {
     MLT_CHECK(partition.pushes[worker] == Push::kPosted);
     partition.pushes[worker] = Push::kArrived;
@@ -466,10 +492,21 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
   // Of a worker that is gone, or of one whose push this service cancelled: its share counts as loss.
   const bool is_loss =
       gone_[worker] || (!is_send && partition.late[worker] && completion.status == core::CompletionStatus::kCancelled);
+  // A worker cancels a push where its push-pull of the key has failed, as when its connection with another service
+  // broke: it takes no further part, and is dead for the sums.
+  const bool has_given_up =
+      !is_send && !is_loss && completion.status == core::CompletionStatus::kCancelled && partition.failed_rank < 0;
+  if (has_given_up && may_lose(1)) {
+    on_peer_down(now, worker);
+    if (partition.failed_rank >= 0) return;
+    end_push(now, partition, worker);
+    return advance(now, partition);
+  }
   if (core::is_failure(completion.status) && !is_loss) fail(now, partition, worker);
   if (partition.failed_rank >= 0) return announce_failure(now, partition);
   if (!is_send) {
     partition.has_push = partition.has_push || !core::is_failure(completion.status);
+    if (!is_loss) partition.missing_bytes += completion.missing_bytes;
     end_push(now, partition, worker);
     limit_wait(now, partition);
   }
@@ -485,7 +522,12 @@ void Summation::advance(TimeNs now, Partition& partition) {
   // The buffer of the round before must not be rewritten before every worker has received its result.
   // PROTOCOL 14.1.9: A service MUST end an iteration, and post the receives of the next, when the push of every worker
   //     has completed and every result of the iteration before has left.
-  if (partition.is_summed() && partition.before().sending == 0) begin_round(now, partition);
+  if (partition.is_summed() && partition.before().sending == 0) return begin_round(now, partition);
+  // Nor may a worker that takes no result hold the others for longer than they wait for its push.
+  if (partition.is_summed() && config_.max_wait_ns > 0 && partition.closes_ns == base::kNever) {
+    partition.closes_ns = base::after(now, config_.max_wait_ns);
+    timers_.emplace(partition.closes_ns, partition.index);
+  }
 }
 
 // PROTOCOL 14.1.14: It sends a segment that is missing from a push when every push has completed.
@@ -512,12 +554,14 @@ void Summation::on_pushed(TimeNs now, Partition& partition) {
 
 // No push is posted now, and every result of the round before has left: its buffer is not in use.
 void Summation::begin_round(TimeNs now, Partition& partition) {
+  stop_waiting(partition);
   partition.current ^= 1U;
   std::ranges::fill(partition.cells, Cell{});
   partition.sum().begun = partition.sum().posting = false;
   partition.arrived = gone_count_;
   partition.expected = static_cast<std::uint16_t>(config_.workers - gone_count_);
   partition.has_push = partition.is_closed = false;
+  partition.missing_bytes = 0;
   partition.sources.clear();
   // A push may arrive as soon as its worker has the result of the round before.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
@@ -560,7 +604,8 @@ std::span<const std::byte> Summation::failure_of(const Partition& partition) {
 // deprive the others of them.
 void Summation::announce_failure(TimeNs now, Partition& partition) {
   const bool is_summed = partition.is_summed();
-  if (partition.before().sending > 0 || (is_summed && partition.sum().sending > 0)) return;
+  // Not for a worker that came too late to its round: it may never take the result.
+  if (has_due_result(partition.before()) || (is_summed && has_due_result(partition.sum()))) return;
   if (std::exchange(partition.is_failure_announced, true)) return;
   const std::span<const std::byte> message = failure_of(partition);
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
@@ -598,6 +643,15 @@ void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (const auto& partition : partitions_) lose_worker(now, *partition, peer);
 }
 
+void Summation::end_result(Buffer& buffer, std::uint16_t worker) {
+  buffer.results[worker].is_pending = false;
+  --buffer.sending;
+}
+
+bool Summation::has_due_result(const Buffer& buffer) {
+  return std::ranges::any_of(buffer.results, [](const Result& result) { return result.is_pending && !result.is_late; });
+}
+
 // Only when a sum lacks their share: all workers leave at the end of a job.
 void Summation::report_gone() {
   for (const std::uint16_t worker : std::exchange(unreported_, {})) {
@@ -611,7 +665,7 @@ void Summation::report_gone() {
 // Posts that wait for space; results for it are no longer due.
 void Summation::forget_posts(std::uint16_t worker) {
   for (const Unposted& one : unposted_results_) {
-    if (one.worker == worker) --partitions_[one.partition]->buffers[one.buffer].sending;
+    if (one.worker == worker) end_result(partitions_[one.partition]->buffers[one.buffer], worker);
   }
   const auto is_of_worker = [&](const Unposted& one) { return one.worker == worker; };
   std::erase_if(unposted_results_, is_of_worker);
@@ -624,7 +678,18 @@ void Summation::lose_worker(TimeNs now, Partition& partition, std::uint16_t work
     fail(now, partition, worker);
     return announce_failure(now, partition);
   }
-  // A receive that is posted ends by itself.
+  // The worker may still be connected: what is posted to or from it ends by this at the latest, and it is told.
+  if (partition.registered[worker]) {
+    encode(Overdue{partition.shape.key, partition.shape.partition, worker,
+                   "the sums continue without rank " + std::to_string(worker) + ", which failed or was late"},
+           scratch_);
+    verbs_.send_message(worker, scratch_);
+  }
+  if (partition.pushes[worker] == Push::kPosted) cancel_late(now, partition, worker);
+  for (const std::uint8_t buffer : {std::uint8_t{0}, std::uint8_t{1}}) {
+    if (!partition.buffers[buffer].results[worker].is_pending) continue;
+    verbs_.cancel(now, operation(partition, worker, buffer, true), core::CompletionKind::kSend);
+  }
   if (partition.pushes[worker] == Push::kIdle || partition.pushes[worker] == Push::kWaiting) {
     end_push(now, partition, worker);
   }
@@ -655,40 +720,59 @@ void Summation::on_timeout(TimeNs now) {
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Partition& partition = *partitions_[timers_.begin()->second];
     stop_waiting(partition);
-    close_round(now, partition);
+    if (!partition.reports.empty()) {
+      close_takeover(now, partition);
+    } else {
+      close_round(now, partition);
+    }
   }
 }
 
+// Of the terms of the workers that are not gone, where the pushes of so many are not complete.
+std::uint64_t Summation::missing_elements(Partition& partition, std::size_t late) const {
+  const std::size_t live = static_cast<std::size_t>(config_.workers - gone_count_);
+  // What of a worker that died in this round is in which segment is not known: take the late ones' shares whole.
+  if (partition.expected != live) {
+    return late * partition.shape.elements + partition.missing_bytes / sizeof(float);
+  }
+  std::uint64_t missing = 0;
+  for (std::size_t cell = 0; cell < partition.cells.size(); ++cell) {
+    missing += std::uint64_t{values_of(partition, cell).size()} * (live - partition.cells[cell].contributors);
+  }
+  return missing;
+}
+
 // PROTOCOL 14.1.17: A service that limits how long it waits for pushes MUST then end the iteration without the rest of
-//     the late ones, if no more of all workers' terms is missing than the bound, and else send overdue to every worker
-//     that registered the partition, and end its iterations as 14.1.10 says.
+//     the late ones, if no more of all workers' terms is missing than the bound, or else sum without their workers as
+//     if these were gone, where it may, or else send overdue to every worker that registered the partition, and end its
+//     iterations as 14.1.10 says.
 void Summation::close_round(TimeNs now, Partition& partition) {
+  const bool waits_for_results = partition.is_summed();
   std::vector<std::uint16_t> late;
   std::string names;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (partition.pushes[worker] == Push::kArrived || gone_[worker]) continue;
+    const bool is_over =
+        waits_for_results ? !partition.before().results[worker].is_pending : partition.pushes[worker] == Push::kArrived;
+    if (is_over || gone_[worker]) continue;
     names += (late.empty() ? "rank " : ", rank ") + std::to_string(worker);
     late.push_back(worker);
   }
   partition.is_closed = true;
-  if (late.empty()) return;  // the receives from workers that are gone are about to end
-  std::uint64_t missing = 0;
-  for (std::size_t cell = 0; cell < partition.cells.size(); ++cell) {
-    const std::uint16_t contributors = std::min(partition.cells[cell].contributors, partition.expected);
-    missing += std::uint64_t{values_of(partition, cell).size()} * (partition.expected - contributors);
-  }
+  if (late.empty()) return;  // the transfers with workers that are gone are about to end
   const Register& shape = partition.shape;
+  const std::string what = "key " + std::to_string(shape.key) + ", partition " + std::to_string(shape.partition);
+  const std::string limit = std::to_string(config_.max_wait_ns / base::kMillisecond) + " ms";
+  if (waits_for_results) {
+    return give_up(now, partition, late, what + ": " + names + " did not take a result for " + limit + " (max_wait)");
+  }
+  const std::uint64_t missing = missing_elements(partition, late.size());
   if (missing == 0 && shape.elements > 0) return;  // all has arrived, and the receives are about to end
-  const std::uint64_t terms = std::uint64_t{shape.elements} * partition.expected;
-  const std::string text = "key " + std::to_string(shape.key) + ", partition " + std::to_string(shape.partition) +
-                           ": no push of " + names + " within " +
-                           std::to_string(config_.max_wait_ns / base::kMillisecond) + " ms after the first (max_wait)";
+  const std::uint64_t terms = std::uint64_t{shape.elements} * (config_.workers - gone_count_);
+  const std::string text = what + ": no push of " + names + " within " + limit + " after the first (max_wait)";
   if (!core::is_within_bound(missing, terms, shape.loss_bound)) {
-    partition.overdue = text + "; " + std::to_string(missing) + " of the " + std::to_string(terms) +
-                        " terms are missing, more than the loss bound " + in_short(shape.loss_bound) + " allows";
-    verbs_.notice(partition.overdue);
-    fail(now, partition, late.front());
-    return announce_failure(now, partition);
+    return give_up(now, partition, late,
+                   text + "; " + std::to_string(missing) + " of the " + std::to_string(terms) +
+                       " terms are missing, more than the loss bound " + in_short(shape.loss_bound) + " allows");
   }
   if (late_notice_ns_ == base::kNever || now - late_notice_ns_ >= base::kSecond) {
     late_notice_ns_ = now;
@@ -703,6 +787,42 @@ void Summation::close_round(TimeNs now, Partition& partition) {
     } else if (partition.pushes[worker] == Push::kPosted) {
       cancel_late(now, partition, worker);
     }
+  }
+}
+
+// Workers that did not report that the service is gone, although others did.
+void Summation::close_takeover(TimeNs now, Partition& partition) {
+  std::vector<std::uint16_t> silent;
+  std::string names;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (gone_[worker] || partition.reports[worker]) continue;
+    names += (silent.empty() ? "rank " : ", rank ") + std::to_string(worker);
+    silent.push_back(worker);
+  }
+  if (silent.empty()) return;
+  partition.overdue = "key " + std::to_string(partition.shape.key) + ", partition " +
+                      std::to_string(partition.shape.partition) + ": its service is gone for rank " +
+                      std::to_string(partition.first_worker) + ", but not for " + names + ", after " +
+                      std::to_string(config_.max_takeover_wait_ns / base::kSecond) +
+                      " s: check the network between that service and each of them";
+  verbs_.notice(partition.overdue);
+  fail(now, partition, partition.first_worker);
+  announce_failure(now, partition);
+}
+
+void Summation::give_up(TimeNs now, Partition& partition, const std::vector<std::uint16_t>& workers,
+                        const std::string& text) {
+  verbs_.notice(text);
+  if (!may_lose(workers.size())) {
+    partition.overdue = text;
+    fail(now, partition, workers.front());
+    return announce_failure(now, partition);
+  }
+  encode(Overdue{partition.shape.key, partition.shape.partition, workers.front(), text}, scratch_);
+  const std::vector<std::byte> message = scratch_;
+  for (const std::uint16_t worker : workers) {
+    verbs_.send_message(worker, message);
+    on_peer_down(now, worker);
   }
 }
 

@@ -35,6 +35,8 @@ struct SummationConfig {
   // From the first complete push of a round, which every worker has registered for, to its end without the pushes that
   // are missing; 0: no limit.
   base::DurationNs max_wait_ns = 0;
+  // From the first report of a worker that had a part in rounds of a service that is gone to that of the last.
+  base::DurationNs max_takeover_wait_ns = 33 * base::kSecond;
 };
 
 class Summation {
@@ -72,12 +74,14 @@ class Summation {
     std::uint32_t cells_per_segment = 1;
     core::SendFeed feed;
     std::vector<std::uint64_t> words;  // of the feed
+    bool is_pending = false;           // in progress, or waits for space
+    bool is_late = false;              // its worker may not have begun the round
   };
   struct Buffer {
     // The contents of a cell without contributors are left over from an earlier round.
     std::vector<float> values;
     std::vector<Result> results;  // per worker
-    std::uint16_t sending = 0;    // results in progress or waiting for space
+    std::uint16_t sending = 0;    // pending results
     bool begun = false;           // a cell of the round is complete
     bool posting = false;         // its results were given to send_result()
   };
@@ -107,6 +111,7 @@ class Summation {
     std::uint16_t arrived = 0;        // pushes of this round that are over
     bool has_push = false;            // one of them is complete
     bool is_closed = false;           // this round has stopped waiting for pushes
+    std::uint64_t missing_bytes = 0;  // from complete pushes of this round
     TimeNs closes_ns = base::kNever;  // in timers_: when it will
     // Of a partition taken over from a service that is gone: the workers' reports until all are here.
     std::vector<std::optional<Report>> reports;
@@ -153,10 +158,20 @@ class Summation {
   void lose_worker(TimeNs now, Partition& partition, std::uint16_t worker);
   void forget_posts(std::uint16_t worker);
   void report_gone();
+  // So many more workers may be gone.
+  bool may_lose(std::size_t workers) const {
+    return gone_count_ + workers <= config_.max_dead_workers && gone_count_ + workers < config_.workers;
+  }
   // Starts and stops the clock of max_wait_ns.
   void limit_wait(TimeNs now, Partition& partition);
   void stop_waiting(Partition& partition);
   void close_round(TimeNs now, Partition& partition);
+  void close_takeover(TimeNs now, Partition& partition);
+  // Ends the rounds of a partition because of these workers: without them if so many may be dead, else with an error.
+  void give_up(TimeNs now, Partition& partition, const std::vector<std::uint16_t>& workers, const std::string& text);
+  static void end_result(Buffer& buffer, std::uint16_t worker);
+  static bool has_due_result(const Buffer& buffer);
+  std::uint64_t missing_elements(Partition& partition, std::size_t late) const;
   void cancel_late(TimeNs now, Partition& partition, std::uint16_t worker);
   void fail(TimeNs now, Partition& partition, std::uint16_t rank);
   void announce_failure(TimeNs now, Partition& partition);

@@ -41,6 +41,7 @@ void Collectives::serve(TimeNs now, std::uint16_t workers, const ServiceOptions&
   config.workers = workers;
   config.max_dead_workers = options.max_dead_workers;
   config.max_wait_ns = options.max_wait_ns;
+  config.max_takeover_wait_ns = base::after(options_.peer_timeout_ns, options_.suspended_timeout_ns);
   collective::Verbs& verbs = *this;
   summation_ = std::make_unique<collective::Summation>(config, verbs);
   // Workers that are already down send nothing more: the service must report them to the others.

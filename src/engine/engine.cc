@@ -331,6 +331,10 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
 
 namespace {
 
+bool is_gone(engine::PeerState state) {
+  return state == engine::PeerState::kLeft || state == engine::PeerState::kFailed;
+}
+
 void check_push_pull(const engine::OperationSubmitter& submitter, const std::vector<std::uint16_t>& services,
                      std::uint16_t max_dead_services, const engine::PeerTable& peers,
                      const engine::Operation& operation, const PushPullOptions& options) {
@@ -347,10 +351,11 @@ void check_push_pull(const engine::OperationSubmitter& submitter, const std::vec
   }
   submitter.check_loss_bound(operation, options.loss_bound);
   submitter.check_layer(operation, options.layer, options.layers);
-  const auto down = static_cast<std::size_t>(std::ranges::count_if(
-      services, [&](std::uint16_t service) { return peers.state(service) != engine::PeerState::kUp; }));
-  if (down <= max_dead_services && down < services.size()) return;
+  const auto down = static_cast<std::size_t>(
+      std::ranges::count_if(services, [&](std::uint16_t service) { return is_gone(peers.state(service)); }));
+  const bool may_miss = down <= max_dead_services && down < services.size();
   for (const std::uint16_t service : services) {
+    if (may_miss && is_gone(peers.state(service))) continue;
     submitter.check_connected(operation, service, "the summation service is not connected");
   }
 }
