@@ -154,9 +154,12 @@ def test_service__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Si
         began = blow(ranks[4], number)
         outputs = [one.communicate(timeout=30) for one in ranks[:WORKERS]]
         assert time.monotonic() - began < PEER_TIMEOUT + 2 * SLACK
-        for one, (_, errors) in zip(ranks, outputs, strict=False):
+        for one in ranks[:WORKERS]:
             assert one.returncode == 1
-            assert "rank 4" in errors
+        last = [errors.strip().splitlines()[-1] for _, errors in outputs]
+        # A worker may end because of another, which ended because of the service.
+        assert any("rank 4" in line for line in last), last
+        assert all("PeerFailedError" in line for line in last), last
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
