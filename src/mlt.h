@@ -234,7 +234,9 @@ struct PushPullOptions {
   std::span<const float> input;
   std::span<float> output;  // as long as input; may be the same memory
   double loss_bound = 0;    // of this worker's push; the same on every worker
-  bool average = true;      // divide by the number of workers whose segment arrived; false: the sum
+  // The result may lose as much: where it does, this worker keeps its own term, and workers end with different bits.
+  bool lossy_results = false;
+  bool average = true;  // divide by the number of workers whose segment arrived; false: the sum
   std::uint32_t layer = 0;
   std::uint32_t layers = 1;
   std::int64_t timeout_ns = 0;
@@ -281,6 +283,9 @@ struct AllReduceOptions : CollectiveOptions {
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;
   Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
+  // Results may be lost too, up to the loss bound of all that a rank receives of them: a rank keeps the sum that it has
+  // of what it misses, of a mean divided by its terms. Members end with different bits. The same on every rank.
+  bool lossy_results = false;
 };
 
 // `inputs` and `outputs` below replace `input` and `output` by one part per member, each in separate memory, without a

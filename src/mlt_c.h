@@ -222,6 +222,12 @@ typedef struct mlt_collective_options {
    * their sizes, not each. */
   const mlt_tensor* tensors;
   size_t tensor_count;
+  /* All-reduce: 1: results may be lost too, up to the loss bound, and the ranks end with different bits
+   * (docs/collectives.md); the same on every rank */
+  uint32_t lossy_results;
+  /* 1: a NaN or an infinity in this rank's floating-point input ends the call at every rank, and nothing of it is sent
+   */
+  uint32_t check_finite;
 } mlt_collective_options;
 
 typedef struct mlt_range {

@@ -61,6 +61,7 @@ class GroupCollectives:
         *,
         op: Reduction = Reduction.MEAN,
         loss_bound: float | str = 0.0,
+        lossy_results: bool = False,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -91,6 +92,12 @@ class GroupCollectives:
         of the rank that misses a partial sum takes the weights of the missing terms, so that the weights add up to 1
         whatever was lost. The completion's ``missing_bytes`` are those missing from this rank's receives.
 
+        ``lossy_results``: the results may be lost too, up to ``loss_bound`` of all that a rank receives of them. A rank
+        keeps the sum that it has of what it misses, of a mean divided by its terms, and passes that on. So **ranks end
+        with different bits**: what they compute from them drifts apart, unless it is made equal again now and then
+        (``mlt.torch.BoundedLossState.resynchronise_every`` does). Needs a SUM or MEAN of floating point; the same on
+        every rank.
+
         ``ranks``: the group, in ring order; None: all workers. ``stream`` in [0, 2^32): every stream of the same ranks
         is a group with an order of its own, so that independent users of a context need no common order. ``layer`` of
         ``layers``: 0 is the front layer, which is sent first. ``timeout`` in seconds limits the whole collective.
@@ -116,6 +123,7 @@ class GroupCollectives:
             tensor,
             op,
             _algorithm(algorithm, ALGORITHMS),
+            lossy_results,
             *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "all_reduce")

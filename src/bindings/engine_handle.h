@@ -53,6 +53,7 @@ struct PushPullArguments {
   py::object output;  // None: in place
   std::uint64_t key;
   double loss_bound;
+  bool lossy_results;
   bool average;
   std::uint32_t layer;
   std::uint32_t layers;
@@ -99,7 +100,7 @@ class EngineHandle {
   OperationId post_send(py::handle tensor, const SendArguments& arguments);
   OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
   // `tensor` may be a list of tensors, which are carried as one.
-  OperationId post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm,
+  OperationId post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm, bool lossy_results,
                               const CollectiveArguments& arguments);
   // Parts in elements; empty: equal parts.
   OperationId post_all_to_all(py::handle output, py::handle input, std::vector<std::uint64_t> output_parts,

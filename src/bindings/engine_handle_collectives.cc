@@ -126,13 +126,14 @@ void EngineHandle::lend_in_place(Options& options, const std::string& what, py::
 }
 
 OperationId EngineHandle::post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm,
-                                          const CollectiveArguments& arguments) {
+                                          bool lossy_results, const CollectiveArguments& arguments) {
   Engine& target = engine();
   AllReduceOptions options;
   fill(options, "all-reduce", arguments);
   lend_in_place(options, "all-reduce", tensor, true, arguments.dtype);
   options.reduction = reduction;
   options.algorithm = algorithm;
+  options.lossy_results = lossy_results;
   return without_gil([&] { return target.post_all_reduce(options); });
 }
 

@@ -36,6 +36,12 @@ std::string check_reduction(const CollectiveRequest& request) {
     return "a " + std::string(reduction_name(request.reduction)) +
            " must not lose terms: use a loss bound of 0, or a sum or mean";
   }
+  // PROTOCOL 22.2.9: ... A member MUST refuse this of anything but a sum or mean of floating point.
+  const bool is_lossy_type = wire::is_floating_point(request.element) && may_lose_terms(request.reduction);
+  if (request.lossy_results && !is_lossy_type) {
+    return "the results of a " + std::string(reduction_name(request.reduction)) + " of " + element +
+           " must not be lost: only a sum or mean of floating point may have lossy results";
+  }
   return "";
 }
 
@@ -218,7 +224,8 @@ bool may_share(const CollectiveRequest& request, std::size_t own) {
   }
 }
 
-constexpr std::size_t kRateAt = 28;
+constexpr std::size_t kRateAt = 28, kFlagsAt = 29;
+constexpr std::byte kLossyResults{1};
 
 }  // namespace
 
@@ -256,7 +263,8 @@ const char* collective_name(CollectiveKind kind) {
 //     reduction (8; as in 22.2; 0 where there is none), root (16; 0 where there is none), sequence (32), bytes (64; in
 //     an all-to-all of what follows, else of the tensor or of a member's part), loss bound (float64), element type (8),
 //     algorithm (8; of an all-reduce, broadcast or reduce, as in 22.2; else 0), ranks of a host (16; of two
-//     levels, as in 22.7; else 0), rate (8; as in 22.8), 8 zero bits, cut (16; of a ring, as in 22.8; else 0).
+//     levels, as in 22.7; else 0), rate (8; as in 22.8), flags (8; 1: the results of an all-reduce may be lost, as in
+//     22.2.9; all others 0), cut (16; of a ring, as in 22.8; else 0).
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
@@ -269,6 +277,7 @@ std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   out[25] = static_cast<std::byte>(shape.algorithm);
   base::store_le16(out.data() + 26, shape.ranks_per_host);
   out[kRateAt] = static_cast<std::byte>(shape.rate);
+  if (shape.lossy_results) out[kFlagsAt] |= kLossyResults;
   base::store_le16(out.data() + 30, shape.cut);
   return out;
 }
@@ -292,6 +301,7 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
   text += " of " + std::to_string(base::load_le64(&bytes[8])) + " bytes of " +
           wire::element_name(static_cast<wire::ElementType>(element)) + ", loss bound " +
           in_short(std::bit_cast<double>(base::load_le64(&bytes[16])));
+  if ((bytes[kFlagsAt] & kLossyResults) != std::byte{0}) text += ", lossy results";
   if (has_reduction(kind)) text += std::string(", ") + reduction_name(static_cast<Reduction>(bytes[1]));
   if (has_algorithm(kind)) {
     text += std::string(", algorithm ") + algorithm_name(static_cast<CollectiveAlgorithm>(bytes[25]));
@@ -348,7 +358,7 @@ std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, co
       return std::make_unique<CentralAllReduce>(group, data, request.element, request.reduction);
     case CollectiveAlgorithm::kRing:
       return std::make_unique<RingAllReduce>(group, data, request.element, request.reduction, request.loss_bound,
-                                             shares);
+                                             shares, request.lossy_results);
     case CollectiveAlgorithm::kHalving:
     case CollectiveAlgorithm::kTwoLevel:
       return std::make_unique<StagedAllReduce>(group, data, request.element, request.reduction,
@@ -371,6 +381,9 @@ std::string check_request(const CollectiveRequest& request, std::uint16_t rank) 
   // PROTOCOL 22.3.2: Each piece of floating-point elements MAY lose up to the bound; what is missing becomes zero. ...
   if (request.loss_bound > 0 && !wire::is_floating_point(request.element)) {
     return "only floating-point tensors may be lossy: use a loss bound of 0";
+  }
+  if (request.lossy_results && request.kind != CollectiveKind::kAllReduce) {
+    return "only an all-reduce may have lossy results";
   }
   if (request.timeout_ns < 0) return "a timeout must not be negative";
   std::vector<std::uint16_t> sorted = request.ranks;

@@ -61,6 +61,7 @@ struct CollectiveRequest {
   std::vector<std::uint64_t> receive_bytes;  // all-to-all: of `output`, from each member in order
   std::uint16_t root = 0;                    // of gather, broadcast, reduce, scatter: a rank
   double loss_bound = 0;                     // of what a member receives, or of each transfer of it
+  bool lossy_results = false;                // of an all-reduce: results may be lost too, and members end with others
   Reduction reduction = Reduction::kMean;    // of all-reduce, reduce-scatter, reduce
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm()
   std::uint16_t ranks_per_host = 0;  // of an all-reduce, as in GroupSize; equal at every member
@@ -103,6 +104,7 @@ struct Shape {
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm(): the one that carries it
   std::uint16_t ranks_per_host = 0;                                 // of two levels; else 0
   std::uint8_t rate = 0;                                            // announced (rate_exchange.h); not compared
+  bool lossy_results = false;                                       // of an all-reduce
   std::uint16_t cut = 0;                                            // of a ring that is cut by rate: cut_id(); else 0
 };
 inline constexpr std::size_t kShapeBytes = 32;

@@ -132,6 +132,7 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
   shape.sequence = active.sequence;
   shape.bytes = stream.bytes;
   shape.loss_bound = request.loss_bound;
+  shape.lossy_results = request.lossy_results;
   shape.element = request.element;
   shape.algorithm = algorithm_of(request);
   if (shape.algorithm == CollectiveAlgorithm::kTwoLevel) shape.ranks_per_host = request.ranks_per_host;

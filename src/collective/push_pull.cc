@@ -164,6 +164,8 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     pull.tag = partition_tag(key.key, index);
     pull.data = std::as_writable_bytes(request.output.subspan(partition.first, partition.count));
     pull.element = wire::ElementType::kFloat32;
+    if (request.lossy_results) pull.loss_bound = request.loss_bound;
+    pull.fill = core::Fill::kKeep;  // stand_in()
     pull.timeout_ns = timeout_ns;
     status = verbs_.post_recv(now, pull);
     partition.pull_posted = status == core::PostStatus::kPosted;
@@ -308,7 +310,8 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   in_progress = false;
   --key.outstanding;
   key.done.repaired_segments += completion.repaired_segments;
-  if (is_send) key.done.missing_bytes += completion.missing_bytes;
+  key.done.missing_bytes += completion.missing_bytes;
+  if (!is_send && !core::is_failure(completion.status)) stand_in(key, partition, completion);
   // A service cancels a push only because a worker failed, and names it in a separate message: report that cause. Until
   // it arrives, or the pull ends for another reason, the pull is still in progress.
   const bool explained_elsewhere = is_send && completion.status == core::CompletionStatus::kCancelled;
@@ -328,6 +331,19 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
     break_key(now, key, completion.status, partition.service, text);
   }
   finish_if_over(now, key);
+}
+
+// PROTOCOL 14.1.8: ... Such a worker MUST take its own term in the place of an element that it misses.
+void PushPull::stand_in(const Key& key, const Partition& partition, const core::Completion& completion) {
+  const auto own = key.request.input.subspan(partition.first, partition.count);
+  const auto result = key.request.output.subspan(partition.first, partition.count);
+  if (completion.received_bitmap.empty() || own.data() == result.data()) return;
+  const std::size_t each = completion.segment_bytes / sizeof(float);
+  for (std::size_t i = 0; i < completion.segment_count; ++i) {
+    if (((completion.received_bitmap[i / 64] >> (i % 64)) & 1U) != 0) continue;
+    const std::size_t first = std::min(i * each, own.size());
+    std::ranges::copy(own.subspan(first, std::min(each, own.size() - first)), result.subspan(first).begin());
+  }
 }
 
 void PushPull::on_peer_down(TimeNs now, std::uint16_t peer) {

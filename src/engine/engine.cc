@@ -379,6 +379,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   request.input = options.input;
   request.output = options.output;
   request.loss_bound = options.loss_bound;
+  request.lossy_results = options.lossy_results;
   request.average = options.average;
   request.order = options.layer;
   request.traffic_class = traffic_class;

@@ -172,6 +172,7 @@ OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
   request.element = engine::wire_element(options.element);
   request.reduction = engine::inner_reduction(options.reduction);
   request.algorithm = engine::inner_algorithm(options.algorithm);
+  request.lossy_results = options.lossy_results;
   auto coalesced = in_place(impl_->submitter, request, options.data, options.tensors, true);
   if (collective::depends_on_hosts(request.algorithm, request.ranks.size(), request.output.size())) {
     request.ranks_per_host = collective::ranks_per_host(request.ranks, impl_->hosts);

@@ -117,6 +117,28 @@ def test_all_reduce__with_a_bound_loses_no_more_and_ends_with_the_same_bits(loss
     assert any(completion.status == "within_bound" for completion in completions)
 
 
+@pytest.mark.parametrize("op", [Reduction.SUM, Reduction.MEAN])
+def test_all_reduce__with_lossy_results_every_element_is_of_some_of_the_terms(
+    lossy: list[mlt.Context], op: Reduction
+) -> None:
+    elements, bound = 1 << 20, 0.1
+    tensors = [np.full(elements, 4.0**rank, np.float32) for rank in range(3)]
+    completions = all_reduce(lossy, tensors, op=op, loss_bound=bound, lossy_results=True)
+    lost = [completion.missing_bytes // 4 for completion in completions]
+    assert all(0 < one <= 2 * bound * elements * 2 / 3 for one in lost)  # of two chunks each way
+    assert any(tensor.tobytes() != tensors[0].tobytes() for tensor in tensors)
+    # Sums of some of 1, 4 and 16, or their means by weights: of what a rank holds, never of memory of another origin.
+    sums = {1.0, 4.0, 16.0, 5.0, 17.0, 20.0, 21.0}
+    for tensor in tensors:
+        values = set(np.unique(tensor).tolist())
+        if op == Reduction.SUM:
+            assert values <= sums
+        else:
+            assert min(values) >= 1.0
+            assert max(values) <= 16.0
+        assert np.mean(tensor == np.float32(21.0 if op == Reduction.SUM else 7.0)) > 1 - 4 * bound
+
+
 def test_all_reduce__streams_of_the_same_ranks_need_no_common_order(job: list[mlt.Context]) -> None:
     tensors = {stream: [np.full(40_000, rank + stream, np.float32) for rank in range(len(job))] for stream in (1, 2)}
     operations = [
@@ -447,6 +469,10 @@ def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]
         context.post_all_reduce(np.zeros(3), op=Reduction.MAX, loss_bound=0.1)
     with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "floating-point")):
         context.post_all_reduce(np.zeros(3, np.int32), op=Reduction.SUM, loss_bound=0.1)
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "results of a sum of int32 must not be lost")):
+        context.post_all_reduce(np.zeros(3, np.int32), op=Reduction.SUM, lossy_results=True)
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "results of a max of float32 must not be lost")):
+        context.post_all_reduce(np.zeros(3, np.float32), op=Reduction.MAX, lossy_results=True)
     with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "unsupported element type")):
         context.post_all_reduce(np.zeros(3, np.complex128), op=Reduction.SUM)
     with pytest.raises(mlt.InvalidBufferError, match="below 1"):
@@ -543,7 +569,9 @@ def test_all_reduce__of_another_size_fails_at_both_naming_the_sizes(first: int, 
         assert time.monotonic() - start < 1
 
 
-@pytest.mark.parametrize("options", [{"op": Reduction.SUM}, {"loss_bound": 0.1}, {"loss_bound": 0.9}])
+@pytest.mark.parametrize(
+    "options", [{"op": Reduction.SUM}, {"loss_bound": 0.1}, {"loss_bound": 0.9}, {"lossy_results": True}]
+)
 def test_all_reduce__called_otherwise_fails_at_both_naming_what_each_called(options: dict[str, Any]) -> None:
     with local_job(2) as contexts:
         tensors = [np.ones(1_000, np.float32) for _ in contexts]
@@ -551,7 +579,9 @@ def test_all_reduce__called_otherwise_fails_at_both_naming_what_each_called(opti
         for operation in operations:
             with pytest.raises(mlt.SizeMismatchError, match="loss bound 0, mean") as caught:
                 operation.wait(10)
-            assert (", sum" if "op" in options else f"loss bound {options['loss_bound']}") in str(caught.value)
+            ((option, value),) = options.items()
+            texts = {"op": ", sum", "lossy_results": "loss bound 0, lossy results, mean"}
+            assert texts.get(option, f"loss bound {value}") in str(caught.value)
         assert all((tensor == 1).all() for tensor in tensors)
 
 

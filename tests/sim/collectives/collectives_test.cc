@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <string>
 
@@ -454,6 +455,56 @@ TEST_CASE("collectives__a_lossy_all_reduce_keeps_its_bound_and_all_end_with_the_
     lost += missing;
   }
   CHECK(lost > 0);
+}
+
+// Ones: an element is the number of terms in it. Between two ranks each direction's loss can be counted: of the chunk
+// that a rank sums it lacks what its sums missed, of the other what its results missed as well.
+TEST_CASE("collectives__a_lossy_all_reduce_with_lossy_results_keeps_its_bound_both_ways") {
+  std::uint64_t lost_sums = 0, lost_results = 0, different = 0;
+  for (std::uint64_t seed = 1'101; seed <= 1'220; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    const double bound = 0.02 + world.prng.uniform() * 0.2;
+    const std::size_t elements = 1'000 + world.prng.below(100'000);
+    const std::uint16_t n = world.ranks;
+    std::vector<std::vector<float>> tensors(n, std::vector<float>(elements, 1.0F));
+    for (std::uint16_t rank = 0; rank < n; ++rank) {
+      CollectiveRequest request = all_reduce(1, tensors[rank], bound, false);
+      request.lossy_results = true;
+      request.algorithm = CollectiveAlgorithm::kRing;
+      world.start(rank, request);
+    }
+    world.run(1);
+    world.check_all_ok();
+    for (std::uint16_t rank = 0; rank < n; ++rank) {
+      const auto length = [&](std::size_t chunk) { return elements / n + (chunk < elements % n ? 1 : 0); };
+      const std::uint64_t missing = world.hosts.done(rank)[0].missing_bytes / sizeof(float);
+      const auto allowed = [&](std::size_t chunk) { return core::allowed_missing(elements - length(chunk), bound); };
+      CHECK(missing <= allowed(rank) + allowed((rank + 1U) % n));
+      for (std::size_t i = 0; i < elements; ++i) {
+        const float value = tensors[rank][i];
+        REQUIRE((value >= 1.0F && value <= static_cast<float>(n) && value == std::floor(value)));
+        different += value != tensors[0][i] ? 1U : 0U;
+      }
+      if (n != 2) continue;
+      // The chunk of index rank + 1 is summed here.
+      const std::span<const float> mine(tensors[rank]), other(tensors[1U - rank]);
+      const auto summed = rank == 0 ? mine.subspan(length(0)) : mine.first(length(0));
+      const auto received = rank == 0 ? mine.first(length(0)) : mine.subspan(length(0));
+      const auto there = rank == 0 ? other.first(length(0)) : other.subspan(length(0));
+      const auto of_sums = static_cast<std::uint64_t>(std::ranges::count(summed, 1.0F));
+      std::uint64_t of_results = 0;
+      for (std::size_t i = 0; i < received.size(); ++i) of_results += received[i] < there[i] ? 1U : 0U;
+      CHECK(of_sums <= allowed(rank));
+      CHECK(of_results <= allowed((rank + 1U) % n));
+      CHECK(of_sums + of_results <= missing);
+      lost_sums += of_sums;
+      lost_results += of_results;
+    }
+  }
+  CHECK(lost_sums > 0);
+  CHECK(lost_results > 0);
+  CHECK(different > 0);
 }
 
 TEST_CASE("collectives__parts_and_inputs_arrive_whole_all_to_all_and_at_the_root") {
