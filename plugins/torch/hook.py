@@ -87,6 +87,8 @@ class BoundedLossState(StepRecorder):
         named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
     ) -> None:
         bound = checked(loss_bound)
+        if not isinstance(lossy_results, bool):
+            raise ValueError(f"lossy_results is {lossy_results!r}; give True or False")
         super().__init__(history)
         self.loss_bound = bound
         self.lossy_results = lossy_results
@@ -129,6 +131,12 @@ class BoundedLossState(StepRecorder):
             raise RuntimeError(
                 "lossy_results lets the replicas drift apart: before the first backward pass call "
                 "state.resynchronise_every(steps, replica, optimizer)"
+            )
+        is_overdue = index == 0 and self._log.started - self._synchronised_at > 2 * self._resync_steps
+        if self.lossy_results and is_overdue:
+            raise RuntimeError(
+                f"the replicas were to be re-synchronised every {self._resync_steps} steps, and were not in twice as "
+                "many: give resynchronise_every the model whose forward pass the program calls, in training mode"
             )
         if not self._is_agreed:
             self._agree()
@@ -182,10 +190,11 @@ class BoundedLossState(StepRecorder):
         """Make the replicas equal again every ``steps`` backward passes, before the next forward pass of ``replica``.
 
         ``replica``: the DDP model. Its parameters, and the floating-point tensors of ``optimizer``'s state, become
-        their mean over the ranks, or with ``by="broadcast"`` those of the group's rank ``root``, exactly. Without the
-        optimizer, replicas with momentum drift apart again at once. Every rank calls it once, alike, and makes the same
-        forward passes in training mode. Each re-synchronisation measures how far the replicas had drifted: ``drifts``,
-        ``StepStatistics.drift``, and a line of the log. Raises ValueError.
+        their mean over the ranks, or with ``by="broadcast"`` those of the group's rank ``root``, equal to the last bit.
+        Without the optimizer, replicas with momentum drift apart again at once. Every rank calls it once, alike, and
+        makes the same forward passes in training mode: DDP's ``join()`` does not go together with it. Each
+        re-synchronisation measures how far the replicas had drifted: ``drifts``, ``StepStatistics.drift``, and a line
+        of the log. Raises ValueError.
 
         >>> state = BoundedLossState(loss_bound=0.1, lossy_results=True)  # doctest: +SKIP
         >>> state.resynchronise_every(100, replica, optimizer)  # doctest: +SKIP
@@ -218,8 +227,13 @@ class BoundedLossState(StepRecorder):
 
     def _before_forward(self, replica: torch.nn.Module, _inputs: Any) -> None:
         is_due = self._log.started - self._synchronised_at >= self._resync_steps
-        if is_due and replica.training and torch.is_grad_enabled():
-            self.resynchronise()
+        if not is_due or not replica.training or not torch.is_grad_enabled():
+            return
+        if getattr(getattr(replica, "_join_config", None), "enable", False):
+            raise RuntimeError(
+                "resynchronise_every and DDP's join() do not go together: a rank without input would wait"
+            )
+        self.resynchronise()
 
     def _agree(self) -> None:
         """Before the first bucket: every rank of the group averages by this hook.
@@ -276,6 +290,15 @@ class BoundedLossState(StepRecorder):
         parameters = tuple(id(parameter) for parameter in bucket.parameters())
         key = self._keys.get(parameters)
         if key is None:
+            if (
+                self.lossy_results
+                and self._resynchronisation
+                and not self._resynchronisation.covers(bucket.parameters())
+            ):
+                raise RuntimeError(
+                    "the hook averages parameters that resynchronise_every does not make equal again: give each model "
+                    "a state of its own, and resynchronise_every the DDP model that the hook is registered on"
+                )
             key = self._keys[parameters] = self._next_key
             self._labels[key] = self._label(parameters)
             self._next_key += 1

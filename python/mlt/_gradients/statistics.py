@@ -21,11 +21,12 @@ DEFAULT_HISTORY: Final = 100_000
 class StepStatistics:
     """One step's gradient synchronisation on this worker.
 
-    ``bytes`` were pushed by this worker; ``missing_bytes`` of them are missing, within the loss bound. ``repairs``
-    counts segments sent again in both directions. ``sync_seconds`` runs from the first bucket's push to the last
-    bucket's result, so it overlaps with the backward pass. ``exposed_seconds`` runs from the last push to the last
-    result: no computation can hide it. ``drift``: the largest difference between the replicas' parameters that the
-    re-synchronisation before this step found; None if there was none.
+    ``bytes`` were pushed by this worker; ``missing_bytes`` of them are missing, within the loss bound; with lossy
+    results also of the results, so that there may be twice as many. ``repairs`` counts segments sent again in both
+    directions. ``sync_seconds`` runs from the first bucket's push to the last bucket's result, so it overlaps with the
+    backward pass. ``exposed_seconds`` runs from the last push to the last result: no computation can hide it.
+    ``drift``: the largest difference between the replicas' parameters that the re-synchronisation before this step
+    found; None if there was none.
     """
 
     step: int

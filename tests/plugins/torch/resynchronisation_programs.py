@@ -96,7 +96,66 @@ def unsynchronised(context: mlt.Context, options: dict[str, Any]) -> Any:
     return ""
 
 
-programs.PROGRAMS.update({"drift": drift, "unsynchronised": unsynchronised})
+def other_model(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """The hook on another model than the one that is re-synchronised; answers its error."""
+    import mlt.torch
+    import torch
+
+    replicas = [torch.nn.parallel.DistributedDataParallel(network(seed=0)) for _ in range(2)]
+    state = mlt.torch.BoundedLossState(lossy_results=True)
+    state.resynchronise_every(10, replicas[0])
+    replicas[1].register_comm_hook(state, mlt.torch.bounded_loss_hook)
+    try:
+        replicas[1](torch.randn(16, 64)).square().mean().backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def never_forward(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """Trains in evaluation mode, in which nothing is re-synchronised; answers the error, and steps until then."""
+    import mlt.torch
+    import torch
+
+    replica = torch.nn.parallel.DistributedDataParallel(network(seed=0)).eval()
+    state = mlt.torch.BoundedLossState(lossy_results=True)
+    state.resynchronise_every(2, replica)
+    replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
+    for step in range(9):
+        try:
+            replica(torch.randn(16, 64)).square().mean().backward()
+        except RuntimeError as error:
+            return str(error), step
+    return "", 9
+
+
+def joined(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """A re-synchronisation that is due within ``join()``; answers its error."""
+    import mlt.torch
+    import torch
+
+    replica = torch.nn.parallel.DistributedDataParallel(network(seed=0))
+    state = mlt.torch.BoundedLossState(lossy_results=True)
+    state.resynchronise_every(1, replica)
+    replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
+    try:
+        with replica.join():
+            for _ in range(2):
+                replica(torch.randn(16, 64)).square().mean().backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+programs.PROGRAMS.update(
+    {
+        "drift": drift,
+        "joined": joined,
+        "never_forward": never_forward,
+        "other_model": other_model,
+        "unsynchronised": unsynchronised,
+    }
+)
 
 if __name__ == "__main__":
     programs.main()

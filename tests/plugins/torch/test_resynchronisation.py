@@ -76,6 +76,25 @@ def test_hook__lossy_results_without_resynchronisation_are_refused() -> None:
         assert_names(error, "lossy_results lets the replicas drift apart", "resynchronise_every")
 
 
+def test_hook__parameters_that_are_not_made_equal_again_are_refused() -> None:
+    told = answers(run_job("other_model", workers=2, programs=PROGRAMS), workers=2)
+    for error in told:
+        assert_names(error, "parameters that resynchronise_every does not make equal again", "a state of its own")
+
+
+def test_hook__a_forward_pass_that_never_resynchronises_is_an_error() -> None:
+    told = answers(run_job("never_forward", workers=2, programs=PROGRAMS), workers=2)
+    for error, steps in told:
+        assert_names(error, "every 2 steps", "not in twice as many")
+        assert steps == 5
+
+
+def test_hook__join_is_refused() -> None:
+    told = answers(run_job("joined", workers=2, programs=PROGRAMS), workers=2)
+    for error in told:
+        assert_names(error, "resynchronise_every and DDP's join() do not go together")
+
+
 def test_hook__services_may_lose_both_ways_too() -> None:
     options = {"steps": 12, "every": 4, "bound": 0.2, "drop": 0.05, "by": "mean"}
     told = answers(run_job("drift", services=1, workers=2, programs=PROGRAMS, **options))
@@ -103,6 +122,8 @@ def test_state__refuses_what_makes_no_sense() -> None:
         with pytest.raises(ValueError, match="called before"):
             state.resynchronise_every(5, model)
         assert state.drifts == ()
+        with pytest.raises(ValueError, match="lossy_results is 1"):
+            mlt.torch.BoundedLossState(context, lossy_results=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
@@ -127,3 +148,81 @@ def test_resynchronise__makes_every_type_equal_and_leaves_frozen_parameters(
             assert model[1].tolist() == [float(rank)] * 4
         assert [(drift.step, drift.greatest, round(drift.relative, 6)) for drift in drifts] == [(0, 1.0, 0.5)] * 2
         assert_names(caplog.text, "rank 0", "rank 1", "re-synchronised after 0 steps", "up to 1, 50 % of their norm")
+
+
+def resynchronised(values: list[torch.Tensor], **options: Any) -> list[torch.Tensor]:
+    """A parameter of each rank after a re-synchronisation."""
+    with local_job(len(values)) as contexts:
+        models = [torch.nn.ParameterList([torch.nn.Parameter(value)]) for value in values]
+        states = [mlt.torch.BoundedLossState(context) for context in contexts]
+        for state, model in zip(states, models, strict=True):
+            state.resynchronise_every(5, model, **options)
+        in_threads(lambda state: state.resynchronise(), [(state,) for state in states])
+        assert {state.drifts[0].greatest for state in states} == {states[0].drifts[0].greatest}
+        return [model[0].detach() for model in models]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("by", ["mean", "broadcast"])
+def test_resynchronise__leaves_equal_replicas_as_they_are_and_large_values_finite(dtype: torch.dtype, by: str) -> None:
+    value = torch.tensor([40_000.0, 1.0078125, 7.0, 1e-3], dtype=dtype)
+    for found in resynchronised([value.clone() for _ in range(3)], by=by):
+        assert torch.equal(found, value)
+
+
+def test_resynchronise__of_a_nan_is_a_nan_in_the_drift() -> None:
+    with local_job(2) as contexts:
+        models = [torch.nn.Linear(2, 2) for _ in contexts]
+        with torch.no_grad():
+            models[1].weight[0, 0] = float("nan")
+        states = [mlt.torch.BoundedLossState(context) for context in contexts]
+        for state, model in zip(states, models, strict=True):
+            state.resynchronise_every(5, model)
+        in_threads(lambda state: state.resynchronise(), [(state,) for state in states])
+        assert all(state.drifts[0].greatest != state.drifts[0].greatest for state in states)
+
+
+def test_resynchronise__names_ranks_whose_optimizer_has_another_state() -> None:
+    with local_job(2) as contexts:
+        errors: list[str] = []
+        states = []
+        for rank, context in enumerate(contexts):
+            model = torch.nn.Linear(3, 3)
+            optimizer = torch.optim.Adam(model.parameters())
+            if rank == 0:  # the other has skipped its first step
+                model(torch.ones(1, 3)).sum().backward()
+                optimizer.step()
+            state = mlt.torch.BoundedLossState(context)
+            state.resynchronise_every(5, model, optimizer)
+            states.append(state)
+
+        def run(state: mlt.torch.BoundedLossState) -> None:
+            try:
+                state.resynchronise()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        in_threads(run, [(state,) for state in states])
+        assert len(errors) == 2
+        for error in errors:
+            assert_names(error, "optimizer's state of rank(s) 1", "not those of rank 0")
+
+
+def test_resynchronise__adam_keeps_its_steps() -> None:
+    with local_job(3) as contexts:
+        optimizers, states = [], []
+        for rank, context in enumerate(contexts):
+            model = torch.nn.Linear(3, 3)
+            optimizer = torch.optim.Adam(model.parameters())
+            model(torch.full((1, 3), rank + 1.0)).sum().backward()
+            optimizer.step()
+            state = mlt.torch.BoundedLossState(context)
+            state.resynchronise_every(5, model, optimizer)
+            optimizers.append(optimizer)
+            states.append(state)
+        in_threads(lambda state: state.resynchronise(), [(state,) for state in states])
+        for optimizer in optimizers:
+            for own, first in zip(optimizer.state.values(), optimizers[0].state.values(), strict=True):
+                assert own["step"] == 1
+                assert torch.equal(own["exp_avg"], first["exp_avg"])
+                assert torch.equal(own["exp_avg_sq"], first["exp_avg_sq"])
