@@ -115,6 +115,9 @@ struct Options {
   // Ring all-reduces give slow links less to carry, in groups of which all members do (docs/collectives.md). The order
   // of a sum then depends on the rates that were measured.
   bool shares_by_rate = false;
+  // Collectives carry a checksum of each transfer, from memory to memory: one that arrives changed fails, and names the
+  // sender (docs/collectives.md). The same on every rank.
+  bool checksums = false;
   // Limits; memory is used only as needed. max_operations: in progress, or ended and not taken; up to 131,072.
   std::uint32_t max_operations = 65'536;
   std::uint32_t max_tags = 262'144;       // remembered (rank, tag) pairs, of sends and of receives each
@@ -265,10 +268,10 @@ struct CollectiveOptions {
 enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, kOr, kXor };
 inline constexpr std::uint8_t kReductionCount = 8;
 
-// Algorithms of all-reduce, broadcast and reduce (docs/collectives.md). kAutomatic chooses by the sizes of group and
-// tensor and by the ranks' hosts, not by the loss bound. All-reduce has all but kChain, and kTwoLevel only where
-// set_hosts() permits; only its kRing may lose data. Broadcast and reduce have kDirect and kChain; kChain loses
-// nothing.
+// Algorithms of all-reduce, broadcast, reduce, all-gather and reduce-scatter (docs/collectives.md). kAutomatic chooses
+// by the sizes of group and tensor and by the ranks' hosts, not by the loss bound. All have kTwoLevel, where
+// set_hosts() permits. All-reduce has the others but kChain; only its kRing may lose data. Broadcast and reduce have
+// kDirect and kChain, all-gather and reduce-scatter kDirect; kChain and kTwoLevel lose nothing.
 enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving, kChain, kTwoLevel };
 inline constexpr std::uint8_t kAlgorithmCount = 7;
 
@@ -318,6 +321,7 @@ struct AllGatherOptions : CollectiveOptions {
   std::span<std::byte> output;       // all inputs; the rank's own part may be its input
   std::vector<std::span<std::byte>> outputs;
   Element element = Element::kUint8;
+  Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
 // Reduces all inputs; member i receives part i of the result.
@@ -327,6 +331,7 @@ struct ReduceScatterOptions : CollectiveOptions {
   std::span<std::byte> output;  // may be the rank's own part of the input
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;
+  Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
 // Copies the root's tensor to every member, without loss.
@@ -456,7 +461,7 @@ class Engine {
   std::vector<std::shared_ptr<void>> take_lent();
 
   // The host of each rank, by any number: ranks of one number share a host. The same at every rank, once, before the
-  // first collective. Large all-reduces then may send less between hosts (Algorithm::kTwoLevel).
+  // first collective. Large collectives then may send less between hosts (Algorithm::kTwoLevel).
   void set_hosts(std::span<const std::uint16_t> hosts);
 
   // Push-pull of float32 tensors: split into partitions of up to 4 MB, which the services sum and may average.

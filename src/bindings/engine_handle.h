@@ -107,8 +107,9 @@ class EngineHandle {
                               std::vector<std::uint64_t> input_parts, const CollectiveArguments& arguments);
   // `output` must be None except at the root.
   OperationId post_gather(py::handle input, py::handle output, std::int64_t root, const CollectiveArguments& arguments);
-  OperationId post_all_gather(py::handle output, py::handle input, const CollectiveArguments& arguments);
-  OperationId post_reduce_scatter(py::handle output, py::handle input, Reduction reduction,
+  OperationId post_all_gather(py::handle output, py::handle input, Algorithm algorithm,
+                              const CollectiveArguments& arguments);
+  OperationId post_reduce_scatter(py::handle output, py::handle input, Reduction reduction, Algorithm algorithm,
                                   const CollectiveArguments& arguments);
   // `tensor` may be a list.
   OperationId post_broadcast(py::handle tensor, std::int64_t root, Algorithm algorithm,

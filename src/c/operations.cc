@@ -354,22 +354,26 @@ int mlt_post_gather(mlt_context* context, const mlt_collective_options* options,
 }
 
 int mlt_post_all_gather(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
-  return c::collective(context, options, operation, __func__, {.input = true, .output = true}, &Engine::post_all_gather,
+  return c::collective(context, options, operation, __func__, {.input = true, .output = true, .algorithm = true},
+                       &Engine::post_all_gather,
                        [name = __func__](AllGatherOptions& wanted, const mlt_collective_options& given) {
                          c::set_input(wanted, given, name);
                          c::set_output(wanted, given, name);
+                         wanted.algorithm = c::algorithm_of(given, name);
                          wanted.element = c::element_of(given.element, name);
                        });
 }
 
 int mlt_post_reduce_scatter(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
-  return c::collective(context, options, operation, __func__, {.input = true, .output = true, .reduction = true},
+  return c::collective(context, options, operation, __func__,
+                       {.input = true, .output = true, .reduction = true, .algorithm = true},
                        &Engine::post_reduce_scatter,
                        [name = __func__](ReduceScatterOptions& wanted, const mlt_collective_options& given) {
                          c::set_input(wanted, given, name);
                          c::set_output(wanted, given, name);
                          wanted.element = c::element_of(given.element, name);
                          wanted.reduction = c::reduction_of(given, name);
+                         wanted.algorithm = c::algorithm_of(given, name);
                        });
 }
 

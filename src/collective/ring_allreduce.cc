@@ -137,7 +137,7 @@ Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const 
   if (onward.send_step == step) return &onward;
   // The earlier send with this index may still be in progress.
   if (onward.send_step != 0 && !sends.is_done(onward.send_step)) return nullptr;
-  onward.begin(step, piece.size(), sends.segment_bytes);
+  onward.begin(step, piece, sends.segment_bytes, sends.checksums != nullptr);
   return &onward;
 }
 

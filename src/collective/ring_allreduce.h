@@ -40,6 +40,9 @@ class RingAllReduce final : public Collective {
                 double loss_bound, std::span<const std::uint16_t> shares = {}, bool lossy_results = false);
 
   bool is_ready(const Stream& stream, std::uint32_t step) const override;
+  std::optional<std::uint64_t> fed_checksum(std::uint32_t step) const override {
+    return onward_[step % kMaxWindow].fed_checksum(step);
+  }
   void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) override;
   void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) override;
   void on_received(const Stream& stream, std::uint32_t step, const core::Completion& completion) override;

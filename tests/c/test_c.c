@@ -557,7 +557,7 @@ static void bad_posts__are_rejected_before_anything_starts(void) {
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 7");
   FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 7");
   FAILS(mlt_post_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 7");
-  FAILS(mlt_post_reduce_scatter(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
+  FAILS(mlt_post_scatter(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
   group.algorithm = MLT_ALGORITHM_AUTOMATIC;
   group.lossy_results = 1;
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_BUFFER, "must not be lost");
@@ -637,8 +637,8 @@ static void bad_contexts__are_rejected(void) {
   options.shares_by_rate = 2;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "shares_by_rate");
   OK(mlt_options_init(&options, sizeof options));
-  options.reserved = 1;
-  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "reserved");
+  options.checksums = 2;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "checksums");
   OK(mlt_options_init(&options, sizeof options));
   options.max_operations = 0;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "max_operations");

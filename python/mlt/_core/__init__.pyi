@@ -124,6 +124,7 @@ class Options:
     suspended_timeout_ns: int = ...
     spin_us: int = ...
     shares_by_rate: bool = ...
+    checksums: bool = ...
     max_operations: int = ...
     max_tags: int = ...
     early_segments: int = ...
@@ -281,6 +282,7 @@ class Engine:
         self,
         output: Any,
         input: Any,
+        algorithm: Algorithm,
         ranks: Sequence[int],
         stream: int,
         loss_bound: float,
@@ -295,6 +297,7 @@ class Engine:
         output: Any,
         input: Any,
         reduction: Reduction,
+        algorithm: Algorithm,
         ranks: Sequence[int],
         stream: int,
         loss_bound: float,
