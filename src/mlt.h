@@ -115,6 +115,9 @@ struct Options {
   // Ring all-reduces give slow links less to carry, in groups of which all members do (docs/collectives.md). The order
   // of a sum then depends on the rates that were measured.
   bool shares_by_rate = false;
+  // Collectives carry a checksum of each transfer, from memory to memory: one that arrives changed fails, and names the
+  // sender (docs/collectives.md). The same on every rank.
+  bool checksums = false;
   // Limits; memory is used only as needed. max_operations: in progress, or ended and not taken; up to 131,072.
   std::uint32_t max_operations = 65'536;
   std::uint32_t max_tags = 262'144;       // remembered (rank, tag) pairs, of sends and of receives each
@@ -234,7 +237,9 @@ struct PushPullOptions {
   std::span<const float> input;
   std::span<float> output;  // as long as input; may be the same memory
   double loss_bound = 0;    // of this worker's push; the same on every worker
-  bool average = true;      // divide by the number of workers whose segment arrived; false: the sum
+  // The result may lose as much: where it does, this worker keeps its own term, and workers end with different bits.
+  bool lossy_results = false;
+  bool average = true;  // divide by the number of workers whose segment arrived; false: the sum
   std::uint32_t layer = 0;
   std::uint32_t layers = 1;
   std::int64_t timeout_ns = 0;
@@ -274,10 +279,10 @@ struct CollectiveOptions {
 enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, kOr, kXor };
 inline constexpr std::uint8_t kReductionCount = 8;
 
-// Algorithms of all-reduce, broadcast and reduce (docs/collectives.md). kAutomatic chooses by the sizes of group and
-// tensor and by the ranks' hosts, not by the loss bound. All-reduce has all but kChain, and kTwoLevel only where
-// set_hosts() permits; only its kRing may lose data. Broadcast and reduce have kDirect and kChain; kChain loses
-// nothing.
+// Algorithms of all-reduce, broadcast, reduce, all-gather and reduce-scatter (docs/collectives.md). kAutomatic chooses
+// by the sizes of group and tensor and by the ranks' hosts, not by the loss bound. All have kTwoLevel, where
+// set_hosts() permits. All-reduce has the others but kChain; only its kRing may lose data. Broadcast and reduce have
+// kDirect and kChain, all-gather and reduce-scatter kDirect; kChain and kTwoLevel lose nothing.
 enum class Algorithm : std::uint8_t { kAutomatic, kDirect, kCentral, kRing, kHalving, kChain, kTwoLevel };
 inline constexpr std::uint8_t kAlgorithmCount = 7;
 
@@ -292,6 +297,9 @@ struct AllReduceOptions : CollectiveOptions {
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;
   Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
+  // Results may be lost too, up to the loss bound of all that a rank receives of them: a rank keeps the sum that it has
+  // of what it misses, of a mean divided by its terms. Members end with different bits. The same on every rank.
+  bool lossy_results = false;
 };
 
 // `inputs` and `outputs` below replace `input` and `output` by one part per member, each in separate memory, without a
@@ -324,6 +332,7 @@ struct AllGatherOptions : CollectiveOptions {
   std::span<std::byte> output;       // all inputs; the rank's own part may be its input
   std::vector<std::span<std::byte>> outputs;
   Element element = Element::kUint8;
+  Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
 // Reduces all inputs; member i receives part i of the result.
@@ -333,6 +342,7 @@ struct ReduceScatterOptions : CollectiveOptions {
   std::span<std::byte> output;  // may be the rank's own part of the input
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kMean;
+  Algorithm algorithm = Algorithm::kAutomatic;  // the same on every rank
 };
 
 // Copies the root's tensor to every member, without loss.
@@ -462,7 +472,7 @@ class Engine {
   std::vector<std::shared_ptr<void>> take_lent();
 
   // The host of each rank, by any number: ranks of one number share a host. The same at every rank, once, before the
-  // first collective. Large all-reduces then may send less between hosts (Algorithm::kTwoLevel).
+  // first collective. Large collectives then may send less between hosts (Algorithm::kTwoLevel).
   void set_hosts(std::span<const std::uint16_t> hosts);
 
   // Push-pull of float32 tensors: split into partitions of up to 4 MB, which the services sum and may average.

@@ -143,7 +143,7 @@ typedef struct mlt_options {
   uint32_t early_transfers;
   uint32_t max_window_mib;
   uint32_t busy_poll_us;
-  uint32_t reserved; /* 0 */
+  uint32_t checksums; /* 1: collectives carry checksums (docs/collectives.md); the same on every rank */
   uint16_t rank;
   uint16_t ranks;
   uint16_t udp_port;     /* 0: any */
@@ -216,12 +216,18 @@ typedef struct mlt_collective_options {
   uint32_t layer;
   uint32_t layers;    /* 0: 1 */
   uint16_t root;      /* gather, broadcast, reduce and scatter */
-  uint16_t algorithm; /* all-reduce, broadcast, reduce: the same on every rank */
+  uint16_t algorithm; /* all-reduce, broadcast, reduce, all-gather, reduce-scatter: the same on every rank */
   /* All-reduce and broadcast, instead of output: tensors that are carried as one, in this order, through memory of the
    * library's, unless there is only one. They change then only if the collective succeeds. The ranks compare the sum of
    * their sizes, not each. */
   const mlt_tensor* tensors;
   size_t tensor_count;
+  /* All-reduce: 1: results may be lost too, up to the loss bound, and the ranks end with different bits
+   * (docs/collectives.md); the same on every rank */
+  uint32_t lossy_results;
+  /* 1: a NaN or an infinity in this rank's floating-point input ends the call at every rank, and nothing of it is sent
+   */
+  uint32_t check_finite;
 } mlt_collective_options;
 
 typedef struct mlt_range {
@@ -279,7 +285,7 @@ MLT_API int mlt_connect_start(mlt_context* context, const mlt_peer* peers, size_
  * as of mlt_connect; the context stays open, and operations with the others work. Never blocks. */
 MLT_API int mlt_connect_test(mlt_context* context);
 /* The host of each rank of the job, by any number: ranks of one number share a host. The same at every rank, once,
- * before the first collective. Large all-reduces then may send less between hosts (TWO_LEVEL). */
+ * before the first collective. Large collectives then may send less between hosts (TWO_LEVEL). */
 MLT_API int mlt_set_hosts(mlt_context* context, const uint16_t* hosts, size_t rank_count);
 /* Says goodbye to the peers and cancels what is in progress; its completions can still be taken. `failure`: why this
  * rank ends before its work is done, which its peers report; NULL or "": it is done. */

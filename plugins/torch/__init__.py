@@ -3,7 +3,7 @@
 - ``torch.distributed.init_process_group("mlt")``, without an import: the exact collectives (parameters, batch norm
   statistics, shapes, barriers), without loss.
 - ``ddp.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``: gradients, averaged with loss up to
-  the caller's loss bound, which may be a schedule (``warm_up``, ``phases``).
+  the caller's loss bound, which may be a schedule (``warm_up``, ``phases``); with ``lossy_results`` both ways.
 - ``LossyReduceScatter(loss_bound=0.1).set_on(model)``: the same for FSDP2.
 - ``with lossy(0.1)``: the same for sums that the program calls itself.
 - ``pg_options=Options(loss_bound=0.1)``: the same for all sums of one process group.
@@ -22,12 +22,14 @@ from mlt.torch.hook import BoundedLossState, bounded_loss_hook
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.registration import register_backend
 from mlt.torch.replicas import verify_replicas
+from mlt.torch.resynchronisation import Drift
 
 from mlt._gradients.loss import LossSchedule, lossy, phases, warm_up
 from mlt._gradients.statistics import StepStatistics
 
 __all__ = [
     "BoundedLossState",
+    "Drift",
     "LossSchedule",
     "LossyReduceScatter",
     "MltProcessGroup",

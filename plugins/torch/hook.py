@@ -4,12 +4,14 @@
 is unchanged, and no other process is needed: the workers average among themselves (``Context.all_reduce``). In a job
 with summation services that can be faster, they push to these and pull the averages (push-pull after BytePS, OSDI
 2020). Either way the sums may lose up to ``loss_bound`` and the results are reliable, so every replica applies the same
-bits (MLT, NSDI 2024, section 4.1 and appendix A).
+bits (MLT, NSDI 2024, section 4.1 and appendix A). With ``lossy_results`` the results may lose as much, as in the paper;
+replicas then drift apart, and are made equal again every so many steps.
 
 This module has no ``from __future__ import annotations``: DDP compares the hook's annotations with the real types.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,6 +21,7 @@ from mlt.torch import recorder
 from mlt.torch.contexts import current_context
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.registration import mlt_group
+from mlt.torch.resynchronisation import By, Drift, Resynchronisation
 from mlt.torch.rotation import TYPES as ROTATED_TYPES
 from mlt.torch.rotation import restore, rotate
 from mlt.torch.staging import Staged, device_of
@@ -55,7 +58,9 @@ class BoundedLossState(StepRecorder):
     ``phases``), the same on every rank; its step counts this state's backward passes. ``first_key``: first push-pull
     key of this state (two states that share a ``PushPull`` need separate ranges). ``rotate``: spread each bucket that
     may lose over blocks of 4,096 elements before it is sent, so that a lost segment takes a little of each element, not
-    all of a few (``mlt.torch.rotation``); float32 and float64 only. It costs CPU time. ``history``: number of steps
+    all of a few (``mlt.torch.rotation``); float32 and float64 only. It costs CPU time. ``lossy_results``: the averages
+    may lose up to ``loss_bound`` as well; a worker then keeps, of what it misses, the mean of the terms that it has. So
+    the replicas drift apart: call ``resynchronise_every`` before the first backward pass. ``history``: number of steps
     whose statistics are kept. ``named_parameters``: the model's, so that errors name the parameters of a bucket, not
     only its number.
 
@@ -76,15 +81,24 @@ class BoundedLossState(StepRecorder):
         loss_bound: float | str | LossSchedule = 0.1,
         services: bool | None = None,
         rotate: bool = False,
+        lossy_results: bool = False,
         first_key: int = 0,
         history: int = DEFAULT_HISTORY,
         named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
     ) -> None:
         bound = checked(loss_bound)
+        if not isinstance(lossy_results, bool):
+            raise ValueError(f"lossy_results is {lossy_results!r}; give True or False")
         super().__init__(history)
         self.loss_bound = bound
+        self.lossy_results = lossy_results
         self._rotate = rotate
+        self._resynchronisation: Resynchronisation | None = None
+        self._resync_steps = 0
+        self._synchronised_at = 0  # steps
+        self._drifts: deque[Drift] = deque(maxlen=history)
         transport = transport if transport is not None else current_context()
+        self._transport = transport
         self._post: partial[Any] = _averaging(transport, services)
         self._group = _group_of(transport)
         self._is_agreed = self._group is None
@@ -113,6 +127,17 @@ class BoundedLossState(StepRecorder):
                 f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages {known} in memory of "
                 "the host or of a CUDA device: keep these parameters so, or synchronise them without this hook"
             )
+        if self.lossy_results and self._resynchronisation is None:
+            raise RuntimeError(
+                "lossy_results lets the replicas drift apart: before the first backward pass call "
+                "state.resynchronise_every(steps, replica, optimizer)"
+            )
+        is_overdue = index == 0 and self._log.started - self._synchronised_at > 2 * self._resync_steps
+        if self.lossy_results and is_overdue:
+            raise RuntimeError(
+                f"the replicas were to be re-synchronised every {self._resync_steps} steps, and were not in twice as "
+                "many: give resynchronise_every the model whose forward pass the program calls, in training mode"
+            )
         if not self._is_agreed:
             self._agree()
         key = self._key(bucket)
@@ -126,7 +151,8 @@ class BoundedLossState(StepRecorder):
         result: torch.futures.Future[torch.Tensor] = future.then(_value)
         name = f"gradient bucket {index} of step {step.step}{self._labels[key]}"
         bound = bound_at(self.loss_bound, step.step, layer)
-        average = partial(self._post, key=key, loss_bound=bound, layer=layer, layers=layers, name=name)
+        how = {"loss_bound": bound, "lossy_results": self.lossy_results, "layer": layer, "layers": layers}
+        average = partial(self._post, key=key, name=name, **how)
         self._count += 1
         entry = recorder.begin(name, "bounded_loss_hook", self._count, buffer)
         # Every rank has the same steps and keys. What cannot lose is left as it is, to the last bit.
@@ -146,6 +172,68 @@ class BoundedLossState(StepRecorder):
 
         self._staging.submit(_Posting(name, future), post, None)
         return result
+
+    @property
+    def drifts(self) -> tuple[Drift, ...]:
+        """Distance of the replicas before each re-synchronisation, oldest first."""
+        return tuple(self._drifts)
+
+    def resynchronise_every(
+        self,
+        steps: int,
+        replica: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        by: By = "mean",
+        root: int = 0,
+    ) -> None:
+        """Make the replicas equal again every ``steps`` backward passes, before the next forward pass of ``replica``.
+
+        ``replica``: the DDP model. Its parameters, and the floating-point tensors of ``optimizer``'s state, become
+        their mean over the ranks, or with ``by="broadcast"`` those of the group's rank ``root``, equal to the last bit.
+        Without the optimizer, replicas with momentum drift apart again at once. Every rank calls it once, alike, and
+        makes the same forward passes in training mode: DDP's ``join()`` does not go together with it. Each
+        re-synchronisation measures how far the replicas had drifted: ``drifts``, ``StepStatistics.drift``, and a line
+        of the log. Raises ValueError.
+
+        >>> state = BoundedLossState(loss_bound=0.1, lossy_results=True)  # doctest: +SKIP
+        >>> state.resynchronise_every(100, replica, optimizer)  # doctest: +SKIP
+        """
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"steps is {steps!r}; re-synchronise every 1 step or more")
+        if self._resynchronisation is not None:
+            raise ValueError("resynchronise_every was called before: a state has one model")
+        context, ranks, stream = _members(self._transport)
+        made = Resynchronisation(context, ranks, stream, replica, optimizer, by=by, root=root)
+        self._resynchronisation, self._resync_steps = made, steps
+        replica.register_forward_pre_hook(self._before_forward)
+        if self.lossy_results:
+            made.mark_drifting()
+
+    def resynchronise(self) -> Drift:
+        """Make the replicas equal now, for example before they are saved; returns how far they had drifted apart.
+
+        A collective: every rank calls it, between an optimizer's step and the next forward pass. Raises RuntimeError
+        without ``resynchronise_every``.
+        """
+        if self._resynchronisation is None:
+            raise RuntimeError("call resynchronise_every(steps, replica, optimizer) first")
+        self._synchronised_at = self._log.started
+        drift = self._resynchronisation.run(self._synchronised_at)
+        self._drifts.append(drift)
+        self._log.drifted(drift.greatest)
+        logger.info("rank %d: %s", _members(self._transport)[0].rank, drift)
+        return drift
+
+    def _before_forward(self, replica: torch.nn.Module, _inputs: Any) -> None:
+        is_due = self._log.started - self._synchronised_at >= self._resync_steps
+        if not is_due or not replica.training or not torch.is_grad_enabled():
+            return
+        if getattr(getattr(replica, "_join_config", None), "enable", False):
+            raise RuntimeError(
+                "resynchronise_every and DDP's join() do not go together: a rank without input would wait"
+            )
+        self.resynchronise()
 
     def _agree(self) -> None:
         """Before the first bucket: every rank of the group averages by this hook.
@@ -202,6 +290,15 @@ class BoundedLossState(StepRecorder):
         parameters = tuple(id(parameter) for parameter in bucket.parameters())
         key = self._keys.get(parameters)
         if key is None:
+            if (
+                self.lossy_results
+                and self._resynchronisation
+                and not self._resynchronisation.covers(bucket.parameters())
+            ):
+                raise RuntimeError(
+                    "the hook averages parameters that resynchronise_every does not make equal again: give each model "
+                    "a state of its own, and resynchronise_every the DDP model that the hook is registered on"
+                )
             key = self._keys[parameters] = self._next_key
             self._labels[key] = self._label(parameters)
             self._next_key += 1
@@ -296,6 +393,17 @@ def _group_of(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> Mlt
     return None
 
 
+def _members(
+    transport: Union["Context", "PushPull", dist.ProcessGroup],
+) -> tuple["Context", Sequence[int] | None, int]:
+    """The context of the workers that ``transport`` connects, their ranks (None: all) and the stream of the hook."""
+    if isinstance(transport, dist.ProcessGroup):
+        group = mlt_group(transport, "BoundedLossState")
+        return group.context, group.ranks, STREAM_BIT | group.stream
+    context: Context = getattr(transport, "context", None) or transport  # type: ignore[assignment]
+    return context, None, STREAM_BIT
+
+
 def _averaging(transport: Union["Context", "PushPull", dist.ProcessGroup], services: bool | None) -> "partial[Any]":
     """A function that starts averaging a tensor over the workers of ``transport``, and takes a push-pull's options.
 
@@ -322,8 +430,7 @@ def _averaging(transport: Union["Context", "PushPull", dist.ProcessGroup], servi
         services = is_whole and _services_pay(context)
     if services:
         return partial(PushPull(context).push_pull, average=True)
-    ranks, stream = (None, STREAM_BIT) if group is None else (group.ranks, STREAM_BIT | group.stream)
-    return partial(_all_reduce, context, ranks, stream)
+    return partial(_all_reduce, *_members(transport))
 
 
 def _services_pay(context: "Context") -> bool:

@@ -69,7 +69,9 @@ class MltProcessGroup(DataMovement):
                 for landing in landings:
                     landing.data.mul_(factor)
             return [
-                self._context.post_all_reduce(tensors, **terms.of(tensors[0]))
+                self._context.post_all_reduce(
+                    tensors, lossy_results=terms.are_results_lossy(tensors[0]), **terms.of(tensors[0])
+                )
                 for tensors in in_lists([landing.data for landing in landings])
             ]
 

@@ -68,6 +68,10 @@ class Terms:
         self._allowed = allowed
         self.observe = allowed.observe
 
+    def are_results_lossy(self, tensor: torch.Tensor) -> bool:
+        """Whether the results of the all-reduce of ``tensor`` may lose as much as its sums."""
+        return self._allowed.lossy_results and tensor.is_floating_point()
+
     def of(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Arguments of the reduction of ``tensor``, as it is posted."""
         from mlt import Reduction  # loads the native library, which importing torch must not

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+from mlt.torch.resynchronisation import may_drift
+
 import torch
 import torch.distributed as dist
 from mlt._shared.counts import count_of
@@ -12,7 +14,8 @@ from mlt._shared.counts import count_of
 def verify_replicas(model: torch.nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Raise RuntimeError, on every rank, unless all of ``group`` have the same parameters and buffers, bit for bit.
 
-    The error names the first tensor that differs, and the ranks whose tensor is not that of the group's rank 0. A
+    The error names the first tensor that differs, and the ranks whose tensor is not that of the group's rank 0. Where a
+    hook with ``lossy_results`` lets the replicas of ``model`` drift apart, call its ``resynchronise()`` first. A
     collective: every rank of the group calls it. It costs a hash of the model and 32 bytes a tensor on the network.
 
     >>> verify_replicas(model)  # doctest: +SKIP
@@ -38,8 +41,14 @@ def verify_replicas(model: torch.nn.Module, group: dist.ProcessGroup | None = No
             ranks = ", ".join(map(str, different))
             raise RuntimeError(
                 f"the replicas differ: {name!r} of group rank(s) {ranks} is not that of rank 0, by name, type, shape "
-                "or value; look for a parameter that changes outside the optimizer, or a rank that skipped a step"
+                f"or value; {_advice(model)}"
             )
+
+
+def _advice(model: torch.nn.Module) -> str:
+    if may_drift(model):
+        return "lossy_results lets them drift apart between re-synchronisations: call the state's resynchronise() first"
+    return "look for a parameter that changes outside the optimizer, or a rank that skipped a step"
 
 
 def _gather(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> list[torch.Tensor]:

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from mlt.job.configuration import JobConfig
 
 
-# Names of an all-reduce's algorithms, and of a broadcast's and a reduce's.
+# Names of an all-reduce's algorithms, of a broadcast's and a reduce's, and of an all-gather's and a reduce-scatter's.
 ALGORITHMS = ("direct", "central", "ring", "halving", "two-level")
-ROOTED_ALGORITHMS = ("direct", "chain")
+ROOTED_ALGORITHMS = ("direct", "chain", "two-level")
+PARTED_ALGORITHMS = ("direct", "two-level")
 
 _P = ParamSpec("_P")
 
@@ -61,6 +62,7 @@ class GroupCollectives:
         *,
         op: Reduction = Reduction.MEAN,
         loss_bound: float | str = 0.0,
+        lossy_results: bool = False,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
@@ -91,6 +93,12 @@ class GroupCollectives:
         of the rank that misses a partial sum takes the weights of the missing terms, so that the weights add up to 1
         whatever was lost. The completion's ``missing_bytes`` are those missing from this rank's receives.
 
+        ``lossy_results``: the results may be lost too, up to ``loss_bound`` of all that a rank receives of them. A rank
+        keeps the sum that it has of what it misses, of a mean divided by its terms, and passes that on. So **ranks end
+        with different bits**: what they compute from them drifts apart, unless it is made equal again now and then
+        (``mlt.torch.BoundedLossState.resynchronise_every`` does). Needs a SUM or MEAN of floating point; the same on
+        every rank.
+
         ``ranks``: the group, in ring order; None: all workers. ``stream`` in [0, 2^32): every stream of the same ranks
         is a group with an order of its own, so that independent users of a context need no common order. ``layer`` of
         ``layers``: 0 is the front layer, which is sent first. ``timeout`` in seconds limits the whole collective.
@@ -116,6 +124,7 @@ class GroupCollectives:
             tensor,
             op,
             _algorithm(algorithm, ALGORITHMS),
+            lossy_results,
             *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "all_reduce")
@@ -221,13 +230,16 @@ class GroupCollectives:
         timeout: float | None = None,
         dtype: str | None = None,
         check_finite: bool = False,
+        algorithm: str | None = None,
     ) -> Operation:
         """Start sending ``input`` to all ranks, whose ``output`` receives all ranks' inputs in group order.
 
         ``input`` has the same size on every rank, ``output`` space for one per rank of the group, or it is a list of
         one tensor for each. The own part of ``output`` may be the ``input``. ``loss_bound`` applies to each input at
-        each rank, for floating point only; missing elements become zero, so that ranks may differ. Otherwise as
-        ``post_all_reduce``.
+        each rank, for floating point only; missing elements become zero, so that ranks may differ. ``algorithm``:
+        "direct", each rank sends its input to every other, or "two-level", where ranks share hosts: to one rank of each
+        other host, which passes it on there, without loss; None chooses by hosts and size, equal on every rank.
+        Otherwise as ``post_all_reduce``.
 
         >>> outputs, inputs = (np.zeros(2, int), np.zeros(2, int)), (np.array([1]), np.array([2]))
         >>> started = [rank.post_all_gather(outputs[i], inputs[i]) for i, rank in enumerate((rank_0, rank_1))]
@@ -239,6 +251,7 @@ class GroupCollectives:
         operation = self._engine.post_all_gather(
             output,
             input,
+            _algorithm(algorithm, PARTED_ALGORITHMS),
             *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "all_gather")
@@ -260,14 +273,17 @@ class GroupCollectives:
         timeout: float | None = None,
         dtype: str | None = None,
         check_finite: bool = False,
+        algorithm: str | None = None,
     ) -> Operation:
         """Start reducing all ranks' inputs, of which the ``i``-th rank's ``output`` receives part ``i``.
 
         ``input`` has one part of the size of ``output`` per rank of the group, or is a list of them. ``output`` may be
         the own part of ``input``. Terms are combined in group order, once all have arrived, in memory of the size of
         ``input``; float16 and bfloat16 are rounded once. ``loss_bound`` applies to each part, for a SUM or MEAN of
-        floating point only; a missing term counts as zero, and a mean divides by those that arrived. Otherwise as
-        ``post_all_reduce``.
+        floating point only; a missing term counts as zero, and a mean divides by those that arrived. ``algorithm``:
+        "direct", or "two-level", where ranks share hosts: each host's ranks add up what goes to other hosts first,
+        without loss, and 16-bit sums are rounded at each addition; None chooses by hosts and size, equal on every rank.
+        Otherwise as ``post_all_reduce``.
 
         >>> sums = np.zeros(1, int), np.zeros(1, int)
         >>> inputs = np.array([1, 2]), np.array([10, 20])
@@ -282,6 +298,7 @@ class GroupCollectives:
             output,
             input,
             op,
+            _algorithm(algorithm, PARTED_ALGORITHMS),
             *self._how(ranks, stream, loss_bound, layer, layers, timeout, dtype, check_finite),
         )
         return self._operation(operation, "reduce_scatter")
@@ -306,8 +323,9 @@ class GroupCollectives:
         """Start replacing ``tensor`` by that of rank ``root``, exactly.
 
         ``tensor`` has the same size and type on every rank; the root's may be read-only, and each may be a list.
-        ``algorithm``: "direct", the root sends its tensor to each rank of the group, or "chain", each rank passes it on
-        to the next while it arrives; None chooses by the size, equal on every rank. Otherwise as ``post_all_reduce``.
+        ``algorithm``: "direct", the root sends its tensor to each rank of the group, "chain", each rank passes it on to
+        the next while it arrives, or "two-level", a chain that enters and leaves each host once at most, where ranks
+        share hosts; None chooses by hosts and size, equal on every rank. Otherwise as ``post_all_reduce``.
 
         >>> weights = np.arange(3), np.zeros(3, int)
         >>> started = rank_0.post_broadcast(weights[0], root=0), rank_1.post_broadcast(weights[1], root=0)
@@ -349,10 +367,11 @@ class GroupCollectives:
         ``input`` has the same size on every rank. ``output``: on the root only, of that size; it may be the ``input``.
         ``algorithm``: "chain", each rank combines its tensor with what arrives and passes it on to the next, in up to
         8 MiB of memory, and float16 and bfloat16 are rounded at each; or "direct", each sends it to the root, which
-        combines the terms in group order, in memory of ``n - 1`` times the tensor, and rounds once. None chooses by the
-        size and the bound, equal on every rank. ``loss_bound`` applies to each input, for a SUM or MEAN of floating
-        point only; a chain loses nothing, otherwise a missing term counts as zero, and a mean divides by those that
-        arrived. Otherwise as ``post_all_reduce``.
+        combines the terms in group order, in memory of ``n - 1`` times the tensor, and rounds once; or "two-level", a
+        chain that enters and leaves each host once at most, where ranks share hosts. None chooses by hosts and size,
+        equal on every rank. ``loss_bound`` applies to each input, for a SUM or MEAN of floating point only; a chain
+        loses nothing, otherwise a missing term counts as zero, and a mean divides by those that arrived. Otherwise as
+        ``post_all_reduce``.
 
         >>> largest = np.zeros(2, int)
         >>> started = (rank_0.post_reduce(np.array([1, 5]), largest, op=Reduction.MAX),

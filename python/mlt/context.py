@@ -90,6 +90,9 @@ class Context(GroupCollectives):
     ``shares_by_rate``: all-reduces around a ring give slow links less to carry, as far as all ranks of a group say so
     (None: MLT_SHARES_BY_RATE, else False). The order of a sum then depends on measured rates, so that two runs may
     differ in the last bit. See docs/collectives.md.
+    ``checksums``: collectives carry a checksum of each transfer, from one rank's memory to another's (None:
+    MLT_CHECKSUMS, else False); the same on every rank. Data that arrives changed fails the call with a CancelledError
+    that names the sender. It costs CPU time. See docs/collectives.md.
     ``io_threads`` and ``io_cpus`` were removed; a context that sets them is rejected.
     ``datapath``: carries datagrams (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or ``auto``, which
     is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of the same host and user. Ranks may use

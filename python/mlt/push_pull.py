@@ -200,6 +200,7 @@ class PushPull:
         *,
         key: int,
         loss_bound: float | str = 0.0,
+        lossy_results: bool = False,
         layer: int = 0,
         layers: int = 1,
         average: bool = True,
@@ -213,7 +214,9 @@ class PushPull:
         in [0, 2**40) identifies the tensor. In every iteration, all workers use the same key, number of elements and
         ``loss_bound`` for it. ``loss_bound`` in [0, 1), or text such as "10%": fraction of this worker's push that may
         be missing. Each element is divided by the number of workers whose segment arrived (``average=False``: the plain
-        sum). All workers receive the same bits. ``layer`` of ``layers``: 0 is the front layer, which is sent first.
+        sum). All workers receive the same bits, unless this one has ``lossy_results``: then up to ``loss_bound`` of the
+        result may be lost as well, and this worker has its own values there. ``layer`` of ``layers``: 0 is the front
+        layer, which is sent first.
         ``name`` appears in error texts. Raises InvalidBufferError, ConfigError, PeerFailedError, LimitError.
 
         >>> gradients = np.full(4, 1, np.float32), np.full(4, 3, np.float32)
@@ -235,6 +238,7 @@ class PushPull:
             out,
             key,
             loss_bound_of(loss_bound) if isinstance(loss_bound, str) else loss_bound,
+            lossy_results,
             average,
             layer,
             layers,

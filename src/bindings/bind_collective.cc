@@ -82,16 +82,16 @@ void register_collectives(py::class_<EngineHandle>& engine) {
   engine
       .def(
           "post_all_reduce",
-          [](EngineHandle& self, py::handle tensor, Reduction reduction, Algorithm algorithm, Ranks ranks,
-             std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
+          [](EngineHandle& self, py::handle tensor, Reduction reduction, Algorithm algorithm, bool lossy_results,
+             Ranks ranks, std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
              std::int64_t timeout_ns, std::string dtype, bool check_finite) {
-            return self.post_all_reduce(tensor, reduction, algorithm,
+            return self.post_all_reduce(tensor, reduction, algorithm, lossy_results,
                                         CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
                                                             timeout_ns, std::move(dtype), check_finite});
           },
-          py::arg("tensor"), py::arg("reduction"), py::arg("algorithm"), py::arg("ranks"), py::arg("stream"),
-          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"),
-          py::arg("check_finite") = false)
+          py::arg("tensor"), py::arg("reduction"), py::arg("algorithm"), py::arg("lossy_results"), py::arg("ranks"),
+          py::arg("stream"), py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"),
+          py::arg("dtype"), py::arg("check_finite") = false)
       .def(
           "post_all_to_all",
           [](EngineHandle& self, py::handle output, py::handle input, Parts output_parts, Parts input_parts,
@@ -118,27 +118,28 @@ void register_collectives(py::class_<EngineHandle>& engine) {
           py::arg("check_finite") = false)
       .def(
           "post_all_gather",
-          [](EngineHandle& self, py::handle output, py::handle input, Ranks ranks, std::uint32_t stream,
-             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype,
-             bool check_finite) {
-            return self.post_all_gather(output, input,
+          [](EngineHandle& self, py::handle output, py::handle input, Algorithm algorithm, Ranks ranks,
+             std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
+             std::int64_t timeout_ns, std::string dtype, bool check_finite) {
+            return self.post_all_gather(output, input, algorithm,
                                         CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
                                                             timeout_ns, std::move(dtype), check_finite});
           },
-          py::arg("output"), py::arg("input"), py::arg("ranks"), py::arg("stream"), py::arg("loss_bound"),
-          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("check_finite") = false)
+          py::arg("output"), py::arg("input"), py::arg("algorithm"), py::arg("ranks"), py::arg("stream"),
+          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"),
+          py::arg("check_finite") = false)
       .def(
           "post_reduce_scatter",
-          [](EngineHandle& self, py::handle output, py::handle input, Reduction reduction, Ranks ranks,
-             std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
+          [](EngineHandle& self, py::handle output, py::handle input, Reduction reduction, Algorithm algorithm,
+             Ranks ranks, std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
              std::int64_t timeout_ns, std::string dtype, bool check_finite) {
-            return self.post_reduce_scatter(output, input, reduction,
+            return self.post_reduce_scatter(output, input, reduction, algorithm,
                                             CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers,
                                                                 timeout_ns, std::move(dtype), check_finite});
           },
-          py::arg("output"), py::arg("input"), py::arg("reduction"), py::arg("ranks"), py::arg("stream"),
-          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"),
-          py::arg("check_finite") = false)
+          py::arg("output"), py::arg("input"), py::arg("reduction"), py::arg("algorithm"), py::arg("ranks"),
+          py::arg("stream"), py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"),
+          py::arg("dtype"), py::arg("check_finite") = false)
       .def(
           "post_broadcast",
           [](EngineHandle& self, py::handle tensor, std::int64_t root, Algorithm algorithm, Ranks ranks,

@@ -331,6 +331,7 @@ OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& 
                                   .input = {reinterpret_cast<const float*>(input.data()), input.element_count()},
                                   .output = {reinterpret_cast<float*>(output.data()), output.element_count()},
                                   .loss_bound = arguments.loss_bound,
+                                  .lossy_results = arguments.lossy_results,
                                   .average = arguments.average,
                                   .layer = arguments.layer,
                                   .layers = arguments.layers,

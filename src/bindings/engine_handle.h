@@ -53,6 +53,7 @@ struct PushPullArguments {
   py::object output;  // None: in place
   std::uint64_t key;
   double loss_bound;
+  bool lossy_results;
   bool average;
   std::uint32_t layer;
   std::uint32_t layers;
@@ -99,15 +100,16 @@ class EngineHandle {
   OperationId post_send(py::handle tensor, const SendArguments& arguments);
   OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
   // `tensor` may be a list of tensors, which are carried as one.
-  OperationId post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm,
+  OperationId post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm, bool lossy_results,
                               const CollectiveArguments& arguments);
   // Parts in elements; empty: equal parts.
   OperationId post_all_to_all(py::handle output, py::handle input, std::vector<std::uint64_t> output_parts,
                               std::vector<std::uint64_t> input_parts, const CollectiveArguments& arguments);
   // `output` must be None except at the root.
   OperationId post_gather(py::handle input, py::handle output, std::int64_t root, const CollectiveArguments& arguments);
-  OperationId post_all_gather(py::handle output, py::handle input, const CollectiveArguments& arguments);
-  OperationId post_reduce_scatter(py::handle output, py::handle input, Reduction reduction,
+  OperationId post_all_gather(py::handle output, py::handle input, Algorithm algorithm,
+                              const CollectiveArguments& arguments);
+  OperationId post_reduce_scatter(py::handle output, py::handle input, Reduction reduction, Algorithm algorithm,
                                   const CollectiveArguments& arguments);
   // `tensor` may be a list.
   OperationId post_broadcast(py::handle tensor, std::int64_t root, Algorithm algorithm,

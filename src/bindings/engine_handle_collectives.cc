@@ -126,13 +126,14 @@ void EngineHandle::lend_in_place(Options& options, const std::string& what, py::
 }
 
 OperationId EngineHandle::post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm,
-                                          const CollectiveArguments& arguments) {
+                                          bool lossy_results, const CollectiveArguments& arguments) {
   Engine& target = engine();
   AllReduceOptions options;
   fill(options, "all-reduce", arguments);
   lend_in_place(options, "all-reduce", tensor, true, arguments.dtype);
   options.reduction = reduction;
   options.algorithm = algorithm;
+  options.lossy_results = lossy_results;
   return without_gil([&] { return target.post_all_reduce(options); });
 }
 
@@ -161,21 +162,24 @@ OperationId EngineHandle::post_gather(py::handle input, py::handle output, std::
   return without_gil([&] { return target.post_gather(options); });
 }
 
-OperationId EngineHandle::post_all_gather(py::handle output, py::handle input, const CollectiveArguments& arguments) {
+OperationId EngineHandle::post_all_gather(py::handle output, py::handle input, Algorithm algorithm,
+                                          const CollectiveArguments& arguments) {
   Engine& target = engine();
   AllGatherOptions options;
   fill(options, "all-gather", arguments);
   lend_buffers(options, "all-gather", input, output, arguments.dtype);
+  options.algorithm = algorithm;
   return without_gil([&] { return target.post_all_gather(options); });
 }
 
 OperationId EngineHandle::post_reduce_scatter(py::handle output, py::handle input, Reduction reduction,
-                                              const CollectiveArguments& arguments) {
+                                              Algorithm algorithm, const CollectiveArguments& arguments) {
   Engine& target = engine();
   ReduceScatterOptions options;
   fill(options, "reduce-scatter", arguments);
   lend_buffers(options, "reduce-scatter", input, output, arguments.dtype);
   options.reduction = reduction;
+  options.algorithm = algorithm;
   return without_gil([&] { return target.post_reduce_scatter(options); });
 }
 

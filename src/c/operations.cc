@@ -61,7 +61,7 @@ static_assert(ends_at<mlt_options, std::uint16_t>(offsetof(mlt_options, control_
 static_assert(ends_at<mlt_peer, std::uint32_t>(offsetof(mlt_peer, reserved)));
 static_assert(ends_at<mlt_send_options, std::uint16_t[3]>(offsetof(mlt_send_options, reserved)));
 static_assert(ends_at<mlt_receive_options, std::uint16_t>(offsetof(mlt_receive_options, up_to)));
-static_assert(ends_at<mlt_collective_options, std::size_t>(offsetof(mlt_collective_options, tensor_count)));
+static_assert(ends_at<mlt_collective_options, std::uint32_t>(offsetof(mlt_collective_options, check_finite)));
 static_assert(ends_at<mlt_completion, std::uint32_t>(offsetof(mlt_completion, reserved)));
 static_assert(sizeof(Range) == sizeof(mlt_range) && offsetof(Range, length_bytes) == offsetof(mlt_range, length_bytes));
 
@@ -176,6 +176,7 @@ struct Uses {
   bool parts = false;
   bool algorithm = false;
   bool tensors = false;
+  bool lossy_results = false;
 };
 
 // Reads what is common, and rejects members that the collective would ignore.
@@ -190,6 +191,7 @@ mlt_collective_options read_collective(const mlt_collective_options* given, cons
   if (!uses.reduction) unused(known.reduction != 0, "reduction");
   if (!uses.parts) unused(known.send_bytes != nullptr || known.receive_bytes != nullptr, "send_bytes or receive_bytes");
   if (!uses.algorithm) unused(known.algorithm != 0, "algorithm");
+  if (!uses.lossy_results) unused(known.lossy_results != 0, "lossy_results");
   if (!uses.tensors) unused(known.tensors != nullptr || known.tensor_count != 0, "tensors");
   check((known.tensors == nullptr) == (known.tensor_count == 0), function,
         "tensors and tensor_count must both be set, or both be 0");
@@ -198,13 +200,14 @@ mlt_collective_options read_collective(const mlt_collective_options* given, cons
   return known;
 }
 
-void set_common(CollectiveOptions& options, const mlt_collective_options& given) {
+void set_common(CollectiveOptions& options, const mlt_collective_options& given, const char* function) {
   if (given.rank_count > 0) options.ranks.assign(given.ranks, given.ranks + given.rank_count);
   options.stream = given.stream;
   options.loss_bound = given.loss_bound;
   options.layer = given.layer;
   options.layers = layers_of(given.layers);
   options.timeout_ns = given.timeout_ns;
+  options.check_finite = flag(given.check_finite, function, "check_finite");
 }
 
 template <typename Given>
@@ -299,7 +302,7 @@ int collective(mlt_context* context, const mlt_collective_options* options, std:
     const mlt_collective_options given = read_collective(options, function, uses);
     check(given.timeout_ns >= 0, function, "timeout_ns must not be negative");
     Options wanted;
-    set_common(wanted, given);
+    set_common(wanted, given, function);
     fill(wanted, given);
     return (engine.*start)(wanted);
   });
@@ -310,14 +313,16 @@ int collective(mlt_context* context, const mlt_collective_options* options, std:
 }  // namespace mlt::c
 
 int mlt_post_all_reduce(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
-  return c::collective(
-      context, options, operation, __func__, {.output = true, .reduction = true, .algorithm = true, .tensors = true},
-      &Engine::post_all_reduce, [name = __func__](AllReduceOptions& wanted, const mlt_collective_options& given) {
-        c::set_in_place(wanted, given, name);
-        wanted.element = c::element_of(given.element, name);
-        wanted.reduction = c::reduction_of(given, name);
-        wanted.algorithm = c::algorithm_of(given, name);
-      });
+  return c::collective(context, options, operation, __func__,
+                       {.output = true, .reduction = true, .algorithm = true, .tensors = true, .lossy_results = true},
+                       &Engine::post_all_reduce,
+                       [name = __func__](AllReduceOptions& wanted, const mlt_collective_options& given) {
+                         c::set_in_place(wanted, given, name);
+                         wanted.element = c::element_of(given.element, name);
+                         wanted.reduction = c::reduction_of(given, name);
+                         wanted.algorithm = c::algorithm_of(given, name);
+                         wanted.lossy_results = c::flag(given.lossy_results, name, "lossy_results");
+                       });
 }
 
 int mlt_post_all_to_all(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
@@ -349,22 +354,26 @@ int mlt_post_gather(mlt_context* context, const mlt_collective_options* options,
 }
 
 int mlt_post_all_gather(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
-  return c::collective(context, options, operation, __func__, {.input = true, .output = true}, &Engine::post_all_gather,
+  return c::collective(context, options, operation, __func__, {.input = true, .output = true, .algorithm = true},
+                       &Engine::post_all_gather,
                        [name = __func__](AllGatherOptions& wanted, const mlt_collective_options& given) {
                          c::set_input(wanted, given, name);
                          c::set_output(wanted, given, name);
+                         wanted.algorithm = c::algorithm_of(given, name);
                          wanted.element = c::element_of(given.element, name);
                        });
 }
 
 int mlt_post_reduce_scatter(mlt_context* context, const mlt_collective_options* options, uint64_t* operation) {
-  return c::collective(context, options, operation, __func__, {.input = true, .output = true, .reduction = true},
+  return c::collective(context, options, operation, __func__,
+                       {.input = true, .output = true, .reduction = true, .algorithm = true},
                        &Engine::post_reduce_scatter,
                        [name = __func__](ReduceScatterOptions& wanted, const mlt_collective_options& given) {
                          c::set_input(wanted, given, name);
                          c::set_output(wanted, given, name);
                          wanted.element = c::element_of(given.element, name);
                          wanted.reduction = c::reduction_of(given, name);
+                         wanted.algorithm = c::algorithm_of(given, name);
                        });
 }
 

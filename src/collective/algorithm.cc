@@ -13,6 +13,14 @@ bool is_small(std::uint64_t ranks, std::uint64_t bytes) { return (ranks - 1) * b
 // Not small: at most this.
 bool is_middle(std::uint64_t ranks, std::uint64_t bytes) { return bytes <= ranks * kHalvingBytesPerRank; }
 
+// PROTOCOL 22.7.1: ... A member MUST refuse two levels in any other group of more than one rank.
+bool lacks_hosts(CollectiveAlgorithm requested, const GroupSize& group) {
+  return requested == CollectiveAlgorithm::kTwoLevel && group.ranks > 1 && !group.has_two_levels();
+}
+constexpr const char* kNeedsHosts =
+    "the two-level algorithm needs two or more hosts with equally many ranks of the group, two or more, next to each "
+    "other in it";
+
 }  // namespace
 
 std::uint16_t ranks_per_host(std::span<const std::uint16_t> group, std::span<const std::uint16_t> hosts) {
@@ -67,11 +75,7 @@ std::string check_algorithm(CollectiveAlgorithm requested, const GroupSize& grou
   if (requested == CollectiveAlgorithm::kChain) {
     return "an all-reduce has no chain algorithm: use direct, central, ring, halving or two-level";
   }
-  // PROTOCOL 22.7.1: ... A member MUST refuse two levels in any other group of more than one rank.
-  if (requested == CollectiveAlgorithm::kTwoLevel && ranks > 1 && !group.has_two_levels()) {
-    return "the two-level algorithm needs two or more hosts with equally many ranks of the group, two or more, next to "
-           "each other in it: use the ring or halving";
-  }
+  if (lacks_hosts(requested, group)) return std::string(kNeedsHosts) + ": use the ring or halving";
   const bool has_records = requested == CollectiveAlgorithm::kDirect || requested == CollectiveAlgorithm::kCentral;
   if (!has_records || ranks == 1 || bytes <= kMaxRecordsBytes / ranks) return "";
   return std::string("the ") + algorithm_name(requested) + " algorithm holds " + std::to_string(ranks) +
@@ -79,22 +83,70 @@ std::string check_algorithm(CollectiveAlgorithm requested, const GroupSize& grou
          " bytes in all: use the ring or halving";
 }
 
-// PROTOCOL 22.6.1: A caller of a broadcast or reduce MAY name the algorithm. If it names none, a member MUST take the
-//     chain when the tensor has 65,536 bytes or more, whatever the loss bound; else direct. A group of one rank takes
-//     direct, whatever its caller names.
-CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes) {
-  if (ranks == 1) return CollectiveAlgorithm::kDirect;
-  if (requested != CollectiveAlgorithm::kAutomatic) return requested;
-  return bytes >= kChainBytes ? CollectiveAlgorithm::kChain : CollectiveAlgorithm::kDirect;
+bool rooted_depends_on_hosts(CollectiveAlgorithm requested, std::uint64_t bytes) {
+  if (requested != CollectiveAlgorithm::kAutomatic) return requested == CollectiveAlgorithm::kTwoLevel;
+  return bytes >= kChainBytes;
 }
 
-std::string check_rooted_algorithm(CollectiveAlgorithm requested, const std::string& what) {
+// PROTOCOL 22.6.1: A caller of a broadcast or reduce MAY name the algorithm. If it names none, a member MUST take, when
+//     the tensor has 65,536 bytes or more, whatever the loss bound, two levels in a group that may take them (22.7.1),
+//     and the chain in any other; else direct. A group of one rank takes direct, whatever its caller names.
+CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes) {
+  if (group.ranks == 1) return CollectiveAlgorithm::kDirect;
+  if (requested != CollectiveAlgorithm::kAutomatic) return requested;
+  if (bytes < kChainBytes) return CollectiveAlgorithm::kDirect;
+  return group.has_two_levels() ? CollectiveAlgorithm::kTwoLevel : CollectiveAlgorithm::kChain;
+}
+
+bool parted_depends_on_hosts(CollectiveAlgorithm requested, std::uint64_t bytes) {
+  if (requested != CollectiveAlgorithm::kAutomatic) return requested == CollectiveAlgorithm::kTwoLevel;
+  return bytes >= kTwoLevelPartBytes;
+}
+
+// PROTOCOL 22.3.6: A caller of an all-gather or reduce-scatter MAY name the algorithm, direct or two levels. If it
+// names
+//     none, a member MUST take two levels in a group that may take them (22.7.1) when a member's part has 4,096 bytes
+//     or more, whatever the loss bound; else direct. A group of one rank takes direct, whatever its caller names.
+CollectiveAlgorithm parted_algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes) {
+  if (group.ranks == 1) return CollectiveAlgorithm::kDirect;
+  if (requested != CollectiveAlgorithm::kAutomatic) return requested;
+  const bool is_two_level = group.has_two_levels() && bytes >= kTwoLevelPartBytes;
+  return is_two_level ? CollectiveAlgorithm::kTwoLevel : CollectiveAlgorithm::kDirect;
+}
+
+std::string check_other_algorithm(CollectiveAlgorithm requested, const GroupSize& group, bool is_rooted,
+                                  const std::string& what) {
   if (static_cast<std::uint8_t>(requested) >= kCollectiveAlgorithmCount) return "its algorithm is unknown";
+  const std::string others = is_rooted ? "direct or chain" : "direct";
+  if (lacks_hosts(requested, group)) return std::string(kNeedsHosts) + ": use " + others;
   if (requested == CollectiveAlgorithm::kAutomatic || requested == CollectiveAlgorithm::kDirect ||
-      requested == CollectiveAlgorithm::kChain) {
+      requested == CollectiveAlgorithm::kTwoLevel || (is_rooted && requested == CollectiveAlgorithm::kChain)) {
     return "";
   }
-  return "a " + what + " has no " + algorithm_name(requested) + " algorithm: use direct or chain";
+  const bool has_an = what.starts_with('a');
+  return (has_an ? "an " : "a ") + what + " has no " + algorithm_name(requested) + " algorithm: use " + others +
+         (is_rooted ? "" : " or two-level");
+}
+
+// PROTOCOL 22.7.7: A broadcast or reduce by two levels MUST be a chain (22.6) in an order of its own, which begins with
+//     the root: of a broadcast the other members of its host follow, then the other hosts; of a reduce the other hosts,
+//     then the other members of the root's host. Each host's members are in the order of the group, those of the
+//     root's host from the root on, and the hosts in the order of the group from the root's host on.
+std::vector<std::uint32_t> two_level_chain(std::uint32_t ranks, std::uint32_t ranks_per_host, std::uint32_t root,
+                                           bool is_reduce) {
+  const std::uint32_t hosts = ranks / ranks_per_host, host = root / ranks_per_host, local = root % ranks_per_host;
+  std::vector<std::uint32_t> order = {root};
+  const auto add_own = [&] {
+    for (std::uint32_t i = 1; i < ranks_per_host; ++i) {
+      order.push_back(host * ranks_per_host + (local + i) % ranks_per_host);
+    }
+  };
+  if (!is_reduce) add_own();
+  for (std::uint32_t i = 1; i < hosts; ++i) {
+    for (std::uint32_t j = 0; j < ranks_per_host; ++j) order.push_back((host + i) % hosts * ranks_per_host + j);
+  }
+  if (is_reduce) add_own();
+  return order;
 }
 
 }  // namespace mlt::collective

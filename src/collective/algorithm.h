@@ -1,5 +1,5 @@
-// The algorithms of all-reduce, broadcast and reduce, and which one carries a call that names none: the one place of
-// that choice. The other collectives have one each.
+// The algorithms of all-reduce, broadcast, reduce, all-gather and reduce-scatter, and which one carries a call that
+// names none: the one place of that choice. The other collectives have one each.
 //
 // Every rank chooses by the group's size and hosts, the tensor's bytes and the loss bound alone, so that all choose the
 // same. Their shapes carry the choice (Shape::algorithm): ranks that differ are named.
@@ -8,17 +8,18 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace mlt::collective {
 
 enum class CollectiveAlgorithm : std::uint8_t {
   kAutomatic = 0,  // of a request only: chosen_algorithm()
-  kDirect = 1,     // of all three: collective/direct_allreduce.h, exchange.h
+  kDirect = 1,     // of all five: collective/direct_allreduce.h, exchange.h
   kCentral = 2,    // of an all-reduce: collective/central_allreduce.h
   kRing = 3,       // of an all-reduce: collective/ring_allreduce.h
-  kHalving = 4,    // of an all-reduce: collective/staged_allreduce.h
+  kHalving = 4,    // of an all-reduce: collective/staged.h
   kChain = 5,      // of a broadcast or reduce: collective/chain.h
-  kTwoLevel = 6,   // of an all-reduce: collective/staged_allreduce.h
+  kTwoLevel = 6,   // of all five: collective/staged.h; of a broadcast or reduce: chain.h
 };
 inline constexpr std::uint8_t kCollectiveAlgorithmCount = 7;
 
@@ -62,6 +63,10 @@ inline constexpr std::uint64_t kChainBytes = 64U << 10;
 // not wait for whole parts. Measured (docs/collectives.md).
 inline constexpr std::uint64_t kMaxTwoLevelHosts = 3;
 
+// Min bytes of a member's part of an all-gather or reduce-scatter that takes two levels where it may: with less, the
+// second round costs more than the bytes between hosts. Measured (docs/collectives.md).
+inline constexpr std::uint64_t kTwoLevelPartBytes = 4U << 10;
+
 // The members of a group, for the choice.
 struct GroupSize {
   std::uint64_t ranks = 0;
@@ -86,8 +91,21 @@ CollectiveAlgorithm algorithm_of(CollectiveAlgorithm requested, const GroupSize&
 // Why an all-reduce must not name the algorithm; empty if it may.
 std::string check_algorithm(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes);
 
-// The same of a broadcast or reduce, which is direct or a chain; `what`: the collective's name.
-CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, std::uint64_t ranks, std::uint64_t bytes);
-std::string check_rooted_algorithm(CollectiveAlgorithm requested, const std::string& what);
+// The same of a broadcast or reduce.
+bool rooted_depends_on_hosts(CollectiveAlgorithm requested, std::uint64_t bytes);
+CollectiveAlgorithm rooted_algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes);
+
+// The same of an all-gather or reduce-scatter, whose members have a part of `bytes` each.
+bool parted_depends_on_hosts(CollectiveAlgorithm requested, std::uint64_t bytes);
+CollectiveAlgorithm parted_algorithm_of(CollectiveAlgorithm requested, const GroupSize& group, std::uint64_t bytes);
+
+// Of these four; `what`: the collective's name.
+std::string check_other_algorithm(CollectiveAlgorithm requested, const GroupSize& group, bool is_rooted,
+                                  const std::string& what);
+
+// The order of a chain by two levels, as positions in the group: from the root on for a broadcast (its host's members,
+// then those of the other hosts); a reduce begins with the member behind the root and ends there.
+std::vector<std::uint32_t> two_level_chain(std::uint32_t ranks, std::uint32_t ranks_per_host, std::uint32_t root,
+                                           bool is_reduce);
 
 }  // namespace mlt::collective

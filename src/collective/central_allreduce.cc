@@ -39,7 +39,8 @@ std::span<std::byte> CentralAllReduce::opening(Stream& stream) {
 void CentralAllReduce::begin() { records_.put(0); }
 
 bool CentralAllReduce::has_all() const {
-  return std::ranges::all_of(streams, [](const Stream& stream) { return stream.is_send || stream.is_over(); });
+  return std::ranges::all_of(streams,
+                             [](const Stream& stream) { return stream.is_send || stream.settled >= stream.steps; });
 }
 
 bool CentralAllReduce::is_ready(const Stream&, std::uint32_t) const { return has_all(); }

@@ -9,14 +9,20 @@ namespace mlt::collective {
 //     last one shorter, behind the shape, and receive it so from the one before. There MUST be nothing but the shape
 //     from the member before the root to the root of a broadcast, and from the root to the member after it of a reduce.
 //     All of it MUST be reliable (bound 0), whatever the loss bound.
-Chain::Chain(const CollectiveRequest& request, const Membership& group)
+Chain::Chain(const CollectiveRequest& request, const Membership& group, const std::vector<std::uint32_t>& order)
     : element_(request.element), ranks_(group.size()) {
   const bool is_reduce = request.kind == CollectiveKind::kReduce;
   own_ = is_reduce ? request.input : std::span<const std::byte>(request.output);
   memory_ = request.output;
   const auto pieces = static_cast<std::uint32_t>((own_.size() + kChainPieceBytes - 1) / kChainPieceBytes);
   slots_ = pieces;
-  const std::uint32_t before = (group.own + ranks_ - 1) % ranks_, next = (group.own + 1) % ranks_;
+  const std::uint32_t group_before = (group.own + ranks_ - 1) % ranks_, group_next = (group.own + 1) % ranks_;
+  std::uint32_t before = group_before, next = group_next;
+  if (!order.empty()) {
+    const auto place = static_cast<std::uint32_t>(std::ranges::find(order, group.own) - order.begin());
+    before = order[(place + ranks_ - 1) % ranks_];
+    next = order[(place + 1) % ranks_];
+  }
   const bool is_root = group.ranks[group.own] == request.root;
   const bool is_before_root = group.ranks[next] == request.root, is_after_root = group.ranks[before] == request.root;
   const bool receives = is_reduce ? !is_after_root : !is_root, sends = is_reduce ? !is_root : !is_before_root;
@@ -31,6 +37,10 @@ Chain::Chain(const CollectiveRequest& request, const Membership& group)
   }
   streams.push_back(make_stream(group.ranks[before], false, own_.size(), receives ? pieces : 0, kMaxWindow));
   streams.push_back(make_stream(group.ranks[next], true, own_.size(), sends ? pieces : 0, kMaxWindow));
+  // PROTOCOL 22.1.14: A member MUST send its shape to the next member of the group, and receive that of the one before,
+  //     also where the collective has nothing else between them. So calls that differ meet, whatever they are.
+  if (before != group_before) streams.push_back(make_stream(group.ranks[group_before], false, own_.size(), 0, 1));
+  if (next != group_next) streams.push_back(make_stream(group.ranks[group_next], true, own_.size(), 0, 1));
 }
 
 template <typename Bytes>
@@ -67,7 +77,7 @@ void Chain::fill(const Stream&, std::uint32_t step, core::SendRequest& request) 
 void Chain::fill(const Stream&, std::uint32_t step, core::ReceiveRequest& request) {
   request.data = arriving(step);
   request.element = element_;
-  Onward* const onward = begin_onward(step, request.data.size());
+  Onward* const onward = begin_onward(step, request.data);
   if (onward == nullptr && kernel_ == nullptr) return;
   Target& target = targets_[step % kMaxWindow];
   target = {.first = request.data.data(),
@@ -81,7 +91,7 @@ void Chain::fill(const Stream&, std::uint32_t step, core::ReceiveRequest& reques
 }
 
 // Reserves an Onward to pass on the data of this receive. Null if it is not sent on, or only once complete.
-Onward* Chain::begin_onward(std::uint32_t step, std::uint64_t bytes) {
+Onward* Chain::begin_onward(std::uint32_t step, std::span<const std::byte> piece) {
   const Stream& sends = streams[kSends];
   if (step >= sends.steps || sends.segment_bytes == 0) return nullptr;
   Onward& onward = onward_[step % kMaxWindow];
@@ -89,7 +99,7 @@ Onward* Chain::begin_onward(std::uint32_t step, std::uint64_t bytes) {
   if (onward.send_step == step) return &onward;
   // The earlier send with this index may still be in progress.
   if (onward.send_step != 0 && !sends.is_done(onward.send_step)) return nullptr;
-  onward.begin(step, bytes, sends.segment_bytes);
+  onward.begin(step, piece, sends.segment_bytes, sends.checksums != nullptr);
   return &onward;
 }
 

@@ -1,6 +1,7 @@
 // Broadcast and reduce of a long tensor along a chain of the group's members: each passes on each segment to the next
 // as it arrives. A broadcast begins at the root and ends at the member before it; a reduce begins at the member after
-// the root, each further one combines its own term with what arrives, and it ends at the root.
+// the root, each further one combines its own term with what arrives, and it ends at the root. By two levels the order
+// of the chain is by hosts, so that it enters and leaves each host once at most (algorithm.h).
 //
 // Each link carries the tensor once in each direction, so that the last member has it a trip for each member after the
 // first one's link could have sent it once; sent directly (collective/exchange.h), the root's link carries it n - 1
@@ -11,6 +12,7 @@
 #include <array>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "collective/collective.h"
 #include "collective/onward.h"
@@ -25,15 +27,20 @@ inline constexpr std::uint32_t kChainSlots = 8;
 
 class Chain final : public Collective {
  public:
-  // Requires at least two ranks.
-  Chain(const CollectiveRequest& request, const Membership& group);
+  // Requires at least two ranks. `order`: positions in the group, from the root on; empty: the group's order.
+  Chain(const CollectiveRequest& request, const Membership& group, const std::vector<std::uint32_t>& order = {});
 
   bool is_ready(const Stream& stream, std::uint32_t step) const override;
+  std::optional<std::uint64_t> fed_checksum(std::uint32_t step) const override {
+    return onward_[step % kMaxWindow].fed_checksum(step);
+  }
   bool may_receive(const Stream& stream, std::uint32_t step) const override;
   void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) override;
   void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) override;
   bool is_lossy(std::uint32_t) const override { return false; }
-  std::size_t unlocks(std::size_t stream) const override { return stream == kReceives ? kSends : kReceives; }
+  std::size_t unlocks(std::size_t stream) const override {
+    return stream > kSends ? stream : stream == kReceives ? kSends : kReceives;
+  }
 
  private:
   static constexpr std::size_t kReceives = 0, kSends = 1;  // streams: from the member before, to the next
@@ -53,7 +60,7 @@ class Chain final : public Collective {
   Bytes piece_of(Bytes tensor, std::uint32_t step) const;
   std::span<std::byte> arriving(std::uint32_t step) const;
   static void take_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
-  Onward* begin_onward(std::uint32_t step, std::uint64_t bytes);
+  Onward* begin_onward(std::uint32_t step, std::span<const std::byte> piece);
 
   std::span<const std::byte> own_;  // of a broadcast the root's tensor, or what arrives
   std::span<std::byte> memory_;     // where the tensor arrives: the output, or slots

@@ -12,7 +12,8 @@
 #include "collective/direct_allreduce.h"
 #include "collective/exchange.h"
 #include "collective/ring_allreduce.h"
-#include "collective/staged_allreduce.h"
+#include "collective/staged.h"
+#include "collective/two_level.h"
 
 namespace mlt::collective {
 
@@ -35,6 +36,12 @@ std::string check_reduction(const CollectiveRequest& request) {
   if (request.loss_bound > 0 && !may_lose_terms(request.reduction)) {
     return "a " + std::string(reduction_name(request.reduction)) +
            " must not lose terms: use a loss bound of 0, or a sum or mean";
+  }
+  // PROTOCOL 22.2.9: ... A member MUST refuse this of anything but a sum or mean of floating point.
+  const bool is_lossy_type = wire::is_floating_point(request.element) && may_lose_terms(request.reduction);
+  if (request.lossy_results && !is_lossy_type) {
+    return "the results of a " + std::string(reduction_name(request.reduction)) + " of " + element +
+           " must not be lost: only a sum or mean of floating point may have lossy results";
   }
   return "";
 }
@@ -162,7 +169,8 @@ std::string check_exchange(const CollectiveRequest& request, std::uint16_t rank)
     return "a " + std::string(collective_name(request.kind)) + " must not lose: use a loss bound of 0";
   }
   if (has_algorithm(request.kind)) {
-    std::string problem = check_rooted_algorithm(request.algorithm, collective_name(request.kind));
+    std::string problem = check_other_algorithm(request.algorithm, group_size(request), has_root(request.kind),
+                                                collective_name(request.kind));
     if (!problem.empty()) return problem;
   }
   if (has_reduction(request.kind)) {
@@ -218,7 +226,8 @@ bool may_share(const CollectiveRequest& request, std::size_t own) {
   }
 }
 
-constexpr std::size_t kRateAt = 28;
+constexpr std::size_t kRateAt = 28, kFlagsAt = 29;
+constexpr std::byte kLossyResults{1}, kChecksums{2};
 
 }  // namespace
 
@@ -255,8 +264,10 @@ const char* collective_name(CollectiveKind kind) {
 //     all-reduce, 2 all-to-all, 3 gather, 4 all-gather, 5 reduce-scatter, 6 broadcast, 7 reduce, 8 scatter, 9 barrier),
 //     reduction (8; as in 22.2; 0 where there is none), root (16; 0 where there is none), sequence (32), bytes (64; in
 //     an all-to-all of what follows, else of the tensor or of a member's part), loss bound (float64), element type (8),
-//     algorithm (8; of an all-reduce, broadcast or reduce, as in 22.2; else 0), ranks of a host (16; of two
-//     levels, as in 22.7; else 0), rate (8; as in 22.8), 8 zero bits, cut (16; of a ring, as in 22.8; else 0).
+//     algorithm (8; of an all-reduce, broadcast, reduce, all-gather or reduce-scatter, as in 22.2; else 0), ranks of a
+//     host (16; of two levels, as in 22.7; else 0), rate (8; as in 22.8), flags (8; the sum of 1 if the results of an
+//     all-reduce may be lost, as in 22.2.9, and 2 if checksums follow, as in 22.9), cut (16; of a ring, as in 22.8;
+//     else 0).
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
@@ -269,6 +280,8 @@ std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   out[25] = static_cast<std::byte>(shape.algorithm);
   base::store_le16(out.data() + 26, shape.ranks_per_host);
   out[kRateAt] = static_cast<std::byte>(shape.rate);
+  if (shape.lossy_results) out[kFlagsAt] |= kLossyResults;
+  if (shape.checksums) out[kFlagsAt] |= kChecksums;
   base::store_le16(out.data() + 30, shape.cut);
   return out;
 }
@@ -288,10 +301,12 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
   // People count calls from 1.
   const std::uint64_t number = std::uint64_t{base::load_le32(&bytes[4])} + 1;
   std::string text = std::string(collective_name(kind)) + " number " + std::to_string(number);
-  if (kind == CollectiveKind::kBarrier) return text;  // it has no data
+  const std::string checksums = (bytes[kFlagsAt] & kChecksums) != std::byte{0} ? ", with checksums" : "";
+  if (kind == CollectiveKind::kBarrier) return text + checksums;  // it has no data
   text += " of " + std::to_string(base::load_le64(&bytes[8])) + " bytes of " +
           wire::element_name(static_cast<wire::ElementType>(element)) + ", loss bound " +
           in_short(std::bit_cast<double>(base::load_le64(&bytes[16])));
+  if ((bytes[kFlagsAt] & kLossyResults) != std::byte{0}) text += ", lossy results";
   if (has_reduction(kind)) text += std::string(", ") + reduction_name(static_cast<Reduction>(bytes[1]));
   if (has_algorithm(kind)) {
     text += std::string(", algorithm ") + algorithm_name(static_cast<CollectiveAlgorithm>(bytes[25]));
@@ -299,7 +314,7 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
     if (const auto cut = base::load_le16(&bytes[30])) text += " by rates (cut " + std::to_string(cut) + ")";
   }
   if (has_root(kind)) text += ", root " + std::to_string(base::load_le16(&bytes[2]));
-  return text;
+  return text + checksums;
 }
 
 Stream make_stream(std::uint16_t peer, bool is_send, std::uint64_t bytes, std::uint32_t pieces, std::uint32_t window) {
@@ -316,23 +331,63 @@ bool Collective::is_ready(const Stream&, std::uint32_t) const { return true; }
 bool Collective::may_receive(const Stream&, std::uint32_t) const { return true; }
 void Collective::on_received(const Stream&, std::uint32_t, const core::Completion&) {}
 
+namespace {
+
+// Of the tensor, or of a member's part, where has_algorithm().
+std::uint64_t carried_bytes(const CollectiveRequest& request) {
+  const bool is_input = request.kind == CollectiveKind::kReduce || request.kind == CollectiveKind::kAllGather;
+  return is_input ? request.input.size() : request.output.size();
+}
+
+}  // namespace
+
+bool depends_on_hosts(const CollectiveRequest& request) {
+  if (!has_algorithm(request.kind)) return false;
+  const std::uint64_t bytes = carried_bytes(request);
+  if (request.kind == CollectiveKind::kAllReduce) {
+    return depends_on_hosts(request.algorithm, request.ranks.size(), bytes);
+  }
+  return has_root(request.kind) ? rooted_depends_on_hosts(request.algorithm, bytes)
+                                : parted_depends_on_hosts(request.algorithm, bytes);
+}
+
 CollectiveAlgorithm algorithm_of(const CollectiveRequest& request) {
   if (!has_algorithm(request.kind)) return CollectiveAlgorithm::kAutomatic;
-  if (has_root(request.kind)) {
-    const std::size_t bytes = request.kind == CollectiveKind::kReduce ? request.input.size() : request.output.size();
-    return rooted_algorithm_of(request.algorithm, request.ranks.size(), bytes);
-  }
-  return algorithm_of(request.algorithm, group_size(request), request.output.size());
+  const std::uint64_t bytes = carried_bytes(request);
+  const GroupSize group = group_size(request);
+  if (request.kind == CollectiveKind::kAllReduce) return algorithm_of(request.algorithm, group, bytes);
+  return has_root(request.kind) ? rooted_algorithm_of(request.algorithm, group, bytes)
+                                : parted_algorithm_of(request.algorithm, group, bytes);
 }
 
 namespace {
 
-StagePlan stages_of(const CollectiveRequest& request, const Membership& group) {
+std::unique_ptr<Collective> make_staged_all_reduce(const CollectiveRequest& request, const Membership& group) {
   const std::uint32_t element_bytes = wire::element_bytes(request.element);
-  if (algorithm_of(request) == CollectiveAlgorithm::kHalving) {
-    return halving_stages(group.size(), group.own, request.output, element_bytes);
+  const std::span<std::byte> data = request.output;
+  const StagePlan plan = algorithm_of(request) == CollectiveAlgorithm::kHalving
+                             ? halving_stages(group.size(), group.own, data, element_bytes)
+                             : two_level_stages(group.size(), group.own, request.ranks_per_host, data, element_bytes);
+  return std::make_unique<Staged>(group, data.size(), request.element, request.reduction, plan);
+}
+
+std::unique_ptr<Collective> make_two_level(const CollectiveRequest& request, const Membership& group) {
+  switch (request.kind) {
+    case CollectiveKind::kAllGather:
+      return make_two_level_all_gather(request, group);
+    case CollectiveKind::kReduceScatter:
+      return make_two_level_reduce_scatter(request, group);
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce: {
+      const auto root = std::ranges::find(group.ranks, request.root) - group.ranks.begin();
+      return std::make_unique<Chain>(
+          request, group,
+          two_level_chain(group.size(), request.ranks_per_host, static_cast<std::uint32_t>(root),
+                          request.kind == CollectiveKind::kReduce));
+    }
+    default:
+      return make_staged_all_reduce(request, group);
   }
-  return two_level_stages(group.size(), group.own, request.ranks_per_host, request.output, element_bytes);
 }
 
 }  // namespace
@@ -348,11 +403,11 @@ std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, co
       return std::make_unique<CentralAllReduce>(group, data, request.element, request.reduction);
     case CollectiveAlgorithm::kRing:
       return std::make_unique<RingAllReduce>(group, data, request.element, request.reduction, request.loss_bound,
-                                             shares);
+                                             shares, request.lossy_results);
     case CollectiveAlgorithm::kHalving:
+      return make_staged_all_reduce(request, group);
     case CollectiveAlgorithm::kTwoLevel:
-      return std::make_unique<StagedAllReduce>(group, data, request.element, request.reduction,
-                                               stages_of(request, group));
+      return make_two_level(request, group);
     case CollectiveAlgorithm::kChain:
       return std::make_unique<Chain>(request, group);
     case CollectiveAlgorithm::kAutomatic:
@@ -371,6 +426,9 @@ std::string check_request(const CollectiveRequest& request, std::uint16_t rank) 
   // PROTOCOL 22.3.2: Each piece of floating-point elements MAY lose up to the bound; what is missing becomes zero. ...
   if (request.loss_bound > 0 && !wire::is_floating_point(request.element)) {
     return "only floating-point tensors may be lossy: use a loss bound of 0";
+  }
+  if (request.lossy_results && request.kind != CollectiveKind::kAllReduce) {
+    return "only an all-reduce may have lossy results";
   }
   if (request.timeout_ns < 0) return "a timeout must not be negative";
   std::vector<std::uint16_t> sorted = request.ranks;

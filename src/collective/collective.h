@@ -1,5 +1,5 @@
 // One collective of a group of ranks, as streams of transfers: the transfers between this rank and each peer, their
-// order and their dependencies. They are direct_allreduce, central_allreduce, ring_allreduce, staged_allreduce, chain
+// order and their dependencies. They are direct_allreduce, central_allreduce, ring_allreduce, staged, chain
 // and exchange; collective/collectives.h runs them.
 //
 // Absent on purpose: posting, time and failure (the runner's), and agreement on a group (the caller's). Memory is the
@@ -10,11 +10,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "collective/algorithm.h"
+#include "collective/checksums.h"
 #include "collective/reduction.h"
 #include "collective/verbs.h"
 
@@ -37,7 +39,8 @@ constexpr bool has_root(CollectiveKind kind) {
 }
 // Whether a call may name the algorithm.
 constexpr bool has_algorithm(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce;
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter;
 }
 constexpr bool has_reduction(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
@@ -61,9 +64,10 @@ struct CollectiveRequest {
   std::vector<std::uint64_t> receive_bytes;  // all-to-all: of `output`, from each member in order
   std::uint16_t root = 0;                    // of gather, broadcast, reduce, scatter: a rank
   double loss_bound = 0;                     // of what a member receives, or of each transfer of it
+  bool lossy_results = false;                // of an all-reduce: results may be lost too, and members end with others
   Reduction reduction = Reduction::kMean;    // of all-reduce, reduce-scatter, reduce
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm()
-  std::uint16_t ranks_per_host = 0;  // of an all-reduce, as in GroupSize; equal at every member
+  std::uint16_t ranks_per_host = 0;  // where depends_on_hosts(), as in GroupSize; equal at every member
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
   base::DurationNs timeout_ns = 0;  // from the start; 0: the default
@@ -103,6 +107,8 @@ struct Shape {
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;  // where has_algorithm(): the one that carries it
   std::uint16_t ranks_per_host = 0;                                 // of two levels; else 0
   std::uint8_t rate = 0;                                            // announced (rate_exchange.h); not compared
+  bool lossy_results = false;                                       // of an all-reduce
+  bool checksums = false;                                           // behind each stream (checksums.h)
   std::uint16_t cut = 0;                                            // of a ring that is cut by rate: cut_id(); else 0
 };
 inline constexpr std::size_t kShapeBytes = 32;
@@ -133,12 +139,15 @@ struct Stream {
   std::uint64_t done = 0;           // bit i: step settled + i is done
   std::array<std::byte, kShapeBytes> shape{};
   std::vector<std::vector<core::SegmentPriority>> priorities;  // of lossy sends in progress, by step modulo kMaxWindow
+  std::unique_ptr<StreamChecksums> checksums;                  // sent behind the steps; null: none are
 
   bool is_done(std::uint32_t step) const {
     if (step < settled) return true;
     return step - settled < 64 && ((done >> (step - settled)) & 1U) != 0;
   }
-  bool is_over() const { return settled == steps; }
+  // With that of the checksums.
+  std::uint32_t all_steps() const { return steps + (checksums ? 1U : 0U); }
+  bool is_over() const { return settled == all_steps(); }
   void mark_done(std::uint32_t step) {
     done |= std::uint64_t{1} << (step - settled);
     while ((done & 1U) != 0) {
@@ -157,7 +166,9 @@ class Collective {
 
   // Steps from 1 on; step 0 is the runner's. A send may be posted once this returns true.
   virtual bool is_ready(const Stream& stream, std::uint32_t step) const;
-  // The same of a receive.
+  // Of a send with a feed (checksums.h); none before all of it was fed.
+  virtual std::optional<std::uint64_t> fed_checksum(std::uint32_t) const { return std::nullopt; }
+  // Whether a receive may be posted.
   virtual bool may_receive(const Stream& stream, std::uint32_t step) const;
   virtual void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) = 0;
   virtual void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) = 0;
@@ -186,6 +197,8 @@ inline constexpr double kMaxPieceLoss = 0.5;
 // A stream of `pieces` transfers after its shape.
 Stream make_stream(std::uint16_t peer, bool is_send, std::uint64_t bytes, std::uint32_t pieces, std::uint32_t window);
 
+// Whether what carries it depends on `ranks_per_host`, which takes a look at every rank.
+bool depends_on_hosts(const CollectiveRequest& request);
 // What carries a collective that has algorithms; kAutomatic for all others.
 CollectiveAlgorithm algorithm_of(const CollectiveRequest& request);
 // The request must have passed check_request(). `shares`: of the chunks of a ring; empty: all are equal.

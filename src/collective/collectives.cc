@@ -1,6 +1,8 @@
 #include "collective/collectives.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include "base/check.h"
 #include "core/importance.h"
@@ -9,7 +11,11 @@ namespace mlt::collective {
 
 namespace {
 
-// Retry only if the post failed for lack of space.
+std::string hexadecimal(std::uint64_t value) {
+  std::array<char, 16> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value, 16).ptr};
+}
+
 }  // namespace
 
 std::uint64_t Collectives::group_id(const std::vector<std::uint16_t>& ranks, std::uint32_t stream) {
@@ -123,7 +129,7 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
   settle(now, group);
 }
 
-Shape Collectives::shape_of(const Active& active, const Stream& stream) {
+Shape Collectives::shape_of(const Active& active, const Stream& stream) const {
   const CollectiveRequest& request = active.request;
   Shape shape;
   shape.kind = request.kind;
@@ -132,11 +138,13 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
   shape.sequence = active.sequence;
   shape.bytes = stream.bytes;
   shape.loss_bound = request.loss_bound;
+  shape.lossy_results = request.lossy_results;
   shape.element = request.element;
   shape.algorithm = algorithm_of(request);
   if (shape.algorithm == CollectiveAlgorithm::kTwoLevel) shape.ranks_per_host = request.ranks_per_host;
   shape.rate = active.rate;
   shape.cut = active.cut;
+  shape.checksums = has_checksums_;
   return shape;
 }
 
@@ -157,8 +165,15 @@ void Collectives::begin(TimeNs now, Active& active) {
   MLT_CHECK(streams.size() < kMaxStreams);
   active.streams_left = streams.size();
   for (Stream& stream : streams) {
-    MLT_CHECK(stream.steps < kMaxSteps);
+    MLT_CHECK(stream.steps + 1 < kMaxSteps);
     stream.segment_bytes = verbs_.segment_bytes(stream.peer);
+    // PROTOCOL 22.9.1: Where the shape says so, a member MUST send, behind its last transfer to another, one more of
+    //     uint8: the checksum of each of them from the shape on, 64 bits in little-endian order. If the shape is the
+    //     only one, and nothing follows it in its transfer, there MUST NOT be any.
+    const bool has_data = stream.steps > 1 || active.collective->opening(stream).size() > kShapeBytes;
+    if (has_checksums_ && has_data) {
+      stream.checksums = std::make_unique<StreamChecksums>(stream.steps, kMaxWindow, stream.segment_bytes);
+    }
     if (stream.is_send) std::ranges::copy(encode(shape_of(active, stream)), active.collective->opening(stream).begin());
     if (stream.is_send && active.request.loss_bound > 0) stream.priorities.resize(kMaxWindow);
   }
@@ -170,14 +185,18 @@ void Collectives::advance_all(TimeNs now, Active& active) {
   for (std::size_t i = 0; i < active.collective->streams.size() && active.may_post(); ++i) advance(now, active, i);
 }
 
+// Whether the next transfer of a stream need not wait for others.
+bool Collectives::may_post(const Collective& collective, const Stream& stream) {
+  if (stream.posted == 0) return true;
+  if (stream.posted == stream.steps) return !stream.is_send || stream.checksums->is_complete();
+  return stream.is_send ? collective.is_ready(stream, stream.posted) : collective.may_receive(stream, stream.posted);
+}
+
 // Posts the transfers that the stream's window and the dependencies allow.
 void Collectives::advance(TimeNs now, Active& active, std::size_t index) {
   Stream& stream = active.collective->streams[index];
-  while (active.may_post() && stream.posted < stream.steps && stream.posted < stream.settled + stream.window) {
-    const bool is_ready =
-        stream.posted == 0 || (stream.is_send ? active.collective->is_ready(stream, stream.posted)
-                                              : active.collective->may_receive(stream, stream.posted));
-    if (!is_ready) return;
+  while (active.may_post() && stream.posted < stream.all_steps() && stream.posted < stream.settled + stream.window) {
+    if (!may_post(*active.collective, stream)) return;
     const core::PostStatus status =
         has_share(active, stream) ? post(now, active, index) : core::PostStatus::kTooManyOperations;
     if (core::may_retry(status)) {
@@ -212,13 +231,25 @@ core::PostStatus Collectives::post_send(TimeNs now, Active& active, Stream& stre
   request.order = active.request.order;
   request.uniform_priority = core::SegmentPriority::important(active.request.traffic_class);
   request.timeout_ns = std::max<base::DurationNs>(1, active.expires_ns - now);
+  const bool is_checksums = stream.posted == stream.steps;
   if (stream.posted == 0) {
     request.data = active.collective->opening(stream);
+  } else if (is_checksums) {
+    request.data = stream.checksums->carried();
   } else {
     active.collective->fill(stream, stream.posted, request);
     if (active.collective->is_lossy(stream.posted)) tag_segments(active, stream, request);
   }
-  return verbs_.post_send(now, request);
+  const core::PostStatus status = verbs_.post_send(now, request);
+  // Nothing leaves before this call returns.
+  if (status == core::PostStatus::kPosted && stream.checksums && !is_checksums) {
+    if (request.feed != nullptr) {
+      stream.checksums->on_posted(stream.posted, active.collective->fed_checksum(stream.posted));
+    } else {
+      stream.checksums->on_posted(stream.posted, request.data);
+    }
+  }
+  return status;
 }
 
 // Priorities by magnitude, as for any tensor. Only the rank that holds a partial sum can compute its priorities.
@@ -240,11 +271,15 @@ core::PostStatus Collectives::post_receive(TimeNs now, Active& active, Stream& s
   request.peer = stream.peer;
   request.tag = lane_tag(active.group->id, active.epoch, active.sequence);
   request.timeout_ns = std::max<base::DurationNs>(1, active.expires_ns - now);
+  const bool is_checksums = stream.posted == stream.steps;
   if (stream.posted == 0) {
     request.data = active.collective->opening(stream);
+  } else if (is_checksums) {
+    request.data = stream.checksums->carried();
   } else {
     active.collective->fill(stream, stream.posted, request);
   }
+  if (stream.checksums && !is_checksums) stream.checksums->watch(stream.posted, request);
   return verbs_.post_recv(now, request);
 }
 
@@ -278,18 +313,24 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   }
   stream.mark_done(step);
   if (stream.is_over()) --active.streams_left;
+  const std::size_t unlocked = active.collective->unlocks(index);
   if (!stream.is_send) {
     active.done.missing_bytes += completion.missing_bytes;
+    if (stream.checksums && step < stream.steps) stream.checksums->on_received(step, completion);
     if (step == 0) {
       const auto shape = active.collective->opening(stream).first<kShapeBytes>();
       check_shape(now, active, stream, shape);
       take_announced_rate(active, stream, shape);
-    } else {
+    } else if (step < stream.steps) {
       active.collective->on_received(stream, step, completion);
     }
+    if (Stream& next = active.collective->streams[unlocked]; next.is_send && next.checksums) {
+      next.checksums->settle([&](std::uint32_t sent) { return active.collective->fed_checksum(sent); });
+    }
+    if (stream.checksums && stream.is_over()) compare_checksums(now, active, stream);
   }
   // Receives are the first streams: a send may pass on what one receives that is posted now.
-  const auto [first, second] = std::minmax({index, active.collective->unlocks(index)});
+  const auto [first, second] = std::minmax({index, unlocked});
   advance(now, active, first);
   if (second != first) advance(now, active, second);
   if (active.collective->unlocks_all(index)) advance_all(now, active);
@@ -306,6 +347,26 @@ void Collectives::check_shape(TimeNs now, Active& active, const Stream& stream,
        {core::CompletionStatus::kSizeMismatch, stream.peer,
         rank_text(stream.peer) + " called " + describe_shape(found) + "; " + rank_text(rank_) + " called " +
             describe_shape(expected) + ": every member must call the same"},
+       true);
+}
+
+// PROTOCOL 22.9.3: A member MUST compare the checksum of each transfer of which nothing is missing with that of what it
+//     received, and fail the collective as cancelled, naming the sender, if they differ.
+void Collectives::compare_checksums(TimeNs now, Active& active, const Stream& stream) {
+  const std::uint32_t whole = stream.checksums->received_whole();
+  checksum_counts_.compared += whole;
+  checksum_counts_.incomplete += stream.steps - whole;
+  const auto found = stream.checksums->difference();
+  if (!found) return;
+  ++checksum_counts_.different;
+  fail(now, active,
+       {core::CompletionStatus::kCancelled, stream.peer,
+        "data of " + rank_text(stream.peer) + " arrived changed at " + rank_text(rank_) + " (transfer " +
+            std::to_string(found->step + 1) + " of " + std::to_string(stream.steps) + ", checksum sent " +
+            hexadecimal(found->sent) + ", received " + hexadecimal(found->received) +
+            "): the memory, an interface or a driver of one of the two hosts damages data; do not use results of this "
+            "call, and test both hosts before they go on",
+        true},
        true);
 }
 

@@ -35,6 +35,13 @@ inline constexpr std::size_t kMaxGroups = 16'384;
 // Max failures, reported by one rank, of groups not used here yet.
 inline constexpr std::size_t kMaxHeard = 64;
 
+// Transfers received in collectives with checksums.
+struct ChecksumCounts {
+  std::uint64_t compared = 0;
+  std::uint64_t incomplete = 0;  // part of the transfer is missing, within the bound: not compared
+  std::uint64_t different = 0;   // of the compared: of each collective that failed of it, one
+};
+
 class Collectives {
  public:
   Collectives(std::uint16_t rank, Verbs& verbs, base::DurationNs default_timeout_ns,
@@ -43,6 +50,8 @@ class Collectives {
 
   // Whether this rank takes shares by rate (shares.h): before the first call. A group takes them if all members do.
   void set_shares_by_rate(bool shares_by_rate) { shares_by_rate_ = shares_by_rate; }
+  // Whether this rank's collectives carry checksums (checksums.h): before the first call. All members must agree.
+  void set_checksums(bool checksums) { has_checksums_ = checksums; }
 
   // The request must have passed check_request(); later errors end it like any other failure.
   void start(TimeNs now, CollectiveRequest request);
@@ -61,6 +70,7 @@ class Collectives {
   std::vector<std::uint16_t> awaited(OperationId operation) const;
   // All-reduces of unequal chunks that began.
   std::uint64_t rings_cut_by_rate() const { return rings_cut_by_rate_; }
+  const ChecksumCounts& checksum_counts() const { return checksum_counts_; }
   // In progress or waiting for a lane.
   std::size_t open() const { return open_; }
   // PROTOCOL 22.1.2: ... A group's name MUST be the low 40 bits of FNV-1a over its ranks, two bytes each in
@@ -78,6 +88,7 @@ class Collectives {
     core::CompletionStatus status = core::CompletionStatus::kComplete;
     int peer = -1;
     std::string text;
+    bool is_damage = false;  // data arrived changed
   };
   struct Group {
     std::uint64_t id = 0;
@@ -139,7 +150,7 @@ class Collectives {
   std::string down_text(int peer) const;
   std::string late_text(std::uint16_t late, int peer) const;
   static std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
-  static Shape shape_of(const Active& active, const Stream& stream);
+  Shape shape_of(const Active& active, const Stream& stream) const;
   // Null if there are too many groups.
   Group* group_of(TimeNs now, const CollectiveRequest& request);
   void remember(std::uint16_t from, const Failed& failed);
@@ -148,10 +159,13 @@ class Collectives {
   void begin(TimeNs now, Active& active);
   void advance(TimeNs now, Active& active, std::size_t stream);
   void advance_all(TimeNs now, Active& active);
+  static bool may_post(const Collective& collective, const Stream& stream);
   bool has_share(const Active& active, const Stream& stream) const;
   core::PostStatus post(TimeNs now, Active& active, std::size_t stream);
   core::PostStatus post_send(TimeNs now, Active& active, Stream& stream, OperationId operation);
   core::PostStatus post_receive(TimeNs now, Active& active, Stream& stream, OperationId operation);
+  // The checksums of a stream that has received everything.
+  void compare_checksums(TimeNs now, Active& active, const Stream& stream);
   void tag_segments(Active& active, Stream& stream, core::SendRequest& request);
   void on_post_refused(TimeNs now, Active& active, const Stream& stream, core::PostStatus status);
   void check_shape(TimeNs now, Active& active, const Stream& stream, std::span<const std::byte, kShapeBytes> found);
@@ -180,7 +194,11 @@ class Collectives {
   void fail(TimeNs now, Active& active, const Cause& cause, bool tell);
   void mark_failed(TimeNs now, Active& active, const Cause& cause);
   // Breaks the group's epoch from this sequence on. `next`: a member's next call when it noticed.
-  void break_group(TimeNs now, Group& group, std::uint32_t from, std::uint32_t next, const Cause& cause);
+  // `fails_next`: the call that this member makes next fails too.
+  void break_group(TimeNs now, Group& group, std::uint32_t from, std::uint32_t next, const Cause& cause,
+                   bool fails_next = false);
+  // Whether no call here is to fail of a failure elsewhere, though this one did: its result may be wrong.
+  bool has_missed(const Group& group, std::uint32_t failed) const;
   // Fails the open calls of an epoch from this sequence on.
   void fail_open(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t from, const Cause& cause);
   void report(Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause);
@@ -211,8 +229,10 @@ class Collectives {
   std::vector<std::byte> scratch_;
   std::size_t open_ = 0;
   std::uint64_t rings_cut_by_rate_ = 0;
+  ChecksumCounts checksum_counts_;
   bool any_stalled_ = false;
   bool shares_by_rate_ = false;
+  bool has_checksums_ = false;
 };
 
 }  // namespace mlt::collective

@@ -182,7 +182,8 @@ void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell
 //     and the cause, the group's epoch, which is the number of failures that it has resumed after, and the sequence of
 //     the call that the member makes next, which is the same in every failed of an epoch.
 void Collectives::report(Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {
-  encode(Failed{group.id, sequence, cause.peer, static_cast<std::uint8_t>(cause.status), cause.text, epoch,
+  const std::uint8_t status = cause.is_damage ? kDamage : static_cast<std::uint8_t>(cause.status);
+  encode(Failed{group.id, sequence, cause.peer, status, cause.text, epoch,
                 group.is_final ? kNeverResumes : group.own_next},
          scratch_);
   for (const std::uint16_t rank : group.ranks) {
@@ -193,14 +194,15 @@ void Collectives::report(Group& group, std::uint32_t epoch, std::uint32_t sequen
 
 // PROTOCOL 22.1.9: With a collective that fails, every later one of its group MUST fail that any member called before
 //     it noticed, of the same cause: transfers can no longer be matched to calls.
-void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, std::uint32_t next, const Cause& cause) {
+void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, std::uint32_t next, const Cause& cause,
+                              bool fails_next) {
   // PROTOCOL 22.1.15: ... A group MUST NOT resume after the failure of a peer, or where a member's failed says so.
   const bool is_final = cause.status == core::CompletionStatus::kPeerFailed || next == kNeverResumes;
   if (!group.broken || from < group.broken_from || (is_final && !group.is_final)) {
     group.cause = cause;
     group.broken_from = group.broken ? std::min(group.broken_from, from) : from;
   }
-  if (!group.broken) group.own_next = group.resumes_at = group.next;
+  if (!group.broken) group.own_next = group.resumes_at = group.next + (fails_next ? 1U : 0U);
   group.broken = true;
   if (is_final && !group.is_final) {
     group.is_final = true;
@@ -310,6 +312,13 @@ void Collectives::remember(std::uint16_t from, const Failed& failed) {
   told.push_back({failed.group, failed});
 }
 
+// PROTOCOL 22.9.4: A member that receives failed with the status damage of a collective that it has completed, and has
+//     made no later call, MUST name as its next the one after it (22.1.15): so its next call fails, of the same cause.
+bool Collectives::has_missed(const Group& group, std::uint32_t failed) const {
+  if (group.broken || failed >= group.next) return false;
+  return std::ranges::none_of(group.open, [&](std::uint32_t slot) { return slots_[slot]->sequence >= failed; });
+}
+
 // PROTOCOL 22.1.11: A member MUST ignore a failed that does not come from a member; a failed rank that is no member's
 //     counts as the sender.
 void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, const Failed& failed) {
@@ -317,7 +326,8 @@ void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, const Fail
   if (!is_member(from) || from == rank_) return;
   const auto status = static_cast<core::CompletionStatus>(failed.status);
   const bool is_known = core::is_failure(status) && status <= core::CompletionStatus::kCancelled;
-  Cause cause{is_known ? status : core::CompletionStatus::kCancelled, failed.failed_rank, failed.text};
+  Cause cause{is_known ? status : core::CompletionStatus::kCancelled, failed.failed_rank, failed.text,
+              failed.status == kDamage};
   if (cause.text.empty()) cause.text = rank_text(from) + " aborted the collective without a cause";
   if (cause.peer != -1 && !is_member(cause.peer)) cause.peer = from;
   // PROTOCOL 22.1.16: A failed of an earlier epoch MUST fail only calls of that epoch, unless the group never resumes.
@@ -337,7 +347,8 @@ void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, const Fail
     return;
   }
   const bool is_first = group.reported.insert(from).second;
-  break_group(now, group, failed.sequence, is_first ? failed.next : 0, cause);
+  break_group(now, group, failed.sequence, is_first ? failed.next : 0, cause,
+              cause.is_damage && has_missed(group, failed.sequence));
   // Also those that wait for the cause of an abort, and those not called here yet.
   if (group.is_final) group.is_told = true;
   if (!group.is_told) report(group, group.epoch, group.broken_from, group.cause);
@@ -353,7 +364,7 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
     const bool is_waiting = (active.aborted_by >= 0 || active.differs_from >= 0 || active.late_from >= 0) &&
                             std::ranges::find(ranks, peer) != ranks.end();
     const bool is_needed = std::ranges::any_of(active.collective->streams, [&](const Stream& stream) {
-      return stream.peer == peer && stream.posted < stream.steps;
+      return stream.peer == peer && stream.posted < stream.all_steps();
     });
     if (!is_waiting && !is_needed) continue;
     fail(now, active, {core::CompletionStatus::kPeerFailed, peer, down_text(peer)}, true);

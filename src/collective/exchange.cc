@@ -187,7 +187,7 @@ void Exchange::on_received(const Stream&, std::uint32_t step, const core::Comple
 }
 
 // PROTOCOL 22.3.4: A reduction MUST combine the members' terms in the order of the indices, and round the result once,
-//     except in a chain (22.6.4).
+//     except in a chain (22.6.4) and by two levels (22.7.9).
 void Exchange::finish() {
   if (terms_.empty() || result_.empty()) return;
   const std::uint32_t element_bytes = wire::element_bytes(element_);

@@ -57,11 +57,13 @@ struct Aborted {
 // Member -> every other: this collective of the group failed here, and so do all later ones that were called before the
 // group resumes.
 inline constexpr std::uint32_t kNeverResumes = ~std::uint32_t{0};
+// Status of a collective that was cancelled because data arrived changed (checksums.h).
+inline constexpr std::uint8_t kDamage = 8;
 struct Failed {
   std::uint64_t group = 0;
   std::uint32_t sequence = 0;
   int failed_rank = -1;     // the rank at fault; -1: none
-  std::uint8_t status = 0;  // a core::CompletionStatus that is a failure
+  std::uint8_t status = 0;  // a core::CompletionStatus that is a failure, or kDamage
   std::string text;
   std::uint32_t epoch = 0;  // failures that the group had resumed after
   std::uint32_t next = 0;   // sequence of the sender's next call when it noticed, or kNeverResumes

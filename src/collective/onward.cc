@@ -7,8 +7,12 @@
 
 namespace mlt::collective {
 
-void Onward::begin(std::uint32_t step, std::uint64_t bytes, std::uint32_t segment) {
-  const core::SegmentGrid grid(static_cast<std::uint32_t>(bytes), segment);
+void Onward::begin(std::uint32_t step, std::span<const std::byte> bytes, std::uint32_t segment, bool with_checksum) {
+  const core::SegmentGrid grid(static_cast<std::uint32_t>(bytes.size()), segment);
+  data = bytes;
+  segments_left = grid.count();
+  has_checksum = with_checksum;
+  checksum = 0;
   send_step = step;
   segment_bytes = segment;
   words.assign(base::words_for_bits(grid.count()), 0);
@@ -23,7 +27,15 @@ void Onward::add(std::uint64_t offset_bytes, std::uint64_t bytes) {
     const auto segment = static_cast<std::uint32_t>(at / segment_bytes);
     const std::uint64_t end = std::min((segment + std::uint64_t{1}) * segment_bytes, offset_bytes + bytes);
     left[segment] -= static_cast<std::uint32_t>(end - at);
-    if (left[segment] == 0) feed.add(segment);
+    if (left[segment] == 0) {
+      const std::uint64_t first = segment * std::uint64_t{segment_bytes};
+      if (has_checksum) {
+        checksum +=
+            segment_checksum(first, data.subspan(first, std::min<std::uint64_t>(segment_bytes, data.size() - first)));
+      }
+      --segments_left;
+      feed.add(segment);
+    }
     at = end;
   }
 }

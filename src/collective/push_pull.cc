@@ -214,6 +214,8 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     pull.tag = partition_tag(key.key, index);
     pull.data = std::as_writable_bytes(request.output.subspan(partition.first, partition.count));
     pull.element = wire::ElementType::kFloat32;
+    if (request.lossy_results) pull.loss_bound = request.loss_bound;
+    pull.fill = core::Fill::kKeep;  // stand_in()
     pull.timeout_ns = timeout_ns;
     if (may_move()) {
       pull.place = &PushPull::place_result;
@@ -421,6 +423,8 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   // A push that its service ended early counts whole: how much of it arrived is not known here.
   const bool is_cut = is_send && completion.status == core::CompletionStatus::kCancelled;
   if (is_send) partition.missing_bytes = is_cut ? partition.count * sizeof(float) : completion.missing_bytes;
+  if (!is_send) key.done.missing_bytes += completion.missing_bytes;
+  if (!is_send && !core::is_failure(completion.status)) stand_in(key, partition, completion);
   // A service cancels a push because it came too late, and still sends the result, or because a worker failed, and
   // names it in a separate message: report that cause. Until it arrives, or the pull ends for another reason, the pull
   // is still in progress.
@@ -444,6 +448,19 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   }
   if (partition.moving) ask_next_service(key, index);
   finish_if_over(now, key);
+}
+
+// PROTOCOL 14.1.8: ... Such a worker MUST take its own term in the place of an element that it misses.
+void PushPull::stand_in(const Key& key, const Partition& partition, const core::Completion& completion) {
+  const auto own = key.request.input.subspan(partition.first, partition.count);
+  const auto result = key.request.output.subspan(partition.first, partition.count);
+  if (completion.received_bitmap.empty() || own.data() == result.data()) return;
+  const std::size_t each = completion.segment_bytes / sizeof(float);
+  for (std::size_t i = 0; i < completion.segment_count; ++i) {
+    if (((completion.received_bitmap[i / 64] >> (i % 64)) & 1U) != 0) continue;
+    const std::size_t first = std::min(i * each, own.size());
+    std::ranges::copy(own.subspan(first, std::min(each, own.size() - first)), result.subspan(first).begin());
+  }
 }
 
 void PushPull::place_result(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {

@@ -1,9 +1,10 @@
 // The worker's half of push-pull: cuts tensors into partitions over the services, pushes them, pulls the results.
 //
 // A state machine over Verbs: no thread, no socket. A key identifies a tensor for the life of the job; at most one
-// push-pull of a key is in progress. Pushes may lose data up to the bound, pulls never do, so every worker ends with
-// identical bits (section 14 of PROTOCOL.md). Where services may die, their partitions move to the others: each worker
-// keeps the newest result of each, and which segments of the next it has. Owned by the driver's thread.
+// push-pull of a key is in progress. Pushes may lose data up to the bound, pulls only where the request says so: else
+// every worker ends with identical bits (section 14 of PROTOCOL.md). Where services may die, their partitions move to
+// the others: each worker keeps the newest result of each, and which segments of the next it has. Owned by the driver's
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@ struct PushPullRequest {
   std::span<const float> input;
   std::span<float> output;  // as long as input; may be the same memory
   double loss_bound = 0;
+  bool lossy_results = false;  // pulls may lose as much: where they do, the worker's own term stands in
   bool average = true;
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
@@ -41,7 +43,7 @@ struct PushPullDone {
   std::uint64_t key = 0;
   core::CompletionStatus status = core::CompletionStatus::kComplete;
   std::uint64_t total_bytes = 0;
-  std::uint64_t missing_bytes = 0;  // missing from this worker's pushes
+  std::uint64_t missing_bytes = 0;  // missing from this worker's pushes and pulls
   std::uint64_t repaired_segments = 0;
   base::DurationNs elapsed_ns = 0;
   int failed_peer = -1;
@@ -148,6 +150,8 @@ class PushPull {
   static void place_result(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
   void post_all(TimeNs now, Key& key);
   void post_partition(TimeNs now, Key& key, std::uint32_t partition);
+  // Puts this worker's own term in the place of what the result of a partition misses.
+  static void stand_in(const Key& key, const Partition& partition, const core::Completion& completion);
   void break_key(TimeNs now, Key& key, core::CompletionStatus status, int peer, const std::string& text);
   void abort(TimeNs now, Key& key, const Aborted& aborted);
   void finish_if_over(TimeNs now, Key& key);

@@ -16,18 +16,23 @@ std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint64_t ele
 }
 
 RingAllReduce::RingAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element,
-                             Reduction reduction, double loss_bound, std::span<const std::uint16_t> shares)
+                             Reduction reduction, double loss_bound, std::span<const std::uint16_t> shares,
+                             bool lossy_results)
     : data_(data),
       element_(element),
       element_bytes_(wire::element_bytes(element)),
       kernel_(*kernel_of(element, reduction)),
       ranks_(group.size()),
       own_(group.own),
-      loss_bound_(loss_bound) {
+      loss_bound_(loss_bound),
+      lossy_results_(lossy_results) {
   const std::size_t elements = data.size() / element_bytes_;
   cut_chunks(elements, shares);
   // It receives every chunk but its own in the turns that sum.
   budget_ = core::SharedLossBudget(elements - chunks_[own_].length, element_bytes_, loss_bound);
+  // The result of the chunk that it sums last is its own.
+  const std::size_t summed = chunks_[(own_ + 1) % ranks_].length;
+  results_budget_ = core::SharedLossBudget(elements - summed, element_bytes_, loss_bound);
   std::uint32_t steps = 0;
   for (std::uint32_t turn = 0; turn + 2 < 2 * ranks_; ++turn) {
     steps += chunks_[(own_ + 2 * ranks_ - turn - 1) % ranks_].pieces;
@@ -107,12 +112,14 @@ void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest
   request.data = into;
   request.element = element_;
   Onward* const onward = begin_onward(step, into);
-  if (!place.is_sum && onward == nullptr) return;
+  if (!place.is_sum && onward == nullptr && !may_lose(place)) return;
   // PROTOCOL 22.2.4: Only the first n - 1 steps may lose: of all that a member receives in them, up to the bound; of
   //     each piece, half or the bound, whichever is more, or one segment if that is more still (7.5.12).
-  if (loss_bound_ > 0 && place.is_sum) {
+  // PROTOCOL 22.2.9: If the results may be lost, the steps from n - 1 on MAY lose too: of all that a member receives in
+  //     them, up to the bound, and of each piece as in 22.2.4.
+  if (may_lose(place)) {
     request.loss_bound = std::max(loss_bound_, kMaxPieceLoss);
-    request.shared_budget = &budget_;
+    request.shared_budget = place.is_sum ? &budget_ : &results_budget_;
   }
   Target& target = targets_[step % kMaxWindow];
   target = {into.data(), place.is_sum ? &kernel_ : nullptr, element_bytes_, place.is_last_sum ? ranks_ : 0, onward};
@@ -130,7 +137,7 @@ Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const 
   if (onward.send_step == step) return &onward;
   // The earlier send with this index may still be in progress.
   if (onward.send_step != 0 && !sends.is_done(onward.send_step)) return nullptr;
-  onward.begin(step, piece.size(), sends.segment_bytes);
+  onward.begin(step, piece, sends.segment_bytes, sends.checksums != nullptr);
   return &onward;
 }
 
@@ -163,13 +170,16 @@ void RingAllReduce::on_received(const Stream&, std::uint32_t step, const core::C
   // PROTOCOL 22.2.5: ... A member that misses an element in step t MUST multiply its own term by t + 2, in the place of
   //     the t + 1 that are missing, and in step n - 2 by n / n: the weights of the terms in a mean have the sum 1.
   const bool stands_in = kernel_.scale != nullptr && !place.is_last_sum;
+  // PROTOCOL 22.2.9: ... A member that misses an element of a result in step t MUST take what it holds of it instead,
+  //     the sum of t + 2 - n terms, in a mean divided by their number, and pass that on.
+  const std::uint32_t factor = place.is_sum ? place.turn + 2 : 1, terms = place.is_sum ? 1 : place.turn + 2 - ranks_;
   Onward& onward = onward_[send_step_of(step) % kMaxWindow];
   const bool passes_on = onward.send_step == send_step_of(step);
   for (std::uint32_t i = 0; i < completion.segment_count; ++i) {
     if (((completion.received_bitmap[i / 64] >> (i % 64)) & 1U) != 0) continue;
     const std::size_t at = std::min<std::size_t>(std::size_t{i} * completion.segment_bytes, sum.size());
     const std::size_t bytes = std::min<std::size_t>(completion.segment_bytes, sum.size() - at);
-    if (stands_in) kernel_.scale(sum.data() + at, bytes / element_bytes_, place.turn + 2, 1);
+    if (stands_in) kernel_.scale(sum.data() + at, bytes / element_bytes_, factor, terms);
     if (passes_on) onward.add(at, bytes);
   }
 }

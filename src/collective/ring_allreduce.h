@@ -11,7 +11,9 @@
 // sums, in whichever chunks, because the bound of a small chunk alone is less than a segment. A missing segment adds
 // nothing, and drops the terms of every rank that it had passed. In a mean the own term of the rank that misses it
 // takes their weights: so lost terms do not make a mean smaller, though a segment does not state how many terms it
-// holds, and the divisor is the number of ranks.
+// holds, and the divisor is the number of ranks. With lossy results the other turns may lose as much: the rank that
+// misses a result takes the sum that it has of it in its place, of a mean divided by its terms, and passes that on.
+// Ranks then end with different bits.
 #pragma once
 
 #include <array>
@@ -35,13 +37,16 @@ class RingAllReduce final : public Collective {
  public:
   // Requires at least two ranks. `shares`: of each chunk, in order; empty: all are equal.
   RingAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element, Reduction reduction,
-                double loss_bound, std::span<const std::uint16_t> shares = {});
+                double loss_bound, std::span<const std::uint16_t> shares = {}, bool lossy_results = false);
 
   bool is_ready(const Stream& stream, std::uint32_t step) const override;
+  std::optional<std::uint64_t> fed_checksum(std::uint32_t step) const override {
+    return onward_[step % kMaxWindow].fed_checksum(step);
+  }
   void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) override;
   void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) override;
   void on_received(const Stream& stream, std::uint32_t step, const core::Completion& completion) override;
-  bool is_lossy(std::uint32_t step) const override { return loss_bound_ > 0 && place_of(step, true).turn + 1 < ranks_; }
+  bool is_lossy(std::uint32_t step) const override { return may_lose(place_of(step, true)); }
   std::size_t unlocks(std::size_t) const override { return kSends; }
 
   // Of each chunk, if all are equal.
@@ -71,6 +76,7 @@ class RingAllReduce final : public Collective {
 
   void cut_chunks(std::size_t elements, std::span<const std::uint16_t> shares);
   Place place_of(std::uint32_t step, bool is_send) const;
+  bool may_lose(const Place& place) const { return loss_bound_ > 0 && (place.is_sum || lossy_results_); }
   std::span<std::byte> data_of(const Place& place) const;
   // The step that sends on what a step receives. Both go through the chunks in the same order, but a rank sends its own
   // before all others.
@@ -85,9 +91,11 @@ class RingAllReduce final : public Collective {
   std::uint32_t ranks_;
   std::uint32_t own_;
   double loss_bound_;
+  bool lossy_results_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint32_t> received_;       // steps that receive, by the end of each turn
   core::SharedLossBudget budget_;             // of all receives of sums
+  core::SharedLossBudget results_budget_;     // of all receives of results
   std::array<Target, kMaxWindow> targets_{};  // of receives in progress, by step modulo the window
   std::array<Onward, kMaxWindow> onward_{};   // by the send's step modulo the window
 };

@@ -92,6 +92,43 @@ void add_ring(SliceStages& out, std::uint32_t members, std::uint32_t own, std::s
   }
 }
 
+// PROTOCOL 22.7.2: A tensor of b bytes MUST be cut into slices as in 22.2.2, as many as a slice of b / 8 bytes, but at
+//     least 524,288 and at most 4,194,304, goes into it, rounded up, and at least one.
+std::uint32_t slices_of(std::size_t bytes) {
+  const std::size_t slice_bytes = std::clamp((bytes + kSlices - 1) / kSlices, kMinSliceBytes, kMaxSliceBytes);
+  return static_cast<std::uint32_t>(std::max<std::size_t>(1, (bytes + slice_bytes - 1) / slice_bytes));
+}
+
+// PROTOCOL 22.7.6: ... Between two members the rounds MUST follow in this order: round r of slice s in turn r + s, and
+//     in a turn the lower slice first. ...
+StagePlan in_turns(const std::vector<SliceStages>& plans) {
+  const auto slices = static_cast<std::uint32_t>(plans.size());
+  const std::uint32_t rounds = plans[0].rounds();
+  StagePlan plan{{}, slices, rounds};
+  for (std::uint32_t turn = 0; turn < slices + rounds - 1; ++turn) {
+    for (std::uint32_t slice = turn < rounds ? 0 : turn - rounds + 1; slice < slices && slice <= turn; ++slice) {
+      const SliceStages& of = plans[slice];
+      for (std::size_t i = 0; i < of.stages().size(); ++i) {
+        if (of.round_of(i) + slice == turn) plan.stages.push_back(of.stages()[i]);
+      }
+    }
+  }
+  return plan;
+}
+
+// Members of the group, seen from one: by hosts behind its own and members behind it on a host.
+struct Places {
+  Places(std::uint32_t ranks, std::uint32_t own, std::uint32_t ranks_per_host)
+      : each(ranks_per_host), hosts(ranks / ranks_per_host), host(own / ranks_per_host), local(own % ranks_per_host) {}
+
+  std::uint32_t same_host(std::uint32_t hosts_behind, std::uint32_t members_behind) const {
+    return (host + hosts_behind) % hosts * each + (local + members_behind) % each;
+  }
+  std::uint32_t same_place(std::uint32_t hosts_behind) const { return same_host(hosts_behind, 0); }
+
+  std::uint32_t each, hosts, host, local;
+};
+
 }  // namespace
 
 // PROTOCOL 22.5.1: The core of a group of n members MUST be c of them, where c is the highest power of two that is not
@@ -119,12 +156,7 @@ StagePlan two_level_stages(std::uint32_t ranks, std::uint32_t own, std::uint32_t
                            std::span<std::byte> data, std::uint32_t element_bytes) {
   const std::uint32_t hosts = ranks / ranks_per_host;
   const std::uint32_t host = own / ranks_per_host, local = own % ranks_per_host, first = host * ranks_per_host;
-  // PROTOCOL 22.7.2: A tensor of b bytes MUST be cut into slices as in 22.2.2, as many as a slice of b / 8 bytes, but
-  // at
-  //     least 524,288 and at most 4,194,304, goes into it, rounded up, and at least one.
-  const std::size_t slice_bytes = std::clamp((data.size() + kSlices - 1) / kSlices, kMinSliceBytes, kMaxSliceBytes);
-  const auto slices =
-      static_cast<std::uint32_t>(std::max<std::size_t>(1, (data.size() + slice_bytes - 1) / slice_bytes));
+  const std::uint32_t slices = slices_of(data.size());
   std::vector<SliceStages> plans;
   for (std::uint32_t slice = 0; slice < slices; ++slice) {
     SliceStages& out = plans.emplace_back(slice, element_bytes);
@@ -158,19 +190,72 @@ StagePlan two_level_stages(std::uint32_t ranks, std::uint32_t own, std::uint32_t
     }
     out.end_round();
   }
-  // PROTOCOL 22.7.6: ... Between two members the rounds MUST follow in this order: round r of slice s in turn r + s,
-  //     and in a turn the lower slice first. ...
-  StagePlan plan{{}, slices, plans[0].rounds()};
-  const std::uint32_t rounds = plans[0].rounds();
-  for (std::uint32_t turn = 0; turn < slices + rounds - 1; ++turn) {
-    for (std::uint32_t slice = turn < rounds ? 0 : turn - rounds + 1; slice < slices && slice <= turn; ++slice) {
-      const SliceStages& of = plans[slice];
-      for (std::size_t i = 0; i < of.stages().size(); ++i) {
-        if (of.round_of(i) + slice == turn) plan.stages.push_back(of.stages()[i]);
+  return in_turns(plans);
+}
+
+// PROTOCOL 22.7.8: In an all-gather by two levels each member MUST send its part to the members of the other hosts that
+//     have the same place there, the next host first, and to the other members of its host, the next one first; then
+//     the parts that it received from other hosts, that of the next host first, to the other members of its host, the
+//     next one first. Each part is cut into slices as a tensor of its size (22.7.2), and these are two rounds of each.
+StagePlan two_level_gather_stages(std::uint32_t ranks, std::uint32_t own, std::uint32_t ranks_per_host,
+                                  const std::vector<std::span<std::byte>>& parts, std::uint32_t element_bytes) {
+  const Places at(ranks, own, ranks_per_host);
+  const std::uint32_t slices = slices_of(parts[own].size());
+  std::vector<SliceStages> plans;
+  for (std::uint32_t slice = 0; slice < slices; ++slice) {
+    SliceStages& out = plans.emplace_back(slice, element_bytes);
+    const auto part = [&](std::uint32_t member) { return out.cut_of(parts[member], slice, slices); };
+    out.begin_round();
+    for (std::uint32_t i = 1; i < at.hosts; ++i) {
+      const std::uint32_t from = at.same_place(at.hosts - i);
+      out.add(at.same_place(i), from, part(own), part(from), false);
+    }
+    for (std::uint32_t j = 1; j < ranks_per_host; ++j) {
+      const std::uint32_t from = at.same_host(0, ranks_per_host - j);
+      out.add(at.same_host(0, j), from, part(own), part(from), false);
+    }
+    out.end_round();
+    out.begin_round();
+    for (std::uint32_t i = 1; i < at.hosts; ++i) {
+      for (std::uint32_t j = 1; j < ranks_per_host; ++j) {
+        const std::uint32_t from = ranks_per_host - j;
+        out.add(at.same_host(0, j), at.same_host(0, from), part(at.same_place(i)), part(at.same_host(i, from)), false);
       }
     }
+    out.end_round();
   }
-  return plan;
+  return in_turns(plans);
+}
+
+// PROTOCOL 22.7.9: In a reduce-scatter by two levels each member MUST send, to each other member of its host, the next
+//     one first, its terms for the members of all hosts that have that member's place there, those of the next host
+//     first and of the own host last, and add what it receives to its own; then the sums to the members of the other
+//     hosts that have its place, the next host first, and add what it receives to its own sum. Each part is cut into
+//     slices as a tensor of its size (22.7.2), and these are two rounds of each.
+StagePlan two_level_scatter_stages(std::uint32_t ranks, std::uint32_t own, std::uint32_t ranks_per_host,
+                                   const std::vector<std::span<std::byte>>& parts,
+                                   const std::vector<std::span<std::byte>>& sums, std::uint32_t element_bytes) {
+  const Places at(ranks, own, ranks_per_host);
+  const std::uint32_t slices = slices_of(parts[own].size());
+  std::vector<SliceStages> plans;
+  for (std::uint32_t slice = 0; slice < slices; ++slice) {
+    SliceStages& out = plans.emplace_back(slice, element_bytes);
+    const auto sum = [&](std::uint32_t i) { return out.cut_of(sums[(at.host + i) % at.hosts], slice, slices); };
+    out.begin_round();
+    for (std::uint32_t j = 1; j < ranks_per_host; ++j) {
+      for (std::uint32_t i = 1; i <= at.hosts; ++i) {
+        const auto given = out.cut_of(parts[at.same_host(i, j)], slice, slices);
+        out.add(at.same_host(0, j), at.same_host(0, ranks_per_host - j), given, sum(i), true);
+      }
+    }
+    out.end_round();
+    out.begin_round();
+    for (std::uint32_t i = 1; i < at.hosts; ++i) {
+      out.add(at.same_place(i), at.same_place(at.hosts - i), sum(i), sum(0), true);
+    }
+    out.end_round();
+  }
+  return in_turns(plans);
 }
 
 }  // namespace mlt::collective

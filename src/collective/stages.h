@@ -1,5 +1,6 @@
-// The stages of an all-reduce in which ranks exchange whole parts (collective/staged_allreduce.h): which part each
-// sends to whom, receives from whom, and combines or copies. Two plans: recursive halving, and two levels.
+// The stages of a collective in which ranks exchange whole parts (collective/staged.h): which part each sends to whom,
+// receives from whom, and combines or copies. Plans: of an all-reduce recursive halving and two levels; of an
+// all-gather and a reduce-scatter two levels.
 //
 // Recursive halving and doubling (Rabenseifner): a reduce-scatter in which the part that two ranks exchange halves in
 // each stage, then an all-gather in which it doubles. A rank sends about as much as in a ring
@@ -12,6 +13,10 @@
 // between the hosts, then the ranks of each host collect the whole. A host's link carries 2 (h - 1) / h tensors for h
 // hosts, however many ranks each has; in a ring 2 (n - 1) / n. The tensor is cut into slices, so that one slice is
 // between the hosts while another is within them.
+//
+// All-gather by two levels: each rank exchanges parts with those that have its place on the other hosts, and passes on
+// what it receives within its host. A host's link carries the part of each of its ranks once for each other host, where
+// a direct one carries it once for each rank there. Reduce-scatter: the opposite way, with sums.
 //
 // Pure: no memory of transfers, no state. Sizes are in bytes unless they say elements.
 #pragma once
@@ -49,5 +54,16 @@ StagePlan halving_stages(std::uint32_t ranks, std::uint32_t own, std::span<std::
 // Requires two or more hosts of `ranks_per_host` members, two or more, adjacent in the group.
 StagePlan two_level_stages(std::uint32_t ranks, std::uint32_t own, std::uint32_t ranks_per_host,
                            std::span<std::byte> data, std::uint32_t element_bytes);
+
+// As above; `parts`: of the output, one for each member.
+StagePlan two_level_gather_stages(std::uint32_t ranks, std::uint32_t own, std::uint32_t ranks_per_host,
+                                  const std::vector<std::span<std::byte>>& parts, std::uint32_t element_bytes);
+
+// `parts`: of the input, one for each member, only read. `sums`: memory of a part for each host, in their order; that
+// of host i begins as the input's part of the member there that has this one's place, and that of the own host ends as
+// the result.
+StagePlan two_level_scatter_stages(std::uint32_t ranks, std::uint32_t own, std::uint32_t ranks_per_host,
+                                   const std::vector<std::span<std::byte>>& parts,
+                                   const std::vector<std::span<std::byte>>& sums, std::uint32_t element_bytes);
 
 }  // namespace mlt::collective

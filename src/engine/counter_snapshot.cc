@@ -33,6 +33,9 @@ void CounterSnapshot::take(const Sources& sources) {
   values.push_back({"engine_spins_won", sources.driving.spin().won()});
   values.push_back({"engine_spins_lost", sources.driving.spin().lost()});
   values.push_back({"rings_cut_by_rate", sources.rings_cut_by_rate});
+  values.push_back({"checksums_compared", sources.checksums.compared});
+  values.push_back({"checksums_incomplete", sources.checksums.incomplete});
+  values.push_back({"checksums_different", sources.checksums.different});
   values.push_back({"push_pull_workers_gone", sources.workers_gone});
   if (sources.service) {
     values.push_back({"summation_rounds", sources.service->rounds});

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "collective/collectives.h"
 #include "core/endpoint.h"
 #include "engine/datapath_opening.h"
 #include "engine/driving.h"
@@ -34,6 +35,7 @@ class CounterSnapshot {
     std::uint64_t send_failures = 0;
     std::uint64_t loops = 0;  // turns of the event loop
     std::uint64_t rings_cut_by_rate = 0;
+    collective::ChecksumCounts checksums;
     std::uint64_t workers_gone = 0;    // whose share push-pulls no longer have
     std::optional<OfService> service;  // empty: this rank is none
   };

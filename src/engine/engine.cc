@@ -349,6 +349,12 @@ void check_push_pull(const engine::OperationSubmitter& submitter, const std::vec
   if (collective::PartitionGrid(options.input.size(), services.size()).count() > collective::kMaxPartitions) {
     submitter.reject(operation, ErrorCode::kBuffer, "too large for one key");
   }
+  // A worker gives the service that takes over the newest result that it has, which must be that of all workers.
+  if (options.lossy_results && max_dead_services > 0) {
+    submitter.reject(operation, ErrorCode::kConfig,
+                     "lossy_results gives workers different results, and where a service may die all must have the same: "
+                     "set max_dead_services (MLT_MAX_DEAD_SERVICES) to 0, or leave lossy_results out");
+  }
   submitter.check_loss_bound(operation, options.loss_bound);
   submitter.check_layer(operation, options.layer, options.layers);
   const auto down = static_cast<std::size_t>(
@@ -391,6 +397,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   request.input = options.input;
   request.output = options.output;
   request.loss_bound = options.loss_bound;
+  request.lossy_results = options.lossy_results;
   request.average = options.average;
   request.order = options.layer;
   request.traffic_class = traffic_class;

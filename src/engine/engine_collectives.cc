@@ -166,16 +166,24 @@ std::vector<std::uint64_t> equal_parts(std::uint64_t bytes, std::size_t parts) {
 
 }  // namespace
 
+namespace {
+
+// Of a collective that may name its algorithm.
+void set_algorithm(collective::CollectiveRequest& request, Algorithm algorithm, std::span<const std::uint16_t> hosts) {
+  request.algorithm = engine::inner_algorithm(algorithm);
+  if (depends_on_hosts(request)) request.ranks_per_host = collective::ranks_per_host(request.ranks, hosts);
+}
+
+}  // namespace
+
 OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
   collective::CollectiveRequest request =
       request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllReduce, options);
   request.element = engine::wire_element(options.element);
   request.reduction = engine::inner_reduction(options.reduction);
-  request.algorithm = engine::inner_algorithm(options.algorithm);
+  request.lossy_results = options.lossy_results;
   auto coalesced = in_place(impl_->submitter, request, options.data, options.tensors, true);
-  if (collective::depends_on_hosts(request.algorithm, request.ranks.size(), request.output.size())) {
-    request.ranks_per_host = collective::ranks_per_host(request.ranks, impl_->hosts);
-  }
+  set_algorithm(request, options.algorithm, impl_->hosts);
   return post(impl_->submitter, impl_->loop, std::move(request), options, std::move(coalesced));
 }
 
@@ -202,15 +210,17 @@ OperationId Engine::post_gather(const GatherOptions& options) {
 }
 
 OperationId Engine::post_all_gather(const AllGatherOptions& options) {
-  return post(impl_->submitter, impl_->loop,
-              request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllGather, options),
-              options);
+  collective::CollectiveRequest request =
+      request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllGather, options);
+  set_algorithm(request, options.algorithm, impl_->hosts);
+  return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
 OperationId Engine::post_reduce_scatter(const ReduceScatterOptions& options) {
   collective::CollectiveRequest request =
       request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kReduceScatter, options);
   request.reduction = engine::inner_reduction(options.reduction);
+  set_algorithm(request, options.algorithm, impl_->hosts);
   return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
@@ -219,9 +229,9 @@ OperationId Engine::post_broadcast(const BroadcastOptions& options) {
       request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kBroadcast, options);
   request.element = engine::wire_element(options.element);
   request.root = options.root;
-  request.algorithm = engine::inner_algorithm(options.algorithm);
   const bool is_result = options.root != impl_->loop.options().rank;
   auto coalesced = in_place(impl_->submitter, request, options.data, options.tensors, is_result);
+  set_algorithm(request, options.algorithm, impl_->hosts);
   return post(impl_->submitter, impl_->loop, std::move(request), options, std::move(coalesced));
 }
 
@@ -229,7 +239,7 @@ OperationId Engine::post_reduce(const ReduceOptions& options) {
   collective::CollectiveRequest request =
       request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kReduce, options);
   request.reduction = engine::inner_reduction(options.reduction);
-  request.algorithm = engine::inner_algorithm(options.algorithm);
+  set_algorithm(request, options.algorithm, impl_->hosts);
   request.root = options.root;
   return post(impl_->submitter, impl_->loop, std::move(request), options);
 }

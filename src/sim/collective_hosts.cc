@@ -48,10 +48,11 @@ class CollectiveHosts::Machine final : private collective::Verbs {
   collective::Collectives collectives_;
 };
 
-CollectiveHosts::CollectiveHosts(Simulator& simulator, bool shares_by_rate) : simulator_(simulator) {
+CollectiveHosts::CollectiveHosts(Simulator& simulator, bool shares_by_rate, bool checksums) : simulator_(simulator) {
   for (std::uint16_t rank = 0; rank < simulator.hosts(); ++rank) {
     machines_.push_back(std::make_unique<Machine>(simulator, rank));
     machines_.back()->collectives().set_shares_by_rate(shares_by_rate);
+    machines_.back()->collectives().set_checksums(checksums);
   }
   simulator.on_completion = [this](std::uint16_t rank, const core::Completion& completion) {
     MLT_CHECK(collective::machine_of(completion.operation) == collective::MachineId::kCollective);
@@ -104,6 +105,10 @@ const std::vector<collective::CollectiveDone>& CollectiveHosts::done(std::uint16
 
 std::uint64_t CollectiveHosts::rings_cut_by_rate(std::uint16_t rank) const {
   return machines_[rank]->collectives().rings_cut_by_rate();
+}
+
+const collective::ChecksumCounts& CollectiveHosts::checksum_counts(std::uint16_t rank) const {
+  return machines_[rank]->collectives().checksum_counts();
 }
 
 std::size_t CollectiveHosts::open(std::uint16_t rank) const {

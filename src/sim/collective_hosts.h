@@ -16,7 +16,7 @@ namespace mlt::sim {
 
 class CollectiveHosts {
  public:
-  explicit CollectiveHosts(Simulator& simulator, bool shares_by_rate = false);
+  explicit CollectiveHosts(Simulator& simulator, bool shares_by_rate = false, bool checksums = false);
   ~CollectiveHosts();
   CollectiveHosts(const CollectiveHosts&) = delete;
   CollectiveHosts& operator=(const CollectiveHosts&) = delete;
@@ -27,6 +27,7 @@ class CollectiveHosts {
   // How the rank's collectives ended, oldest first.
   const std::vector<collective::CollectiveDone>& done(std::uint16_t rank) const;
   std::uint64_t rings_cut_by_rate(std::uint16_t rank) const;
+  const collective::ChecksumCounts& checksum_counts(std::uint16_t rank) const;
   // Number in progress at this rank; 0 for a crashed host.
   std::size_t open(std::uint16_t rank) const;
 

@@ -1,6 +1,7 @@
 /* The C API, from C: two ranks of one process over loopback, and every bad input. */
 #define _POSIX_C_SOURCE 200809L
 
+#include <math.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -265,6 +266,35 @@ static void collectives__have_the_right_results(void) {
   on_both(mlt_post_barrier, options);
 }
 
+/* Loopback loses nothing: what the results may miss is all here. */
+static void collectives__with_lossy_results_and_with_a_nan(void) {
+  static float values[2][40000];
+  mlt_collective_options options[2];
+  uint64_t operation[2];
+  mlt_completion done;
+  int r, i;
+  for (r = 0; r < 2; ++r) {
+    for (i = 0; i < 40000; ++i) values[r][i] = (float)(r + 1);
+    options[r] = collective_of(NULL, 0, values[r], sizeof values[r]);
+    options[r].element = MLT_FLOAT32;
+    options[r].reduction = MLT_MEAN;
+    options[r].loss_bound = 0.1;
+    options[r].lossy_results = 1;
+    options[r].check_finite = 1;
+  }
+  on_both(mlt_post_all_reduce, options);
+  for (r = 0; r < 2; ++r) CHECK(values[r][0] == 1.5F && values[r][39999] == 1.5F);
+
+  values[1][7] = NAN;
+  for (r = 0; r < 2; ++r) OK(mlt_post_all_reduce(contexts[r], &options[r], &operation[r]));
+  for (r = 0; r < 2; ++r) {
+    OK(mlt_wait(contexts[r], operation[r], LONG_WAIT, &done, sizeof done));
+    CHECK(done.error == MLT_ERROR_CANCELLED && done.failed_peer == 1);
+    CHECK(strstr(done.text, "element 7") != NULL);
+    mlt_completion_release(&done);
+  }
+}
+
 static void collectives__of_a_list_of_tensors(void) {
   int32_t one[2][1], two[2][2];
   mlt_tensor tensors[2][3];
@@ -527,7 +557,17 @@ static void bad_posts__are_rejected_before_anything_starts(void) {
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 7");
   FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 7");
   FAILS(mlt_post_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is 7");
-  FAILS(mlt_post_reduce_scatter(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
+  FAILS(mlt_post_scatter(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "algorithm is set");
+  group.algorithm = MLT_ALGORITHM_AUTOMATIC;
+  group.lossy_results = 1;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_BUFFER, "must not be lost");
+  FAILS(mlt_post_broadcast(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "lossy_results is set");
+  group.lossy_results = 2;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "lossy_results must be 0 or 1");
+  group.lossy_results = 0;
+  group.check_finite = 2;
+  FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "check_finite must be 0 or 1");
+  group.check_finite = 0;
   group.algorithm = MLT_ALGORITHM_AUTOMATIC;
   group.tensors = &tensor;
   FAILS(mlt_post_all_reduce(contexts[0], &group, &operation), MLT_ERROR_CONFIG, "tensor_count");
@@ -597,8 +637,8 @@ static void bad_contexts__are_rejected(void) {
   options.shares_by_rate = 2;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "shares_by_rate");
   OK(mlt_options_init(&options, sizeof options));
-  options.reserved = 1;
-  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "reserved");
+  options.checksums = 2;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "checksums");
   OK(mlt_options_init(&options, sizeof options));
   options.max_operations = 0;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "max_operations");
@@ -806,6 +846,7 @@ int main(int argc, char** argv) {
   open_pair();
   send_and_receive__by_test_poll_and_wait();
   collectives__have_the_right_results();
+  collectives__with_lossy_results_and_with_a_nan();
   collectives__of_a_list_of_tensors();
   completion__of_a_failure_names_rank_tensor_and_cause();
   completion__of_a_lossy_receive_has_its_missing_ranges();

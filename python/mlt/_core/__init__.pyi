@@ -124,6 +124,7 @@ class Options:
     suspended_timeout_ns: int = ...
     spin_us: int = ...
     shares_by_rate: bool = ...
+    checksums: bool = ...
     max_operations: int = ...
     max_tags: int = ...
     early_segments: int = ...
@@ -238,6 +239,7 @@ class Engine:
         tensor: Any,
         reduction: Reduction,
         algorithm: Algorithm,
+        lossy_results: bool,
         ranks: Sequence[int],
         stream: int,
         loss_bound: float,
@@ -280,6 +282,7 @@ class Engine:
         self,
         output: Any,
         input: Any,
+        algorithm: Algorithm,
         ranks: Sequence[int],
         stream: int,
         loss_bound: float,
@@ -294,6 +297,7 @@ class Engine:
         output: Any,
         input: Any,
         reduction: Reduction,
+        algorithm: Algorithm,
         ranks: Sequence[int],
         stream: int,
         loss_bound: float,
@@ -364,6 +368,7 @@ class Engine:
         out: Any | None,
         key: int,
         loss_bound: float,
+        lossy_results: bool,
         average: bool,
         layer: int,
         layers: int,

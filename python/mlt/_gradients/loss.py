@@ -21,12 +21,13 @@ LossSchedule = Callable[[int, int], float]
 @dataclass(frozen=True)
 class Allowance:
     """The loss that a reduction may have: ``bound``, as of layer ``layer`` of ``layers``. ``observe`` gets its
-    completion."""
+    completion. ``lossy_results``: those of an all-reduce may lose as much."""
 
     bound: float = 0.0
     layer: int = 0
     layers: int = 1
     observe: Callable[[Completion], None] | None = None
+    lossy_results: bool = False
 
 
 EXACT: Final = Allowance()
@@ -65,17 +66,21 @@ def allowing(allowance: Allowance) -> Iterator[None]:
 
 
 @contextmanager
-def lossy(bound: float | str) -> Iterator[None]:
+def lossy(bound: float | str, *, lossy_results: bool = False) -> Iterator[None]:
     """Let the floating-point sums and means called inside lose up to ``bound`` on each hop of the sum.
 
     That is ``all_reduce``, ``reduce`` and ``reduce_scatter``, in all their forms. Everything else remains exact: other
     element types and operations, other collectives, the distribution of results. All ranks of an all-reduce end with
     the same bits. Every rank must use the same bound: in [0, 1), or text such as "10%"; else ValueError is raised.
 
+    ``lossy_results``: the results of an ``all_reduce`` may lose as much, and **ranks end with different bits**: a rank
+    keeps the sum, or mean, of the terms that it has of what it misses. Then make equal now and then what the program
+    computes from them. Every rank must say the same.
+
     >>> with lossy(0.1):
     ...     dist.all_reduce(gradient)  # doctest: +SKIP
     """
-    with allowing(Allowance(loss_bound_of(bound))):
+    with allowing(Allowance(loss_bound_of(bound), lossy_results=lossy_results)):
         yield
 
 

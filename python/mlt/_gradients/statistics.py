@@ -21,10 +21,12 @@ DEFAULT_HISTORY: Final = 100_000
 class StepStatistics:
     """One step's gradient synchronisation on this worker.
 
-    ``bytes`` were pushed by this worker; ``missing_bytes`` of them are missing, within the loss bound. ``repairs``
-    counts segments sent again in both directions. ``sync_seconds`` runs from the first bucket's push to the last
-    bucket's result, so it overlaps with the backward pass. ``exposed_seconds`` runs from the last push to the last
-    result: no computation can hide it.
+    ``bytes`` were pushed by this worker; ``missing_bytes`` of them are missing, within the loss bound; with lossy
+    results also of the results, so that there may be twice as many. ``repairs`` counts segments sent again in both
+    directions. ``sync_seconds`` runs from the first bucket's push to the last bucket's result, so it overlaps with the
+    backward pass. ``exposed_seconds`` runs from the last push to the last result: no computation can hide it.
+    ``drift``: the largest difference between the replicas' parameters that the re-synchronisation before this step
+    found; None if there was none.
     """
 
     step: int
@@ -34,6 +36,7 @@ class StepStatistics:
     repairs: int
     sync_seconds: float
     exposed_seconds: float
+    drift: float | None = None
 
     @property
     def loss_fraction(self) -> float:
@@ -46,13 +49,17 @@ class StepStatistics:
         >>> StepStatistics(7, 2, 4_000, 40, 3, 0.012, 0.002).scalars()  # doctest: +NORMALIZE_WHITESPACE
         {'mlt/gradient_loss': 0.01, 'mlt/exchange_ms': 12.0, 'mlt/exposed_ms': 2.0, 'mlt/bytes': 4000.0,
          'mlt/repairs': 3.0}
+
+        ``mlt/drift`` is there if the replicas were re-synchronised before this step.
         """
+        drift = {} if self.drift is None else {"mlt/drift": self.drift}
         return {
             "mlt/gradient_loss": self.loss_fraction,
             "mlt/exchange_ms": self.sync_seconds * 1e3,
             "mlt/exposed_ms": self.exposed_seconds * 1e3,
             "mlt/bytes": float(self.bytes),
             "mlt/repairs": float(self.repairs),
+            **drift,
         }
 
     def __str__(self) -> str:
@@ -62,10 +69,11 @@ class StepStatistics:
         step 7: 4 MB in 2 buckets, 12 ms, 2 ms of them exposed; 1% lost, 3 segments repaired
         """
         repaired = count_of(self.repairs, "segment")
+        drift = "" if self.drift is None else f"; replicas had drifted by up to {self.drift:.3g}"
         return (
             f"step {self.step}: {format_size(self.bytes)} in {count_of(self.buckets, 'bucket')}, "
             f"{format_time(self.sync_seconds)}, {format_time(self.exposed_seconds)} of them exposed; "
-            f"{format_loss(self.loss_fraction)} lost, {repaired} repaired"
+            f"{format_loss(self.loss_fraction)} lost, {repaired} repaired{drift}"
         )
 
 
@@ -115,8 +123,9 @@ class LossCount:
 class OpenStep:
     """A step with buckets still to be pushed or in progress; guarded by the log's lock."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, drift: float | None = None) -> None:
         self.step = step
+        self.drift = drift
         self.first_push_ns = time.monotonic_ns()
         self.last_push_ns = self.first_push_ns
         self.last_result_ns = self.first_push_ns
@@ -140,6 +149,7 @@ class StepLog:
         self._lock = threading.Lock()
         self._open: OpenStep | None = None
         self._started = 0
+        self._drift: float | None = None  # of the next step
         self._finished: deque[StepStatistics] = deque(maxlen=history)
 
     def push(self, *, first: bool, last: bool) -> OpenStep:
@@ -148,8 +158,9 @@ class StepLog:
         with self._lock:
             step = self._open
             if step is None or first:
-                step = self._open = OpenStep(self._started)
+                step = self._open = OpenStep(self._started, self._drift)
                 self._started += 1
+                self._drift = None
             step.last_push_ns = time.monotonic_ns()
             step.buckets += 1
             step.outstanding += 1
@@ -165,6 +176,17 @@ class StepLog:
             step.missing_bytes += missing_bytes
             step.repairs += repairs
             self._close_if_done(step)
+
+    @property
+    def started(self) -> int:
+        """Number of steps that have begun."""
+        with self._lock:
+            return self._started
+
+    def drifted(self, drift: float) -> None:
+        """Record that the replicas are equal again, and how far they had drifted apart: of the next step."""
+        with self._lock:
+            self._drift = drift
 
     def end(self, step: OpenStep) -> None:
         """Record that ``step`` has no more buckets, if no ``push`` was known to be its last."""
@@ -183,6 +205,7 @@ class StepLog:
                     repairs=step.repairs,
                     sync_seconds=(step.last_result_ns - step.first_push_ns) / 1e9,
                     exposed_seconds=(step.last_result_ns - step.last_push_ns) / 1e9,
+                    drift=step.drift,
                 )
             )
 

@@ -44,6 +44,10 @@ class Pattern(str, Enum):
     incast = "incast"
     alltoall = "alltoall"
     allreduce = "allreduce"
+    broadcast = "broadcast"
+    reduce = "reduce"
+    allgather = "allgather"
+    reducescatter = "reducescatter"
 
 
 class Stop(str, Enum):
@@ -110,7 +114,10 @@ def perf(
         str,
         typer.Option(
             metavar="ALGORITHM,...",
-            help="Algorithms of mlt's allreduce, by commas: automatic, direct, central, ring, halving, two-level.",
+            help=(
+                "Algorithms of mlt's collective, by commas: automatic, direct, two-level; of allreduce also central, "
+                "ring, halving; of broadcast and reduce also chain."
+            ),
         ),
     ] = AUTOMATIC,
     segment_bytes: Annotated[

@@ -44,6 +44,7 @@ class NetworkArguments(TypedDict, total=False):
     busy_poll_us: int | None
     spin_us: int | None
     shares_by_rate: bool | None
+    checksums: bool | None
     io_threads: int | None
     io_cpus: Sequence[int] | None
 
@@ -88,12 +89,11 @@ def resolve(given: TransportArguments, environ: Mapping[str, str]) -> dict[str, 
             chosen[f"{name}_ns"] = times.nanoseconds(seconds, name)
     if (spin_us := _spin_us(given.get("spin_us"), environ)) is not None:
         chosen["spin_us"] = spin_us
-    shares_by_rate = given.get("shares_by_rate")
-    if shares_by_rate is not None and not isinstance(shares_by_rate, bool):
-        raise ConfigError(f"shares_by_rate is {shares_by_rate!r}; give True, False or None")
-    chosen["shares_by_rate"] = (
-        variables.flag(environ, "MLT_SHARES_BY_RATE") if shares_by_rate is None else shares_by_rate
-    )
+    for name, variable in (("shares_by_rate", "MLT_SHARES_BY_RATE"), ("checksums", "MLT_CHECKSUMS")):
+        flag = given.get(name)
+        if flag is not None and not isinstance(flag, bool):
+            raise ConfigError(f"{name} is {flag!r}; give True, False or None")
+        chosen[name] = variables.flag(environ, variable) if flag is None else flag
     if datapath := given.get("datapath") or variables.text(environ, "MLT_DATAPATH"):
         chosen["datapath"] = datapath
     return chosen

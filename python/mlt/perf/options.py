@@ -13,12 +13,20 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mlt._shared.json_lines import quoted
 from mlt._shared.similar_names import did_you_mean
 from mlt._shared.units import format_loss, format_rate
-from mlt.collectives import ALGORITHMS
+from mlt.collectives import ALGORITHMS, PARTED_ALGORITHMS, ROOTED_ALGORITHMS
 from mlt.errors import ConfigError
 from mlt.options.faults import Faults
 from mlt.perf.problem import BadOptionError
 
-PATTERNS = ("p2p", "incast", "alltoall", "allreduce")
+# Algorithms that each pattern may name.
+CHOICES = {
+    "allreduce": ALGORITHMS,
+    "broadcast": ROOTED_ALGORITHMS,
+    "reduce": ROOTED_ALGORITHMS,
+    "allgather": PARTED_ALGORITHMS,
+    "reducescatter": PARTED_ALGORITHMS,
+}
+PATTERNS = ("p2p", "incast", "alltoall", *CHOICES)
 TRANSPORTS = ("tcp", "gloo", "mpi", "mpi-shm", "raw-udp")
 ALL = "all"
 OURS = "mlt"
@@ -53,7 +61,7 @@ def default_rounds(size: int) -> int:
 class Options:
     """One run of ``mlt perf``. ``rounds`` None: by size. ``rate``: offered by the application, for every transport.
 
-    ``loss_bounds``, ``algorithms`` (of allreduce), ``stop``, ``priority``, ``segment_bytes``, ``line_rate`` and
+    ``loss_bounds``, ``algorithms`` (of ``CHOICES``), ``stop``, ``priority``, ``segment_bytes``, ``line_rate`` and
     ``faults`` apply to mlt only. ``compare`` may contain "all": then transports that are not installed are named and
     left out, while a missing transport requested by name fails the run. ``pin`` gives each rank one core, and is off by
     default: it slows down a library with several threads per rank (gloo's all-reduce several times).
@@ -94,14 +102,14 @@ class Options:
             raise BadOptionError(str(error)) from None
 
     def _check_algorithms(self) -> None:
-        for algorithm in self.algorithms:
-            _choice("algorithm", algorithm, (AUTOMATIC, *ALGORITHMS))
         if not self.algorithms or len(set(self.algorithms)) != len(self.algorithms):
             raise BadOptionError("--algorithm: expected one or more algorithms, which differ")
-        if self.pattern != "allreduce" and self.algorithms != (AUTOMATIC,):
+        if self.pattern not in CHOICES and self.algorithms != (AUTOMATIC,):
             raise BadOptionError(
-                f"--algorithm {','.join(self.algorithms)}: {self.pattern} has no such choice; allreduce has"
+                f"--algorithm {','.join(self.algorithms)}: {self.pattern} has no such choice; {', '.join(CHOICES)} have"
             )
+        for algorithm in self.algorithms:
+            _choice("algorithm", algorithm, (AUTOMATIC, *CHOICES.get(self.pattern, ())))
 
     def _check_numbers(self) -> None:
         minimum = 2
@@ -133,6 +141,8 @@ class Options:
             )
         if not 1 <= self.paths <= MAX_PATHS:
             raise BadOptionError(f"--paths {self.paths}: expected 1 to {MAX_PATHS}")
+        if self.pattern == "broadcast" and self.loss_bounds != (0.0,):
+            raise BadOptionError("--loss-bound: a broadcast loses nothing; expected 0")
         if self.pattern not in ("p2p", "incast"):  # a collective decides itself
             for name, value, default in (("priority", self.priority, PRIORITIES[0]), ("stop", self.stop, STOPS[0])):
                 if value != default:
@@ -144,7 +154,7 @@ class Options:
         for size in self.sizes:
             if not MIN_BYTES <= size <= MAX_BYTES or size % 4:
                 raise BadOptionError(f"--size {size}: expected a multiple of 4 from {MIN_BYTES} B to 4 GiB")
-            if self.pattern == "alltoall" and size % (4 * self.ranks):
+            if self.pattern in ("alltoall", "allgather", "reducescatter") and size % (4 * self.ranks):
                 raise BadOptionError(
                     f"--size {size}: cannot be divided among {self.ranks} ranks in whole elements of 4 bytes; expected "
                     f"a multiple of {4 * self.ranks}"

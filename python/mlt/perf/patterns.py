@@ -1,8 +1,11 @@
 """Traffic patterns: the transfers of a round, what must have arrived, and the bytes that cross a port.
 
 p2p: rank 1 to rank 0. incast: every rank but 0 to rank 0. alltoall: every rank distributes its tensor to all.
-allreduce: every rank ends with the sum of all tensors. In the first two rank 0 sends a short request and its clock runs
-from there to the last byte's arrival; in the others each rank's clock runs around its call, and rank 0's is reported.
+allreduce: every rank ends with the sum of all tensors; reduce: rank 0 does. broadcast: every rank ends with the last
+rank's tensor. allgather: every rank ends with a share of every rank's tensor; reducescatter: with its share of the sum
+of all tensors. In the first two rank 0 sends a short request and its clock runs from there to the last byte's arrival;
+in the others each rank's clock runs around its call, and rank 0's is reported. That of a broadcast runs around a
+barrier too, because rank 0 may be done before the last one.
 Elements are float32; values are small integers, so that sums are exact in any order.
 """
 
@@ -50,7 +53,11 @@ class Case:
         For all-reduce it is that of a ring, like the bus bandwidth of nccl-tests.
         """
         n = self.ranks
-        factor = {"p2p": 1.0, "incast": n - 1.0, "alltoall": (n - 1) / n, "allreduce": 2 * (n - 1) / n}
+        share = (n - 1) / n
+        factor = {
+            "p2p": 1.0, "incast": n - 1.0, "alltoall": share, "allreduce": 2 * share,
+            "broadcast": 1.0, "reduce": 1.0, "allgather": share, "reducescatter": share,
+        }  # fmt: skip
         return self.bytes * factor[self.pattern]
 
     @property
@@ -109,10 +116,7 @@ class Buffers:
                 for peer in range(case.ranks)
             ]
         else:
-            sums = np.zeros(case.elements, np.float32)
-            for rank in range(case.ranks):
-                sums += values(rank, case.elements)
-            pairs = [(self.work, sums)]
+            pairs = self._collective_pairs()
         wrong = 0
         for array, expected in pairs:
             different = array != expected
@@ -120,6 +124,26 @@ class Buffers:
             self._check(array[different], expected[different])
         total = sum(array.size for array, _ in pairs)
         return wrong / total if total else 0.0
+
+    def _collective_pairs(self) -> list[tuple[Floats, Floats]]:
+        """This rank's arrays after a round of allreduce or a later pattern, and the right contents."""
+        case = self.case
+        if case.pattern == "broadcast":
+            return [(self.work, values(case.ranks - 1, case.elements))]
+        share = case.elements // case.ranks
+        if case.pattern == "allgather":
+            return [
+                (self.work[peer * share : (peer + 1) * share], values(peer, case.elements)[:share])
+                for peer in range(case.ranks)
+            ]
+        if case.pattern == "reduce" and self.rank != 0:
+            return []
+        sums = np.zeros(case.elements, np.float32)
+        for rank in range(case.ranks):
+            sums += values(rank, case.elements)
+        if case.pattern == "reducescatter":
+            return [(self.work[:share], sums[self._share(share)])]
+        return [(self.work, sums)]
 
     def _share(self, share: int) -> slice:
         return slice(self.rank * share, (self.rank + 1) * share)
@@ -129,7 +153,8 @@ class Buffers:
             return
         case = self.case
         # A lost contribution leaves a smaller sum, and any other tensor's element at zero.
-        allowed = (found >= 0) & (found < expected) if case.pattern == "allreduce" else found == 0
+        is_sum = case.pattern in ("allreduce", "reduce", "reducescatter")
+        allowed = (found >= 0) & (found < expected) if is_sum else found == 0
         if case.loss_bound == 0 or not bool(np.all(allowed)):
             raise PerfError(
                 f"rank {self.rank}: {found.size:,} elements of {case.pattern} of {case.bytes} bytes are not what was "

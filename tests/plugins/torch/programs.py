@@ -777,7 +777,8 @@ PROGRAMS = {
     "verbs": verbs,
 }
 
-if __name__ == "__main__":
+
+def main() -> None:
     chosen, arguments = sys.argv[1], json.loads(sys.argv[2])
     if chosen == "service":
         service(arguments)
@@ -785,3 +786,7 @@ if __name__ == "__main__":
         unanswered()
     else:
         worker(chosen, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -78,6 +78,33 @@ def test_local__bare_loop_and_rate(tmp_path: Path) -> None:
 
 
 @needs_torch
+@pytest.mark.parametrize(
+    ("pattern", "factor"), [("broadcast", 1.0), ("reduce", 1.0), ("allgather", 2 / 3), ("reducescatter", 2 / 3)]
+)
+def test_local__measures_the_other_collectives_beside_gloo(tmp_path: Path, pattern: str, factor: float) -> None:
+    out = tmp_path / "out.json"
+    named = "direct,chain" if pattern in ("broadcast", "reduce") else "direct"
+    done = perf(
+        "--local", "--pattern", pattern, "--ranks", "3", "--size", "48KB,960KB", "--rounds", "6", "--turns", "2",
+        "--compare", "gloo,tcp", "--algorithm", f"automatic,{named}", "--json", str(out),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert_names(done.stderr, "tcp does not know the pattern", pattern)
+    done = perf(
+        "--local", "--pattern", pattern, "--ranks", "3", "--size", "48KB,960KB", "--rounds", "6", "--turns", "2",
+        "--compare", "gloo", "--algorithm", f"automatic,{named}", "--json", str(out),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = read(out)["results"]
+    ours = ["mlt p=0", *(f"mlt p=0 {one}" for one in named.split(","))]
+    assert [row["label"] for row in rows] == [*ours, "gloo"] * 2
+    for row in rows:
+        size = row["bytes"]
+        assert row["goodput_bits_per_second"] == pytest.approx(8 * size * factor / row["seconds"]["p50"])
+        assert row["verified_missing_fraction"] == 0
+
+
+@needs_torch
 def test_local__all_compares_with_what_is_there_and_names_the_rest(tmp_path: Path) -> None:
     out, plot = tmp_path / "out.json", tmp_path / "out.png"
     done = perf(

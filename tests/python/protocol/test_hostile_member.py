@@ -180,6 +180,7 @@ def test_hostile_member__spoils_nobody_elses_transfers(engines: list[_core.Engin
                 ranks=[0, 1],
                 reduction=_core.Reduction.SUM,
                 algorithm=_core.Algorithm.AUTOMATIC,
+                lossy_results=False,
                 stream=0,
                 loss_bound=0.0,
                 layer=0,

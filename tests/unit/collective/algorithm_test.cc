@@ -122,25 +122,53 @@ TEST_CASE("check_algorithm__rejects_what_is_unknown_or_would_take_too_much_memor
   }
 }
 
-TEST_CASE("rooted_algorithm_of__is_a_chain_for_long_tensors_unless_the_request_names_another") {
+TEST_CASE("rooted_algorithm_of__is_a_chain_for_long_tensors_by_hosts_if_it_may_unless_the_request_names_another") {
   for (const std::uint64_t ranks : {2U, 3U, 64U}) {
-    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes - 1) == kDirect);
-    CHECK(rooted_algorithm_of(kAutomatic, ranks, kChainBytes) == kChain);
-    CHECK(rooted_algorithm_of(kDirect, ranks, kTebibyte) == kDirect);
-    CHECK(rooted_algorithm_of(kChain, ranks, 0) == kChain);
+    CHECK(rooted_algorithm_of(kAutomatic, {ranks}, kChainBytes - 1) == kDirect);
+    CHECK(rooted_algorithm_of(kAutomatic, {ranks}, kChainBytes) == kChain);
+    CHECK(rooted_algorithm_of(kDirect, {ranks}, kTebibyte) == kDirect);
+    CHECK(rooted_algorithm_of(kChain, {ranks}, 0) == kChain);
   }
-  CHECK(rooted_algorithm_of(kAutomatic, 1, kTebibyte) == kDirect);
-  CHECK(rooted_algorithm_of(kChain, 1, kTebibyte) == kDirect);
+  CHECK(rooted_algorithm_of(kAutomatic, {6, 2}, kChainBytes - 1) == kDirect);
+  CHECK(rooted_algorithm_of(kAutomatic, {6, 2}, kChainBytes) == kTwoLevel);
+  CHECK(rooted_algorithm_of(kChain, {6, 2}, kChainBytes) == kChain);
+  CHECK(rooted_algorithm_of(kAutomatic, {6, 6}, kChainBytes) == kChain);
+  CHECK(rooted_algorithm_of(kAutomatic, {1}, kTebibyte) == kDirect);
+  CHECK(rooted_algorithm_of(kChain, {1}, kTebibyte) == kDirect);
+  CHECK(rooted_depends_on_hosts(kAutomatic, kChainBytes));
+  CHECK_FALSE(rooted_depends_on_hosts(kAutomatic, kChainBytes - 1));
+  CHECK_FALSE(rooted_depends_on_hosts(kChain, kTebibyte));
+  CHECK(rooted_depends_on_hosts(kTwoLevel, 0));
 }
 
-TEST_CASE("check_rooted_algorithm__rejects_what_only_an_all_reduce_has_and_check_algorithm_the_chain") {
-  for (const auto one : {kAutomatic, kDirect, kChain}) CHECK(check_rooted_algorithm(one, "broadcast") == "");
+TEST_CASE("parted_algorithm_of__is_two_levels_for_long_parts_where_it_may_unless_the_request_names_another") {
+  CHECK(parted_algorithm_of(kAutomatic, {6, 2}, kTwoLevelPartBytes - 1) == kDirect);
+  CHECK(parted_algorithm_of(kAutomatic, {6, 2}, kTwoLevelPartBytes) == kTwoLevel);
+  CHECK(parted_algorithm_of(kDirect, {6, 2}, kTebibyte) == kDirect);
+  CHECK(parted_algorithm_of(kTwoLevel, {6, 2}, 0) == kTwoLevel);
+  CHECK(parted_algorithm_of(kAutomatic, {6, 0}, kTebibyte) == kDirect);
+  CHECK(parted_algorithm_of(kTwoLevel, {1}, kTebibyte) == kDirect);
+  CHECK(parted_depends_on_hosts(kAutomatic, kTwoLevelPartBytes));
+  CHECK_FALSE(parted_depends_on_hosts(kAutomatic, kTwoLevelPartBytes - 1));
+  CHECK_FALSE(parted_depends_on_hosts(kDirect, kTebibyte));
+  CHECK(parted_depends_on_hosts(kTwoLevel, 0));
+}
+
+TEST_CASE("check_other_algorithm__rejects_what_a_collective_does_not_have_and_check_algorithm_the_chain") {
+  for (const auto one : {kAutomatic, kDirect, kChain}) CHECK(check_other_algorithm(one, {4}, true, "broadcast") == "");
   for (const auto one : {kCentral, kRing, kHalving}) {
-    CHECK(check_rooted_algorithm(one, "broadcast") ==
+    CHECK(check_other_algorithm(one, {4}, true, "broadcast") ==
           std::string("a broadcast has no ") + algorithm_name(one) + " algorithm: use direct or chain");
+    CHECK(check_other_algorithm(one, {4}, false, "all-gather") ==
+          std::string("an all-gather has no ") + algorithm_name(one) + " algorithm: use direct or two-level");
   }
+  CHECK(check_other_algorithm(kChain, {4}, false, "reduce-scatter") != "");
+  CHECK(check_other_algorithm(kTwoLevel, {4}, true, "broadcast").find("equally many ranks") != std::string::npos);
+  CHECK(check_other_algorithm(kTwoLevel, {4, 2}, true, "broadcast") == "");
+  CHECK(check_other_algorithm(kTwoLevel, {4, 2}, false, "all-gather") == "");
+  CHECK(check_other_algorithm(kTwoLevel, {1}, false, "all-gather") == "");
   const auto unknown = static_cast<CollectiveAlgorithm>(kCollectiveAlgorithmCount);
-  CHECK(check_rooted_algorithm(unknown, "broadcast").find("unknown") != std::string::npos);
+  CHECK(check_other_algorithm(unknown, {4}, true, "broadcast").find("unknown") != std::string::npos);
   CHECK(check_algorithm(kChain, {4}, 4).find("no chain algorithm") != std::string::npos);
 }
 

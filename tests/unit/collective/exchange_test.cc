@@ -367,7 +367,10 @@ TEST_CASE("calls_that_differ__fail_at_every_member_naming_both_whatever_they_are
       shape.element = call.kind == Kind::kBarrier ? ElementType::kUint8 : call.element;
       if (call.kind == Kind::kAllReduce) shape.algorithm = chosen_algorithm({n}, shape.bytes);
       if (call.kind == Kind::kBroadcast || call.kind == Kind::kReduce) {
-        shape.algorithm = rooted_algorithm_of(CollectiveAlgorithm::kAutomatic, n, shape.bytes);
+        shape.algorithm = rooted_algorithm_of(CollectiveAlgorithm::kAutomatic, {n}, shape.bytes);
+      }
+      if (call.kind == Kind::kAllGather || call.kind == Kind::kReduceScatter) {
+        shape.algorithm = parted_algorithm_of(CollectiveAlgorithm::kAutomatic, {n}, shape.bytes);
       }
       return describe_shape(encode(shape));
     };

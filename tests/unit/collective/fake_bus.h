@@ -45,6 +45,7 @@ class FakeBus {
     // Of the way from a rank to another; 0: no limit.
     std::function<double(std::uint16_t, std::uint16_t)> port_rate = [](auto, auto) { return 0.0; };
     bool shares_by_rate = false;
+    bool checksums = false;
   };
   // A segment that arrived or is missing for good, before it is written.
   struct Segment {
@@ -55,11 +56,14 @@ class FakeBus {
     bool is_missing = false;
   };
   std::function<void(const Segment&)> on_segment = [](const Segment&) {};
+  // Whether a segment arrives with a bit changed.
+  std::function<bool(const Segment&)> is_damaged = [](const Segment&) { return false; };
 
   explicit FakeBus(const Options& options) : options_(options), prng_(options.seed) {
     for (std::uint16_t rank = 0; rank < options.ranks; ++rank) {
       hosts_.push_back(std::make_unique<Host>(*this, rank));
       hosts_.back()->machine.set_shares_by_rate(options.shares_by_rate);
+      hosts_.back()->machine.set_checksums(options.checksums);
     }
   }
 
@@ -316,7 +320,8 @@ class FakeBus {
     for (std::uint32_t i = 0; i < grid.count(); ++i) {
       const std::uint32_t length = grid.length(i);
       const bool is_missing = options_.lossy && length > 0 && length <= may_lose && prng_.chance(0.5);
-      on_segment({from.rank, to.rank, send, receive, grid.offset(i), length, is_missing});
+      const Segment segment{from.rank, to.rank, send, receive, grid.offset(i), length, is_missing};
+      on_segment(segment);
       if (is_missing) {
         may_lose -= length;
         completion.missing_bytes += length;
@@ -324,7 +329,13 @@ class FakeBus {
         continue;
       }
       bitmap[i / 64] |= std::uint64_t{1} << (i % 64);
-      const std::span<const std::byte> payload = send.data.subspan(grid.offset(i), length);
+      std::vector<std::byte> damaged;
+      std::span<const std::byte> payload = send.data.subspan(grid.offset(i), length);
+      if (length > 0 && is_damaged(segment)) {
+        damaged.assign(payload.begin(), payload.end());
+        damaged[length / 2] ^= std::byte{0x10};
+        payload = damaged;
+      }
       if (receive.place != nullptr) {
         receive.place(receive.place_context, grid.offset(i), payload);
       } else if (length > 0) {

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "collective/checksums.h"
 
 using mlt::collective::Onward;
 
 TEST_CASE("add__a_segment_is_fresh_once_its_last_byte_has_arrived") {
   Onward onward;
-  onward.begin(3, 250, 100);
+  const std::vector<std::byte> data(250);
+  onward.begin(3, data, 100, false);
   CHECK(onward.send_step == 3);
   CHECK(onward.feed.fresh.size() == 3);
   onward.add(0, 99);
@@ -32,7 +34,8 @@ TEST_CASE("add__in_any_order_and_grid_every_segment_becomes_fresh_once") {
     const std::uint64_t bytes = 1 + prng.below(5'000), arriving = 1 + prng.below(700);
     const auto segment = static_cast<std::uint32_t>(1 + prng.below(700));
     Onward onward;
-    onward.begin(1, bytes, segment);
+    const std::vector<std::byte> data(bytes);
+    onward.begin(1, data, segment, false);
     std::vector<std::uint64_t> offsets;
     for (std::uint64_t at = 0; at < bytes; at += arriving) offsets.push_back(at);
     for (std::size_t i = offsets.size(); i > 1; --i) std::swap(offsets[i - 1], offsets[prng.below(i)]);
@@ -53,4 +56,23 @@ TEST_CASE("add__in_any_order_and_grid_every_segment_becomes_fresh_once") {
       CHECK(onward.feed.fresh_count == fresh);
     }
   }
+}
+
+// What has left may be overwritten before the last segment is there: in a ring by the result.
+TEST_CASE("fed_checksum__is_of_each_segment_as_it_was_fed") {
+  std::vector<std::byte> data(250);
+  mlt::base::Prng prng(4);
+  for (std::byte& byte : data) byte = static_cast<std::byte>(prng.below(256));
+  const std::uint64_t expected = mlt::collective::transfer_checksum(data, 100);
+  Onward onward;
+  onward.begin(2, data, 100, true);
+  onward.add(0, 130);
+  std::ranges::fill(std::span(data).first(100), std::byte{7});
+  CHECK_FALSE(onward.fed_checksum(2).has_value());
+  onward.add(200, 50);
+  onward.add(130, 70);
+  CHECK(onward.fed_checksum(2) == expected);
+  CHECK_FALSE(onward.fed_checksum(3).has_value());
+  onward.begin(9, data, 100, true);
+  CHECK_FALSE(onward.fed_checksum(9).has_value());
 }

@@ -163,7 +163,9 @@ class Job {
       for (const auto& host : hosts_) {
         if (dead_.contains(host->rank)) continue;
         while (host->taken < network_.completed(host->rank).size()) {
-          const mlt::core::Completion completion = network_.completed(host->rank)[host->taken++];
+          const auto completed = network_.completed(host->rank)[host->taken++];
+          mlt::core::Completion completion = completed;
+          completion.received_bitmap = completed.bitmap;
           any = true;
           if (host->push_pull) host->push_pull->on_completion(network_.now(), completion);
           if (host->summation) host->summation->on_completion(network_.now(), completion);
@@ -289,6 +291,48 @@ TEST_CASE("push_pull__under_loss_all_workers_get_the_same_bits_averaged_by_what_
       CHECK(mean > elements / 2);
     }
   }
+}
+
+// In place, and into memory of its own, whose contents no worker may end with.
+TEST_CASE("push_pull__with_lossy_results_a_worker_keeps_its_own_term_of_what_the_result_misses") {
+  std::size_t own = 0, different = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    Job job(lossy(0.05, seed), 2, 1);
+    const std::size_t elements = 40'000;
+    const double bound = 0.2;
+    const std::vector<std::vector<float>> terms{gradient(elements, 0, 0), gradient(elements, 1, 0)};
+    std::vector<std::vector<float>> inputs = terms, outputs(2, std::vector<float>(elements, -1.0F));
+    for (std::uint16_t worker = 0; worker < 2; ++worker) {
+      PushPullRequest request = request_of(1, inputs[worker], bound);
+      if (seed % 2 == 0) request.output = outputs[worker];
+      request.lossy_results = true;
+      job.start(worker, request);
+    }
+    for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, 1));
+    const auto& results = seed % 2 == 0 ? outputs : inputs;
+    std::uint64_t lacking = 0;
+    for (std::uint16_t worker = 0; worker < 2; ++worker) {
+      CHECK(job.done(worker)[0].error == "");
+      const std::uint64_t missing = job.done(worker)[0].missing_bytes;
+      CHECK(missing <= 2 * static_cast<std::uint64_t>(bound * elements) * sizeof(float));
+      lacking += missing;
+      std::size_t not_mean = 0;
+      for (std::size_t i = 0; i < elements; ++i) {
+        const float got = results[worker][i];
+        if (got == (terms[0][i] + terms[1][i]) * 0.5F) continue;
+        REQUIRE((got == terms[0][i] || got == terms[1][i] || got == 0.0F));
+        ++not_mean;
+        own += got == terms[worker][i] ? 1U : 0U;
+        different += got != results[1U - worker][i] ? 1U : 0U;
+      }
+      // Lost by one of the two pushes, or by this worker's result.
+      CHECK(static_cast<double>(not_mean) <= 3 * bound * elements);
+    }
+    CHECK(lacking > 0);
+  }
+  CHECK(own > 1'000);
+  CHECK(different > 1'000);
 }
 
 TEST_CASE("push_pull__bound_zero_under_loss_is_exact") {

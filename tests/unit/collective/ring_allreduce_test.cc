@@ -236,6 +236,142 @@ TEST_CASE("ring_allreduce__a_mean_of_two_is_of_the_terms_that_arrived") {
   CHECK(bus.done(0)[0].status == mlt::core::CompletionStatus::kWithinBound);
 }
 
+// Against a walk along the ring for each element, of the sums and then of the results: a rank that misses a result has
+// what it holds of the sum, divided by its terms in a mean, and the ranks after it have that too. Bit for bit, with
+// chunks of one piece and of several, and with neighbours that cut a chunk differently.
+TEST_CASE("ring_allreduce__with_lossy_results_a_rank_keeps_what_it_holds_of_a_missing_one_and_passes_it_on") {
+  std::uint64_t lost_results = 0;
+  std::size_t different = 0;
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {
+    CAPTURE(seed);
+    const auto ranks = static_cast<std::uint16_t>(2 + seed % 6);
+    const bool average = seed % 2 == 0;
+    const std::size_t elements = (seed % 4 == 0 ? 150'000 : 20'000) + seed;
+    const double bound = seed % 5 == 0 ? 0.8 : 0.05 * static_cast<double>(1 + seed % 6);
+    FakeBus bus({.ranks = ranks, .seed = seed, .lossy = true, .segment_bytes = [seed](auto from, auto to) {
+                   return seed % 3 == 0 && (from + to) % 3 == 0 ? 8'920U : 1'432U;
+                 }});
+    auto tensors = random_tensors(ranks, elements, seed);
+    const auto terms = tensors;
+    const auto chunk_of = [&](std::size_t i) {
+      const std::size_t longer = elements % ranks * (elements / ranks + 1);
+      return i < longer ? i / (elements / ranks + 1) : elements % ranks + (i - longer) / (elements / ranks);
+    };
+    std::vector<std::vector<bool>> has_sum(ranks, std::vector<bool>(elements)), lacks_sum = has_sum,
+                                                                                lacks_result = has_sum;
+    bus.on_segment = [&](const FakeBus::Segment& segment) {
+      if (segment.receive.place == nullptr) return;  // a shape
+      const auto* const at = reinterpret_cast<const float*>(segment.receive.data.data() + segment.offset);
+      const auto first = static_cast<std::size_t>(at - tensors[segment.to].data());
+      for (std::size_t i = first; i < first + segment.length / sizeof(float); ++i) {
+        // Of its own chunk a rank receives no sum, of all others the sum first.
+        const bool is_sum = chunk_of(i) != segment.to && !has_sum[segment.to][i];
+        if (is_sum) has_sum[segment.to][i] = true;
+        if (segment.is_missing) (is_sum ? lacks_sum : lacks_result)[segment.to][i] = true;
+      }
+    };
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      CollectiveRequest request = all_reduce_request(1, tensors[rank], average, bound);
+      request.algorithm = CollectiveAlgorithm::kRing;
+      request.lossy_results = true;
+      bus.start(rank, request);
+    }
+    bus.run();
+    std::vector<std::vector<float>> expected = terms;
+    std::vector<std::uint64_t> missing(ranks);
+    for (std::size_t i = 0; i < elements; ++i) {
+      const std::size_t chunk = chunk_of(i);
+      for (std::size_t hop = 1; hop < ranks; ++hop) {
+        const std::size_t rank = (chunk + hop) % ranks, before = (chunk + hop - 1) % ranks;
+        float& sum = expected[rank][i];
+        const bool is_last = hop + 1 == ranks;
+        if (!lacks_sum[rank][i]) {
+          sum += expected[before][i];
+          if (is_last && average) sum *= 1.0F / static_cast<float>(ranks);
+        } else if (average && !is_last) {
+          sum *= static_cast<float>(hop + 1);
+        }
+        missing[rank] += lacks_sum[rank][i] ? sizeof(float) : 0;
+      }
+      for (std::size_t hop = 0; hop + 1 < ranks; ++hop) {
+        const std::size_t rank = (chunk + hop) % ranks, before = (chunk + hop + ranks - 1) % ranks;
+        if (!lacks_result[rank][i]) {
+          expected[rank][i] = expected[before][i];
+          continue;
+        }
+        if (average) expected[rank][i] *= 1.0F / static_cast<float>(hop + 1);
+        missing[rank] += sizeof(float);
+        ++lost_results;
+      }
+    }
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      REQUIRE(tensors[rank] == expected[rank]);
+      REQUIRE(bus.done(rank).size() == 1);
+      CHECK(bus.done(rank)[0].error == "");
+      CHECK(bus.done(rank)[0].missing_bytes == missing[rank]);
+      for (std::size_t i = 0; i < elements; ++i) different += tensors[rank][i] != tensors[0][i] ? 1U : 0U;
+    }
+  }
+  CHECK(lost_results > 1'000'000);
+  CHECK(different > 1'000'000);
+}
+
+TEST_CASE("ring_allreduce__sums_and_lossy_results_have_a_budget_each") {
+  constexpr std::uint32_t kRanks = 8;
+  std::vector<float> data(kRanks * 4 * kFakeSegmentBytes / sizeof(float));
+  RingAllReduce ring({{0, 1, 2, 3, 4, 5, 6, 7}, 3}, std::as_writable_bytes(std::span(data)),
+                     mlt::wire::ElementType::kFloat32, Reduction::kSum, 0.1, {}, true);
+  std::size_t drawn[2] = {};
+  for (std::uint32_t step = 1; step < 2 * kRanks - 1; ++step) {
+    mlt::core::ReceiveRequest receive;
+    ring.fill(ring.streams[0], step, receive);
+    REQUIRE(receive.shared_budget != nullptr);
+    CHECK(receive.loss_bound == kMaxPieceLoss);
+    CHECK((receive.place != nullptr));
+    CHECK(ring.is_lossy(step));
+    if (receive.shared_budget->left_bytes() < kFakeSegmentBytes) continue;
+    receive.shared_budget->draw(kFakeSegmentBytes);
+    ++drawn[step < kRanks ? 0 : 1];
+  }
+  CHECK(drawn[0] == 2);
+  CHECK(drawn[1] == 2);
+}
+
+TEST_CASE("ring_allreduce__lossy_results_without_a_bound_lose_nothing") {
+  FakeBus bus({.ranks = 4, .seed = 5, .lossy = true});
+  auto tensors = random_tensors(4, 40'000, 5);
+  const auto expected = ring_sum(tensors, true);
+  for (std::uint16_t rank = 0; rank < 4; ++rank) {
+    CollectiveRequest request = all_reduce_request(rank + 1U, tensors[rank]);
+    request.algorithm = CollectiveAlgorithm::kRing;
+    request.lossy_results = true;
+    bus.start(rank, request);
+  }
+  bus.run();
+  check_complete(bus, tensors, expected);
+}
+
+TEST_CASE("ring_allreduce__members_that_disagree_on_lossy_results_are_named") {
+  FakeBus bus({.ranks = 3, .seed = 6});
+  auto tensors = random_tensors(3, 40'000, 5);
+  for (std::uint16_t rank = 0; rank < 3; ++rank) {
+    CollectiveRequest request = all_reduce_request(1, tensors[rank], true, 0.1);
+    request.lossy_results = rank == 1;
+    bus.start(rank, request);
+  }
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 3; ++rank) {
+    REQUIRE(bus.done(rank).size() == 1);
+    const std::string& error = bus.done(rank)[0].error;
+    CAPTURE(error);
+    const std::size_t named = error.find(
+        "rank 1 called all-reduce number 1 of 160000 bytes of float32, loss bound 0.1, "
+        "lossy results, mean");
+    CHECK(named != std::string::npos);
+    CHECK(error.find("loss bound 0.1, mean") != std::string::npos);
+  }
+}
+
 TEST_CASE("ring_allreduce__posts_a_window_at_a_time") {
   FakeBus bus({.ranks = 2, .seed = 1});
   auto tensors = random_tensors(2, 70 * kRingPieceBytes / sizeof(float), 1);
@@ -259,4 +395,17 @@ TEST_CASE("ring_allreduce__refuses_what_it_cannot_sum") {
   request.loss_bound = 0;
   request.ranks = {0, 1, 0};
   CHECK(check_request(request, 0).find("twice") != std::string::npos);
+  request.ranks = {0, 1};
+  request.lossy_results = true;
+  CHECK(check_request(request, 0) == "");
+  request.reduction = Reduction::kMax;
+  CHECK(check_request(request, 0).find("the results of a max of float32 must not be lost") != std::string::npos);
+  request.reduction = Reduction::kSum;
+  request.element = mlt::wire::ElementType::kInt32;
+  CHECK(check_request(request, 0).find("the results of a sum of int32 must not be lost") != std::string::npos);
+  request = {};
+  request.ranks = {0, 1};
+  request.kind = CollectiveKind::kBroadcast;
+  request.lossy_results = true;
+  CHECK(check_request(request, 0) == "only an all-reduce may have lossy results");
 }

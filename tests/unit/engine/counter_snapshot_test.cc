@@ -47,17 +47,20 @@ TEST_CASE("take__keeps_the_values_of_all_sources_after_they_are_gone") {
     engine::Driving driving(still, 0);
     const std::byte garbage[40]{};
     endpoint.on_datagram(1, garbage, base::Ecn::kNotEct);
-    snapshot.take({endpoint, datapath, *channel, driving, 5, 6, 0, 0, std::nullopt});
+    snapshot.take({endpoint, datapath, *channel, driving, 5, 6, 0, {}, 0, std::nullopt});
     CHECK(by_name(snapshot.values()).count("summation_rounds") == 0);
-    snapshot.take({endpoint, datapath, *channel, driving, 7, 8, 9, 11, {{10, 12}}});
+    snapshot.take({endpoint, datapath, *channel, driving, 7, 8, 9, {11, 12, 13}, 14, {{10, 15}}});
   }
   const auto values = by_name(snapshot.values());
   CHECK(values.at("engine_send_failures") == 7);
   CHECK(values.at("engine_loops") == 8);
   CHECK(values.at("rings_cut_by_rate") == 9);
-  CHECK(values.at("push_pull_workers_gone") == 11);
+  CHECK(values.at("checksums_compared") == 11);
+  CHECK(values.at("checksums_incomplete") == 12);
+  CHECK(values.at("checksums_different") == 13);
+  CHECK(values.at("push_pull_workers_gone") == 14);
   CHECK(values.at("summation_rounds") == 10);
-  CHECK(values.at("summation_late_pushes") == 12);
+  CHECK(values.at("summation_late_pushes") == 15);
   CHECK(values.at("engine_wakes") == 0);
   std::uint64_t drops = 0;
   for (const auto& [name, value] : values) drops += name.starts_with("drop_") ? value : 0;

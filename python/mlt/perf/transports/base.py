@@ -1,4 +1,4 @@
-"""Interface of a measured transport: open, run rounds of four patterns, close.
+"""Interface of a measured transport: open, run rounds of its patterns, close.
 
 An instance is one rank of one transport, in a separate process and used by one thread.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mlt.perf.options import MAX_RANKS, PATTERNS, Options
+from mlt.perf.options import MAX_RANKS, Options
 from mlt.perf.patterns import Buffers
 
 
@@ -51,7 +51,7 @@ class Outcome:
 class Transport(ABC):
     """One rank of a transport. ``open`` may block until all ranks are connected."""
 
-    patterns: ClassVar[frozenset[str]] = frozenset(PATTERNS)
+    patterns: ClassVar[frozenset[str]] = frozenset({"p2p", "incast", "alltoall", "allreduce"})
     max_ranks: ClassVar[int] = MAX_RANKS
     # Whether loss bounds, stop policies and segment priorities apply to it.
     is_bounded: ClassVar[bool] = False
@@ -83,6 +83,10 @@ class Transport(ABC):
     def allreduce(self, buffers: Buffers) -> Outcome:
         """``work`` becomes the sum over all ranks."""
 
+    def other(self, buffers: Buffers) -> Outcome:
+        """broadcast, reduce, allgather and reducescatter, as far as ``patterns`` has them."""
+        raise NotImplementedError(buffers.case.pattern)
+
     @abstractmethod
     def close(self) -> None:
         """Release everything; safe if ``open`` failed."""
@@ -94,9 +98,10 @@ class Transport(ABC):
     def round(self, buffers: Buffers) -> Outcome:
         """One round of the case's pattern."""
         pattern = buffers.case.pattern
-        if pattern == "alltoall":
-            return self.alltoall(buffers)
-        return self.allreduce(buffers) if pattern == "allreduce" else self.incast(buffers)
+        if pattern in ("p2p", "incast"):
+            return self.incast(buffers)
+        calls = {"alltoall": self.alltoall, "allreduce": self.allreduce}
+        return calls.get(pattern, self.other)(buffers)
 
 
 def not_installed(module: str, remedy: str) -> str | None:

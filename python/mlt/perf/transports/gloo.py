@@ -10,6 +10,7 @@ from typing import Any
 
 from mlt._shared.extras import how_to_install
 from mlt.perf.local_address import where
+from mlt.perf.options import PATTERNS
 from mlt.perf.patterns import Buffers
 from mlt.perf.transports.base import Address, Outcome, Transport, not_installed
 
@@ -17,6 +18,7 @@ from mlt.perf.transports.base import Address, Outcome, Transport, not_installed
 class Gloo(Transport):
     """One process group; tensors share memory with the buffers."""
 
+    patterns = frozenset(PATTERNS)
     _group: Any = None
 
     @classmethod
@@ -68,6 +70,25 @@ class Gloo(Transport):
         work = self._torch.from_numpy(buffers.work)
         began = time.perf_counter()
         self._group.all_reduce(work)
+        return Outcome(time.perf_counter() - began)
+
+    def other(self, buffers: Buffers) -> Outcome:
+        dist, torch, case = self._group, self._torch, buffers.case
+        work, outgoing = torch.from_numpy(buffers.work), torch.from_numpy(buffers.outgoing)
+        share = case.elements // case.ranks
+        last = case.ranks - 1
+        if case.pattern == "reduce" or (case.pattern == "broadcast" and self.place.rank == last):
+            work.copy_(outgoing)
+        began = time.perf_counter()
+        if case.pattern == "broadcast":
+            dist.broadcast(work, last)
+            dist.barrier()
+        elif case.pattern == "reduce":
+            dist.reduce(work, 0)
+        elif case.pattern == "allgather":
+            dist.all_gather_into_tensor(work, outgoing[:share])
+        else:
+            dist.reduce_scatter_tensor(work[:share], outgoing)
         return Outcome(time.perf_counter() - began)
 
     def close(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 import mlt
-from mlt.perf.options import AUTOMATIC
+from mlt.perf.options import AUTOMATIC, PATTERNS
 from mlt.perf.patterns import Buffers, Case
 from mlt.perf.transports.base import Address, Outcome, Transport
 from mlt.priority import PriorityFunction
@@ -19,6 +20,7 @@ _ASK, _DATA = 1, 2
 class Mlt(Transport):
     """``Context.post_send``, ``post_recv`` and the collectives over them."""
 
+    patterns = frozenset(PATTERNS)
     is_bounded = True
     _context: mlt.Context | None = None
 
@@ -76,6 +78,28 @@ class Mlt(Transport):
         done = self.context.all_reduce(
             buffers.work, op=mlt.Reduction.SUM, loss_bound=buffers.case.loss_bound, algorithm=algorithm
         )
+        return Outcome(time.perf_counter() - began, done.missing_bytes)
+
+    def other(self, buffers: Buffers) -> Outcome:
+        context, case = self.context, buffers.case
+        how: dict[str, Any] = {"algorithm": None if case.algorithm == AUTOMATIC else case.algorithm}
+        if case.pattern != "broadcast":
+            how["loss_bound"] = case.loss_bound
+        share = case.elements // case.ranks
+        last = case.ranks - 1
+        if case.pattern == "broadcast" and self.place.rank == last:
+            np.copyto(buffers.work, buffers.outgoing)
+        began = time.perf_counter()
+        if case.pattern == "broadcast":
+            done = context.broadcast(buffers.work, root=last, **how)
+            context.barrier()
+        elif case.pattern == "reduce":
+            result = buffers.work if self.place.rank == 0 else None
+            done = context.reduce(buffers.outgoing, result, op=mlt.Reduction.SUM, **how)
+        elif case.pattern == "allgather":
+            done = context.all_gather(buffers.work, buffers.outgoing[:share], **how)
+        else:
+            done = context.reduce_scatter(buffers.work[:share], buffers.outgoing, op=mlt.Reduction.SUM, **how)
         return Outcome(time.perf_counter() - began, done.missing_bytes)
 
     def close(self) -> None:

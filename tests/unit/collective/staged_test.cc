@@ -1,6 +1,6 @@
 // The all-reduce in stages, by recursive halving and by two levels, over a bus without endpoints: sums bit for bit in
 // any order of arrival, groups of any size, how few transfers, scarce slots, calls that differ, failures.
-#include "collective/staged_allreduce.h"
+#include "collective/staged.h"
 
 #include <array>
 
@@ -82,8 +82,8 @@ TEST_CASE("halving_allreduce__has_two_log_n_transfers_each_way_and_the_shapes") 
     for (std::uint16_t rank = 0; rank < ranks; ++rank) group.ranks.push_back(rank);
     group.own = own;
     const auto bytes = std::as_writable_bytes(std::span(data));
-    const StagedAllReduce halving(group, bytes, mlt::wire::ElementType::kFloat32, Reduction::kSum,
-                                  halving_stages(ranks, own, bytes, sizeof(float)));
+    const Staged halving(group, bytes.size(), mlt::wire::ElementType::kFloat32, Reduction::kSum,
+                         halving_stages(ranks, own, bytes, sizeof(float)));
     std::array<std::uint32_t, 2> sent_and_received{};
     for (const Stream& stream : halving.streams) sent_and_received[stream.is_send ? 0 : 1] += stream.steps;
     return sent_and_received;

@@ -1,4 +1,5 @@
-// All-reduce in stages (collective/stages.h): recursive halving, or two levels, within hosts and between them.
+// A collective in stages (collective/stages.h): an all-reduce by recursive halving, or an all-reduce, all-gather or
+// reduce-scatter by two levels, within hosts and between them.
 //
 // A rank waits for a whole part before it sends the next, so that a ring (collective/ring_allreduce.h), which passes on
 // segment by segment, wins with large tensors unless a stage saves what a ring sends. A part is combined by one rank in
@@ -24,11 +25,24 @@ inline constexpr std::uint64_t kStagePieceBytes = 4U << 20;
 // slot, if there are more slots than this.
 inline constexpr std::uint32_t kMaxOvertaking = 2;
 
-class StagedAllReduce final : public Collective {
+class Staged final : public Collective {
  public:
-  // `plan`: of this member and this tensor.
-  StagedAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element, Reduction reduction,
-                  const StagePlan& plan);
+  struct Copy {
+    std::span<const std::byte> from;
+    std::span<std::byte> to;
+  };
+  // What the plan's parts need besides the caller's memory.
+  struct Local {
+    std::unique_ptr<std::byte[]> memory;
+    std::vector<Copy> first, last;  // before the first stage and after the last
+  };
+
+  // `plan`: of this member. `bytes`: as in Shape::bytes. `reduction`: unused if no stage combines.
+  Staged(const Membership& group, std::uint64_t bytes, wire::ElementType element, Reduction reduction,
+         const StagePlan& plan, Local local = {});
+
+  void begin() override { copy(local_.first); }
+  void finish() override { copy(local_.last); }
 
   // A send waits for all receives of its slice that its stage needs. Few overtake sends of earlier stages, which need
   // slots first.
@@ -77,7 +91,9 @@ class StagedAllReduce final : public Collective {
   std::size_t exchange_of(const Stream& stream, std::uint32_t step) const;
   static std::span<std::byte> piece(const Part& part, std::uint32_t step);
 
-  std::span<std::byte> data_;
+  static void copy(const std::vector<Copy>& copies);
+
+  std::uint64_t bytes_;
   wire::ElementType element_;
   std::uint32_t element_bytes_;
   const Kernel& kernel_;
@@ -91,6 +107,7 @@ class StagedAllReduce final : public Collective {
   std::size_t last_sent_ = 0;                           // the last exchange that has begun to send
   bool has_advanced_ = false;                           // by the last receive
   std::unique_ptr<std::byte[]> received_;               // parts to combine
+  Local local_;
 };
 
 }  // namespace mlt::collective

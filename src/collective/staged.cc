@@ -1,6 +1,8 @@
-#include "collective/staged_allreduce.h"
+#include "collective/staged.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 namespace mlt::collective {
 
@@ -13,26 +15,27 @@ std::uint32_t stage_pieces(std::size_t bytes) {
 
 }  // namespace
 
-StagedAllReduce::StagedAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element,
-                                 Reduction reduction, const StagePlan& plan)
-    : data_(data),
+Staged::Staged(const Membership& group, std::uint64_t bytes, wire::ElementType element, Reduction reduction,
+               const StagePlan& plan, Local local)
+    : bytes_(bytes),
       element_(element),
       element_bytes_(wire::element_bytes(element)),
       kernel_(*kernel_of(element, reduction)),
       ranks_(group.size()),
       own_(group.own),
-      slices_at_once_(plan.slices_at_once) {
+      slices_at_once_(plan.slices_at_once),
+      local_(std::move(local)) {
   make_exchanges(plan);
   allocate(plan);
   for (const bool is_send : {false, true}) make_streams(group, plan, is_send);  // receives first: no early data then
   for (Slice& slice : slices_) advance(slice);
 }
 
-StagedAllReduce::Part StagedAllReduce::part_of(const Stage::Bytes& bytes) {
+Staged::Part Staged::part_of(const Stage::Bytes& bytes) {
   return bytes ? Part{*bytes, 0, 0, stage_pieces(bytes->size())} : Part{};
 }
 
-void StagedAllReduce::make_exchanges(const StagePlan& plan) {
+void Staged::make_exchanges(const StagePlan& plan) {
   slices_.resize(plan.slices);
   for (const Stage& stage : plan.stages) {
     slices_[stage.slice].exchanges.push_back(exchanges_.size());
@@ -52,7 +55,7 @@ void StagedAllReduce::make_exchanges(const StagePlan& plan) {
 }
 
 // Slices that are in progress at once have memory of their own; later ones take it over.
-void StagedAllReduce::allocate(const StagePlan& plan) {
+void Staged::allocate(const StagePlan& plan) {
   std::vector<std::size_t> sums(plan.slices);
   for (const Exchange& exchange : exchanges_) sums[exchange.slice] += exchange.into.size();
   const std::size_t longest = *std::ranges::max_element(sums);
@@ -68,11 +71,11 @@ void StagedAllReduce::allocate(const StagePlan& plan) {
   }
 }
 
-std::size_t StagedAllReduce::stream_with(std::uint16_t rank, bool is_send) {
+std::size_t Staged::stream_with(std::uint16_t rank, bool is_send) {
   const auto found = std::ranges::find_if(
       streams, [&](const Stream& stream) { return stream.peer == rank && stream.is_send == is_send; });
   if (found != streams.end()) return static_cast<std::size_t>(found - streams.begin());
-  streams.push_back(make_stream(rank, is_send, data_.size(), 0, kMaxWindow));
+  streams.push_back(make_stream(rank, is_send, bytes_, 0, kMaxWindow));
   exchanges_of_.emplace_back();
   return streams.size() - 1;
 }
@@ -80,7 +83,7 @@ std::size_t StagedAllReduce::stream_with(std::uint16_t rank, bool is_send) {
 // PROTOCOL 22.5.5: What a member sends another in a stage MUST be carried in pieces of 4 MiB, the last one shorter,
 //     behind the shape and in the order of the stages; an empty part in an empty piece. All of it MUST be reliable
 //     (bound 0), whatever the loss bound.
-void StagedAllReduce::make_streams(const Membership& group, const StagePlan& plan, bool is_send) {
+void Staged::make_streams(const Membership& group, const StagePlan& plan, bool is_send) {
   for (std::size_t i = 0; i < exchanges_.size(); ++i) {
     Part& part = is_send ? exchanges_[i].send : exchanges_[i].receive;
     if (part.pieces == 0) continue;
@@ -94,7 +97,7 @@ void StagedAllReduce::make_streams(const Membership& group, const StagePlan& pla
   stream_with(group.ranks[(own_ + (is_send ? 1 : ranks_ - 1)) % ranks_], is_send);
 }
 
-std::size_t StagedAllReduce::exchange_of(const Stream& stream, std::uint32_t step) const {
+std::size_t Staged::exchange_of(const Stream& stream, std::uint32_t step) const {
   const auto& exchanges = exchanges_of_[static_cast<std::size_t>(&stream - streams.data())];
   const auto first_step = [&](std::size_t i) {
     return stream.is_send ? exchanges_[i].send.first_step : exchanges_[i].receive.first_step;
@@ -102,12 +105,12 @@ std::size_t StagedAllReduce::exchange_of(const Stream& stream, std::uint32_t ste
   return *std::prev(std::ranges::upper_bound(exchanges, step, {}, first_step));
 }
 
-std::span<std::byte> StagedAllReduce::piece(const Part& part, std::uint32_t step) {
+std::span<std::byte> Staged::piece(const Part& part, std::uint32_t step) {
   const std::size_t at = std::size_t{step - part.first_step} * kStagePieceBytes;
   return part.bytes.subspan(at, std::min<std::size_t>(kStagePieceBytes, part.bytes.size() - at));
 }
 
-bool StagedAllReduce::is_sending(const Part& part) const {
+bool Staged::is_sending(const Part& part) const {
   const Stream& stream = streams[part.stream];
   return stream.posted > part.first_step && stream.settled < part.first_step + part.pieces;
 }
@@ -115,7 +118,7 @@ bool StagedAllReduce::is_sending(const Part& part) const {
 // PROTOCOL 22.7.6: ... A member MUST NOT send a round's parts before the rounds before it of the same slice are
 // complete.
 //     ...
-bool StagedAllReduce::is_ready(const Stream& stream, std::uint32_t step) const {
+bool Staged::is_ready(const Stream& stream, std::uint32_t step) const {
   const std::size_t index = exchange_of(stream, step);
   const Exchange& exchange = exchanges_[index];
   if (exchange.needs > slices_[exchange.slice].complete) return false;
@@ -131,7 +134,7 @@ bool StagedAllReduce::is_ready(const Stream& stream, std::uint32_t step) const {
   return overtaking < kMaxOvertaking;
 }
 
-bool StagedAllReduce::may_receive(const Stream& stream, std::uint32_t step) const {
+bool Staged::may_receive(const Stream& stream, std::uint32_t step) const {
   const std::size_t index = exchange_of(stream, step);
   const std::uint32_t slice = exchanges_[index].slice;
   if (slice >= slices_at_once_) {
@@ -146,28 +149,28 @@ bool StagedAllReduce::may_receive(const Stream& stream, std::uint32_t step) cons
 }
 
 // A send that has ended may have been one that overtook others, or one that others overtook.
-bool StagedAllReduce::unlocks_all(std::size_t stream) const { return streams[stream].is_send || has_advanced_; }
+bool Staged::unlocks_all(std::size_t stream) const { return streams[stream].is_send || has_advanced_; }
 
-void StagedAllReduce::fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) {
+void Staged::fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) {
   const std::size_t index = exchange_of(stream, step);
   last_sent_ = std::max(last_sent_, index);
   request.data = piece(exchanges_[index].send, step);
   request.element = element_;
 }
 
-void StagedAllReduce::fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) {
+void Staged::fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) {
   request.data = piece(exchanges_[exchange_of(stream, step)].receive, step);
   request.element = element_;
 }
 
-void StagedAllReduce::on_received(const Stream& stream, std::uint32_t step, const core::Completion&) {
+void Staged::on_received(const Stream& stream, std::uint32_t step, const core::Completion&) {
   Exchange& exchange = exchanges_[exchange_of(stream, step)];
   ++exchange.received;
   advance(slices_[exchange.slice]);
 }
 
 // Parts arrive in any order of the stages; the sum does not depend on it.
-void StagedAllReduce::advance(Slice& slice) {
+void Staged::advance(Slice& slice) {
   const std::uint32_t before = slice.complete;
   for (; slice.complete < slice.exchanges.size(); ++slice.complete) {
     const Exchange& exchange = exchanges_[slice.exchanges[slice.complete]];
@@ -187,6 +190,12 @@ void StagedAllReduce::advance(Slice& slice) {
     return is_complete(one) && (one.send.pieces == 0 || is_posted(one.send));
   };
   while (first_open_ < exchanges_.size() && is_over(exchanges_[first_open_])) ++first_open_;
+}
+
+void Staged::copy(const std::vector<Copy>& copies) {
+  for (const Copy& one : copies) {
+    if (!one.to.empty() && one.to.data() != one.from.data()) std::memcpy(one.to.data(), one.from.data(), one.to.size());
+  }
 }
 
 }  // namespace mlt::collective

@@ -1,0 +1,121 @@
+"""``checksums=`` and MLT_CHECKSUMS: what is accepted, that nothing changes without damage, and that damage is named."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_names
+from transport_jobs import local_job, open_rank
+
+import mlt
+from mlt import Reduction
+from mlt._shared.ports import free_port
+
+
+@pytest.mark.parametrize("text", ["2", "yes", "-1"])
+def test_variable__is_0_or_1(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLT_CHECKSUMS", text)
+    with pytest.raises(mlt.ConfigError, match=f"MLT_CHECKSUMS is '{text}'"):
+        mlt.Context(0, 1)
+
+
+@pytest.mark.parametrize("value", [1, "yes", 0.5])
+def test_argument__is_true_false_or_none(value: Any) -> None:
+    with pytest.raises((mlt.ConfigError, TypeError), match="checksums is"):
+        mlt.Context(0, 1, checksums=value)
+
+
+def counts(context: mlt.Context) -> dict[str, int]:
+    return {name: value for name, value in context.counters().items() if name.startswith("checksums_")}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_collectives__are_compared_and_the_same_as_without(shared: bool) -> None:
+    options: dict[str, Any] = {} if shared else {"datapath": "udp"}
+    with local_job(3, checksums=True, **options) as contexts:
+        for elements in (10, 5_000, 300_000):
+            tensors = [np.full(elements, rank + 1.0, np.float32) for rank in range(3)]
+            wholes = [np.zeros(3 * elements, np.float32) for _ in range(3)]
+            started = [
+                operation
+                for context, tensor, whole in zip(contexts, tensors, wholes, strict=True)
+                for operation in (
+                    context.post_all_gather(whole, tensor.copy()),
+                    context.post_all_reduce(tensor, op=Reduction.SUM),
+                    context.post_barrier(),
+                )
+            ]
+            for operation in started:
+                operation.wait(30)
+            for tensor, whole in zip(tensors, wholes, strict=True):
+                assert (tensor == 6).all()
+                assert whole.reshape(3, -1)[:, -1].tolist() == [1, 2, 3]
+        for context in contexts:
+            found = counts(context)
+            assert found["checksums_compared"] > 10
+            assert found["checksums_incomplete"] == found["checksums_different"] == 0
+
+
+def test_lossy_collectives__are_compared_where_they_are_whole() -> None:
+    faults = mlt.Faults(drop=0.02, seed=3)
+    with local_job(3, checksums=True, faults=faults, segment_bytes=1_432, operation_timeout=60.0) as contexts:
+        for lossy_results in (False, True):
+            tensors = [np.ones(1 << 20, np.float32) for _ in contexts]
+            started = [
+                context.post_all_reduce(tensor, op=Reduction.SUM, loss_bound=0.1, lossy_results=lossy_results)
+                for context, tensor in zip(contexts, tensors, strict=True)
+            ]
+            assert sum(operation.wait(60).missing_bytes for operation in started) > 0
+        for context in contexts:
+            found = counts(context)
+            assert found["checksums_compared"] > 0
+            assert found["checksums_incomplete"] > 0
+            assert found["checksums_different"] == 0
+
+
+def test_memory_that_changes_after_the_post__fails_the_call_at_every_rank_and_names_the_sender() -> None:
+    # Without a posted receive, hardly anything leaves.
+    with local_job(2, checksums=True, early_segments=16, datapath="udp") as contexts:
+        tensors = [np.zeros(4 << 20, np.uint8) for _ in contexts]
+        sent = contexts[0].post_broadcast(tensors[0], root=0)
+        time.sleep(0.3)  # it is posted; the end leaves once the other has posted its receive
+        tensors[0][-1_000] ^= 4
+        received = contexts[1].post_broadcast(tensors[1], root=0)
+        with pytest.raises(mlt.CancelledError) as caught:
+            received.wait(30)
+        assert_names(
+            str(caught.value), "rank 1: broadcast", "data of rank 0 arrived changed at rank 1", "transfer 5 of 5"
+        )
+        # The root may have completed it before it learned of that: then its next call fails, and the other's.
+        failed = 0
+        try:
+            sent.wait(30)
+        except mlt.CancelledError as error:
+            failed = 1
+            assert_names(str(error), "data of rank 0 arrived changed at rank 1")
+        if not failed:
+            for operation in [context.post_barrier() for context in contexts]:
+                with pytest.raises(mlt.CancelledError, match="data of rank 0 arrived changed at rank 1"):
+                    operation.wait(30)
+        for operation in [context.post_barrier() for context in contexts]:
+            assert operation.wait(30).status == "complete"
+        assert counts(contexts[1])["checksums_different"] == 1
+
+
+def test_ranks_that_differ__are_named() -> None:
+    port = free_port()
+    with ThreadPoolExecutor(2) as threads:
+        opened = threads.map(lambda rank: open_rank(rank, port, workers=2, checksums=rank == 0), range(2))
+        contexts = list(opened)
+    try:
+        started = [context.post_all_reduce(np.ones(3, np.float32)) for context in contexts]
+        for operation in started:
+            with pytest.raises(mlt.SizeMismatchError, match=r"number 1 of 12 bytes of float32, .*, with checksums"):
+                operation.wait(10)
+    finally:
+        for context in contexts:
+            context.close()
