@@ -115,6 +115,9 @@ struct Options {
   // Ring all-reduces give slow links less to carry, in groups of which all members do (docs/collectives.md). The order
   // of a sum then depends on the rates that were measured.
   bool shares_by_rate = false;
+  // Exact tensors get parity packets, from which receivers restore lost segments, where packets were lost lately and a
+  // repair would take longer (docs/bound.md).
+  bool erasure_correction = false;
   // Limits; memory is used only as needed. max_operations: in progress, or ended and not taken; up to 131,072.
   std::uint32_t max_operations = 65'536;
   std::uint32_t max_tags = 262'144;       // remembered (rank, tag) pairs, of sends and of receives each

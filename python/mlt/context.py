@@ -90,6 +90,8 @@ class Context(GroupCollectives):
     ``shares_by_rate``: all-reduces around a ring give slow links less to carry, as far as all ranks of a group say so
     (None: MLT_SHARES_BY_RATE, else False). The order of a sum then depends on measured rates, so that two runs may
     differ in the last bit. See docs/collectives.md.
+    ``erasure_correction``: exact tensors get parity packets, from which receivers restore lost segments, where packets
+    were lost lately and a repair would take longer (None: MLT_ERASURE_CORRECTION, else False). See docs/bound.md.
     ``io_threads`` and ``io_cpus`` were removed; a context that sets them is rejected.
     ``datapath``: carries datagrams (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or ``auto``, which
     is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of the same host and user. Ranks may use

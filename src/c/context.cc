@@ -18,7 +18,7 @@ Options options_of(const mlt_options& given) {
   check(given.secret_bytes == 0 || given.secret != nullptr, "mlt_create", "secret is NULL, and secret_bytes is not 0");
   check(given.insecure <= 1, "mlt_create", "insecure must be 0 or 1");
   check(given.shares_by_rate <= 1, "mlt_create", "shares_by_rate must be 0 or 1");
-  check(given.reserved == 0, "mlt_create", "reserved must be 0");
+  check(given.erasure_correction <= 1, "mlt_create", "erasure_correction must be 0 or 1");
   Options options;
   options.rank = given.rank;
   options.ranks = given.ranks;
@@ -37,6 +37,7 @@ Options options_of(const mlt_options& given) {
   options.suspended_timeout_ns = given.suspended_timeout_ns;
   options.spin_us = given.spin_us;
   options.shares_by_rate = given.shares_by_rate != 0;
+  options.erasure_correction = given.erasure_correction != 0;
   options.max_operations = given.max_operations;
   options.max_tags = given.max_tags;
   options.early_segments = given.early_segments;
@@ -56,6 +57,7 @@ mlt_options defaults() {
   given.suspended_timeout_ns = options.suspended_timeout_ns;
   given.spin_us = options.spin_us;
   given.shares_by_rate = options.shares_by_rate ? 1 : 0;
+  given.erasure_correction = options.erasure_correction ? 1 : 0;
   given.max_operations = options.max_operations;
   given.max_tags = options.max_tags;
   given.early_segments = options.early_segments;

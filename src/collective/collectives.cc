@@ -214,7 +214,9 @@ core::PostStatus Collectives::post_send(TimeNs now, Active& active, Stream& stre
   request.timeout_ns = std::max<base::DurationNs>(1, active.expires_ns - now);
   if (stream.posted == 0) {
     request.data = active.collective->opening(stream);
+    request.may_have_parity = true;
   } else {
+    request.may_have_parity = !active.collective->is_lossy(stream.posted);
     active.collective->fill(stream, stream.posted, request);
     if (active.collective->is_lossy(stream.posted)) tag_segments(active, stream, request);
   }

@@ -173,6 +173,7 @@ OperationId Engine::post_send(const SendOptions& options) {
   request.tag = options.tag;
   request.data = options.data;
   request.element = engine::wire_element(options.element);
+  request.may_have_parity = true;
   request.order = options.layer;
   request.priorities = begun.operation->priorities;
   request.uniform_priority = core::SegmentPriority::important(traffic_class);

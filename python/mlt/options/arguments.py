@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlt.options import paths, qos
 
 MAX_SPIN_US = 1_000_000
+SWITCHES = {"shares_by_rate": "MLT_SHARES_BY_RATE", "erasure_correction": "MLT_ERASURE_CORRECTION"}
 
 
 class LimitArguments(TypedDict, total=False):
@@ -44,6 +45,7 @@ class NetworkArguments(TypedDict, total=False):
     busy_poll_us: int | None
     spin_us: int | None
     shares_by_rate: bool | None
+    erasure_correction: bool | None
     io_threads: int | None
     io_cpus: Sequence[int] | None
 
@@ -88,12 +90,8 @@ def resolve(given: TransportArguments, environ: Mapping[str, str]) -> dict[str, 
             chosen[f"{name}_ns"] = times.nanoseconds(seconds, name)
     if (spin_us := _spin_us(given.get("spin_us"), environ)) is not None:
         chosen["spin_us"] = spin_us
-    shares_by_rate = given.get("shares_by_rate")
-    if shares_by_rate is not None and not isinstance(shares_by_rate, bool):
-        raise ConfigError(f"shares_by_rate is {shares_by_rate!r}; give True, False or None")
-    chosen["shares_by_rate"] = (
-        variables.flag(environ, "MLT_SHARES_BY_RATE") if shares_by_rate is None else shares_by_rate
-    )
+    for name, variable in SWITCHES.items():
+        chosen[name] = _switch(given.get(name), name, variable, environ)
     if datapath := given.get("datapath") or variables.text(environ, "MLT_DATAPATH"):
         chosen["datapath"] = datapath
     return chosen
@@ -104,6 +102,14 @@ def _at_least(value: int | None, minimum: int, name: str) -> int:
         return 0
     if value < minimum:
         raise ConfigError(f"{name} is {value}; give {minimum} or more, or None")
+    return value
+
+
+def _switch(value: object, name: str, variable: str, environ: Mapping[str, str]) -> bool:
+    if value is None:
+        return variables.flag(environ, variable)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; give True, False or None")
     return value
 
 

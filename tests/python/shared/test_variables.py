@@ -114,6 +114,7 @@ FORMS: dict[str, Number | Time] = {
     "MLT_INSECURE": Number(job, maximum=1),
     "MLT_PERF_PORT": Number(perf_port, **PORT),
     "MLT_SHARES_BY_RATE": Number(context_options, maximum=1),
+    "MLT_ERASURE_CORRECTION": Number(context_options, maximum=1),
     "MLT_SPIN_US": Time(context_options, maximum=1.0, is_zero_valid=True),
     **{
         variable: Number(context_options, minimum=1, maximum=maximum) for variable, maximum in limits.VARIABLES.values()
