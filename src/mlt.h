@@ -118,6 +118,9 @@ struct Options {
   // Collectives carry a checksum of each transfer, from memory to memory: one that arrives changed fails, and names the
   // sender (docs/collectives.md). The same on every rank.
   bool checksums = false;
+  // Exact tensors get parity packets, from which receivers restore lost segments, where packets were lost lately and a
+  // repair would take longer (docs/bound.md).
+  bool erasure_correction = false;
   // Limits; memory is used only as needed. max_operations: in progress, or ended and not taken; up to 131,072.
   std::uint32_t max_operations = 65'536;
   std::uint32_t max_tags = 262'144;       // remembered (rank, tag) pairs, of sends and of receives each

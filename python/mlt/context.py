@@ -93,6 +93,8 @@ class Context(GroupCollectives):
     ``checksums``: collectives carry a checksum of each transfer, from one rank's memory to another's (None:
     MLT_CHECKSUMS, else False); the same on every rank. Data that arrives changed fails the call with a CancelledError
     that names the sender. It costs CPU time. See docs/collectives.md.
+    ``erasure_correction``: exact tensors get parity packets, from which receivers restore lost segments, where packets
+    were lost lately and a repair would take longer (None: MLT_ERASURE_CORRECTION, else False). See docs/bound.md.
     ``io_threads`` and ``io_cpus`` were removed; a context that sets them is rejected.
     ``datapath``: carries datagrams (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or ``auto``, which
     is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of the same host and user. Ranks may use

@@ -19,6 +19,8 @@ Options options_of(const mlt_options& given) {
   check(given.insecure <= 1, "mlt_create", "insecure must be 0 or 1");
   check(given.shares_by_rate <= 1, "mlt_create", "shares_by_rate must be 0 or 1");
   check(given.checksums <= 1, "mlt_create", "checksums must be 0 or 1");
+  check(given.erasure_correction <= 1, "mlt_create", "erasure_correction must be 0 or 1");
+  check(given.reserved == 0, "mlt_create", "reserved must be 0");
   Options options;
   options.rank = given.rank;
   options.ranks = given.ranks;
@@ -38,6 +40,7 @@ Options options_of(const mlt_options& given) {
   options.spin_us = given.spin_us;
   options.shares_by_rate = given.shares_by_rate != 0;
   options.checksums = given.checksums != 0;
+  options.erasure_correction = given.erasure_correction != 0;
   options.max_operations = given.max_operations;
   options.max_tags = given.max_tags;
   options.early_segments = given.early_segments;
@@ -58,6 +61,7 @@ mlt_options defaults() {
   given.spin_us = options.spin_us;
   given.shares_by_rate = options.shares_by_rate ? 1 : 0;
   given.checksums = options.checksums ? 1 : 0;
+  given.erasure_correction = options.erasure_correction ? 1 : 0;
   given.max_operations = options.max_operations;
   given.max_tags = options.max_tags;
   given.early_segments = options.early_segments;

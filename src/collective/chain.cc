@@ -65,6 +65,7 @@ bool Chain::may_receive(const Stream&, std::uint32_t step) const {
 
 void Chain::fill(const Stream&, std::uint32_t step, core::SendRequest& request) {
   request.element = element_;
+  if (kernel_ != nullptr) request.may_have_parity = false;  // the receiver adds
   if (is_first()) {
     request.data = piece_of(own_, step);
     return;
@@ -88,6 +89,7 @@ void Chain::fill(const Stream&, std::uint32_t step, core::ReceiveRequest& reques
             .onward = onward};
   request.place = &Chain::take_segment;
   request.place_context = &target;
+  request.places_in_data = kernel_ == nullptr;
 }
 
 // Reserves an Onward to pass on the data of this receive. Null if it is not sent on, or only once complete.

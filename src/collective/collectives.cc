@@ -234,9 +234,11 @@ core::PostStatus Collectives::post_send(TimeNs now, Active& active, Stream& stre
   const bool is_checksums = stream.posted == stream.steps;
   if (stream.posted == 0) {
     request.data = active.collective->opening(stream);
+    request.may_have_parity = true;
   } else if (is_checksums) {
     request.data = stream.checksums->carried();
   } else {
+    request.may_have_parity = !active.collective->is_lossy(stream.posted);
     active.collective->fill(stream, stream.posted, request);
     if (active.collective->is_lossy(stream.posted)) tag_segments(active, stream, request);
   }

@@ -100,8 +100,10 @@ bool RingAllReduce::is_ready(const Stream&, std::uint32_t step) const {
 }
 
 void RingAllReduce::fill(const Stream&, std::uint32_t step, core::SendRequest& request) {
-  request.data = data_of(place_of(step, true));
+  const Place place = place_of(step, true);
+  request.data = data_of(place);
   request.element = element_;
+  if (place.is_sum) request.may_have_parity = false;  // the receiver adds
   Onward& onward = onward_[step % kMaxWindow];
   if (step > chunks_[own_].pieces && onward.send_step == step) request.feed = &onward.feed;
 }
@@ -125,6 +127,7 @@ void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest
   target = {into.data(), place.is_sum ? &kernel_ : nullptr, element_bytes_, place.is_last_sum ? ranks_ : 0, onward};
   request.place = &RingAllReduce::take_segment;
   request.place_context = &target;
+  request.places_in_data = !place.is_sum;
 }
 
 // Reserves an Onward to pass on the data of this receive. Null if the data is not sent on, or only once complete.

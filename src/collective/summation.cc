@@ -445,6 +445,7 @@ bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t work
   request.uniform_priority =
       core::SegmentPriority::important(partition.shape.traffic_class & core::SegmentPriority::kClassMask);
   request.feed = &sent.results[worker].feed;
+  request.may_have_parity = true;
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_send(now, request);
   if (core::may_retry(status)) return false;

@@ -37,9 +37,14 @@ struct EndpointConfig {
   std::uint32_t reply_queue = 4'096;  // replies waiting to be sent; a full queue drops one, and the sender probes again
   // Max bytes in flight to a peer whose path needs more than the window that it offered; 0: never more than that.
   std::uint64_t max_window_bytes = std::uint64_t{512} << 20;
-  std::uint32_t packets_per_ack = 10;  // paper section 4.2.3
-  bool pairs = true;                   // batches of two packets to slow peers, which save half of the system calls
-  std::uint32_t first_sequence = 1;    // of the first packet to a peer on each path; not 0. Tests start before the wrap
+  // Parity packets behind the first round of exact sends, where loss is known and a repair round would cost more time.
+  bool erasure_correction = false;
+  base::DurationNs min_parity_round_trip_ns = 500 * base::kMicrosecond;  // sends over shorter paths get none
+  std::uint32_t parity_packets = 1'024;                      // kept until they restore segments, over all receives
+  std::uint64_t parity_sum_bytes = std::uint64_t{16} << 20;  // of the one send whose sums are made while it sends
+  std::uint32_t packets_per_ack = 10;                        // paper section 4.2.3
+  bool pairs = true;                 // batches of two packets to slow peers, which save half of the system calls
+  std::uint32_t first_sequence = 1;  // of the first packet to a peer on each path; not 0. Tests start before the wrap
   base::DurationNs operation_timeout_ns = 300 * base::kSecond;
   TimelyConfig timely;
   DscpMap dscp;

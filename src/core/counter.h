@@ -15,13 +15,19 @@ namespace mlt::core {
 // which they occurred. wrong_state_send_cancel and wrong_state_receive_cancel count cancels after the end: harmless. A
 // faulty peer causes the bitmap one. The others stay 0 unless mlt has a bug: report them.
 #define MLT_CORE_COUNTERS(X)                                                                                \
-  X(data_packets_sent)      /* first sends and repairs */                                                   \
-  X(data_bytes_sent)        /* payload of these */                                                          \
-  X(segments_repaired)      /* of these: sent in a later round than the first */                            \
-  X(runs_sent)              /* batches of data */                                                           \
-  X(data_packets_received)  /* valid, for this connection */                                                \
-  X(data_bytes_received)    /* payload of these */                                                          \
-  X(segments_placed)        /* arrived first and were written */                                            \
+  X(data_packets_sent)     /* first sends and repairs */                                                    \
+  X(data_bytes_sent)       /* payload of these */                                                           \
+  X(segments_repaired)     /* of these: sent in a later round than the first */                             \
+  X(runs_sent)             /* batches of data */                                                            \
+  X(data_packets_received) /* valid, for this connection */                                                 \
+  X(data_bytes_received)   /* payload of these */                                                           \
+  X(segments_placed)       /* arrived first and were written */                                             \
+  X(segments_restored)     /* lost, and written as parity packets restored them */                          \
+  X(parity_packets_sent)   /* behind the first round of a send, where loss is known and round trips long */ \
+  X(parity_bytes_sent)     /* payload of these */                                                           \
+  X(parity_packets_received)                                                                                \
+  X(parity_packets_unused)  /* of these: of a block that had arrived, of a receive that adds, repeated */   \
+  X(parity_packets_dropped) /* of these: no space to keep them */                                           \
   X(duplicate_segments)     /* arrived again; not written */                                                \
   X(stale_packets)          /* of a transfer that has ended; not written */                                 \
   X(early_segments_kept)    /* arrived before their receive was posted, and were buffered */                \

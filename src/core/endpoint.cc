@@ -99,6 +99,9 @@ void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base
   // PROTOCOL 4.3.5: A receiver MUST make it before it looks at anything that the table of 4.11 lists after it.
   if (!identify(datagram, header.prefix, from)) return;
   shared_.peers[from].datagram_at = now;
+  if (prefix.type == wire::PacketType::kParity) {
+    return on_parity_datagram(now, arrival_ns, from, datagram, prefix, ecn);
+  }
   if (prefix.type != wire::PacketType::kData) {
     return on_control_datagram(now, arrival_ns, from, datagram, prefix, ecn, false);
   }
@@ -108,12 +111,23 @@ void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base
   receiver_.on_data(now, arrival_ns, from, header, payload, ecn);
 }
 
+void Endpoint::on_parity_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from,
+                                  std::span<const std::byte> datagram, const wire::Prefix& prefix, base::Ecn ecn) {
+  wire::ParityHeader header;
+  header.prefix = prefix;
+  std::span<const std::byte> payload;
+  const wire::DropReason reason = wire::decode_parity(datagram, header, payload);
+  if (reason != wire::DropReason::kNone) return count_drop(reason);
+  receiver_.on_parity(now, arrival_ns, from, header, payload, ecn);
+}
+
 void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from,
                                    std::span<const std::byte> datagram, const wire::Prefix& prefix, base::Ecn ecn,
                                    bool by_control) {
   wire::DropReason reason = wire::DropReason::kUnknownType;
   switch (prefix.type) {
     case wire::PacketType::kData:  // never over the control connection
+    case wire::PacketType::kParity:
       break;
     case wire::PacketType::kAck: {
       wire::Ack ack;

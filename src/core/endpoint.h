@@ -77,6 +77,8 @@ class Endpoint {
   TimeNs paced_until() const { return sender_.paced_until(); }
 
  private:
+  void on_parity_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::span<const std::byte> datagram,
+                          const wire::Prefix& prefix, base::Ecn ecn);
   void on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::span<const std::byte> datagram,
                            const wire::Prefix& prefix, base::Ecn ecn, bool by_control);
   bool identify(std::span<const std::byte> datagram, wire::Prefix& prefix, std::uint16_t& from);

@@ -62,6 +62,8 @@ struct SendRequest {
   void* classify_context = nullptr;
   // If set, a segment leaves only after add(). It must live as long as the request's other memory. Excludes `classify`.
   SendFeed* feed = nullptr;
+  // The receive needs every byte, and leaves it where it arrives: parity packets may follow the first round.
+  bool may_have_parity = false;
   DurationNs timeout_ns = 0;  // 0: the endpoint's default
 };
 
@@ -85,6 +87,8 @@ struct ReceiveRequest {
   Fill fill = Fill::kZero;
   PlaceFunction place = nullptr;  // if set, the endpoint does not write the buffer and ignores `fill`
   void* place_context = nullptr;
+  // `place` leaves the payload at its offset in `data`, unchanged: lost segments may be restored from the others.
+  bool places_in_data = false;
   // After the post; then the receive completes with the data it has, or fails if it has not learned its size. 0: none
   DurationNs deadline_ns = 0;
   DurationNs timeout_ns = 0;  // after the post; then the receive fails. 0: the endpoint's default

@@ -115,6 +115,15 @@ void PathSpray::count_loss(PathOut& out, std::int64_t packets, std::int64_t lost
     const double gain = std::min(1.0, static_cast<double>(packets) * out.loss_gain);
     out.loss += gain * (static_cast<double>(lost) / static_cast<double>(packets) - out.loss);
   }
+  // RECOVERY R1.5.1: The estimate of R2.2.2 swings by a third at a loss of 1 %. A sender SHOULD take for parity the
+  //     mean loss of the last 8,192 packets of the path, or of fewer while there are no more, if that is larger.
+  const auto lasting = std::min<std::int64_t>(kLastingHorizon, out.lasting_packets + packets);
+  if (lasting > 0) {
+    out.lasting_packets = static_cast<std::uint32_t>(lasting);
+    const double share = std::min(1.0, static_cast<double>(packets) / static_cast<double>(lasting));
+    out.lasting_loss += static_cast<double>(lost) / static_cast<double>(lasting) - share * out.lasting_loss;
+    out.lasting_loss = std::clamp(out.lasting_loss, 0.0, 1.0);
+  }
   // RECOVERY R2.2.2: It is zero once it is below 10^-6, at the latest some 4,000 packets after a single loss.
   out.loss = out.loss < kMinLoss ? 0.0 : std::min(out.loss, 1.0);
 }

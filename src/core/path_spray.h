@@ -54,7 +54,8 @@ class PathSpray {
  public:
   static constexpr std::uint32_t kFullWeight = 1'024;
   static constexpr std::uint32_t kMinWeight = kFullWeight / 32;
-  static constexpr double kLossHorizon = 512;    // packets
+  static constexpr double kLossHorizon = 512;              // packets
+  static constexpr std::uint32_t kLastingHorizon = 8'192;  // packets
   static constexpr double kMinLoss = 0.000001;   // a smaller estimate becomes 0: 3,900 packets after a single loss
   static constexpr double kCongestedLoss = 0.1;  // more means a queue that overflows
   static constexpr double kRevivedLoss = 0.05;   // estimate of a path that was suspended and resumes
@@ -128,6 +129,11 @@ class PathSpray {
     const double loss = paths_out_[path].loss;
     return loss > 0 && loss < kCongestedLoss;
   }
+  // Loss against which parity is sent; 0: no packet was lost recently.
+  double parity_loss(std::uint8_t path) const {
+    const PathOut& out = paths_out_[path];
+    return out.loss > 0 ? std::max(out.loss, out.lasting_loss) : 0;
+  }
   bool is_suspended(std::uint8_t path) const { return paths_out_[path].suspended; }
   // A narrow path carries no data while another path is usable.
   void set_narrow(std::uint8_t path, bool narrow);
@@ -171,7 +177,9 @@ class PathSpray {
     std::uint64_t packets_reported = 0;
     std::uint32_t reported = 0;  // the counter in the receiver's latest report; wraps
     double loss = 0;
-    RttEstimator rtt;  // of replies over `reply_path_`
+    double lasting_loss = 0;            // mean of the last kLastingHorizon packets, or of fewer
+    std::uint32_t lasting_packets = 0;  // of which it is the mean
+    RttEstimator rtt;                   // of replies over `reply_path_`
     base::DurationNs probe_rtt_ns =
         0;  // of probes over this path; 0: no probe was answered yet, or the last one was not
     base::TimeNs probe_backoff_until_ns = 0;  // end of the backoff after an unanswered probe

@@ -6,6 +6,7 @@
 #include "core/event.h"
 #include "core/loss_budget.h"
 #include "core/loss_detection.h"
+#include "core/parity_store.h"
 #include "core/placement.h"
 #include "core/state_machine.h"
 #include "core/tag_table.h"
@@ -21,8 +22,11 @@ struct ReceiveState {
   std::uint64_t repaired_segments = 0;
   LossBudget budget;
   LossDetection loss;
-  bool seen = false;        // any packet of the transfer arrived
-  std::uint32_t drops = 0;  // of Receiver::on_datagrams_dropped(), of which it knows
+  ParityStore::List parity;         // kept for its blocks that miss segments
+  std::uint8_t block_segments = 0;  // of its blocks, from its first parity packet; 0: none came yet
+  TimeNs parity_ns = base::kNever;  // when that arrived
+  bool seen = false;                // any packet of the transfer arrived
+  std::uint32_t drops = 0;          // of Receiver::on_datagrams_dropped(), of which it knows
   std::uint32_t probe_timestamp_ns = 0;
   bool reply_by_control = false;  // the probe came over TCP
 

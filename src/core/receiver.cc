@@ -61,7 +61,8 @@ Receiver::Receiver(Shared& shared, base::WordArena& arena)
              shared.config.early_transfers_per_peer(), shared.config.peers),
       finished_(shared.config.finished_log),
       acks_(shared.config.peers, shared.config.paths),
-      replies_(shared, acks_, receives_) {}
+      replies_(shared, acks_, receives_),
+      parity_(shared.config.parity_packets, shared.config.max_segment_bytes) {}
 
 void Receiver::on_datagrams_dropped(TimeNs now) {
   // PROTOCOL 7.5.11: A receiver MUST treat datagrams that its own host dropped for lack of space, as far as the system
@@ -226,6 +227,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   receives_.unlist(state);
   shared_.remove_operation(state.request.peer);
   shared_.timers.cancel(shared_.receive_timer(slot));
+  parity_.release_all(state.parity);
   state.budget.settle(is_failure(status) ? 0 : state.placement.missing_bytes());
   if (!is_failure(status) && state.placement.missing_bytes() > 0) {
     state.placement.fill_missing(state.request);
@@ -316,6 +318,7 @@ void Receiver::on_peer_up(std::uint16_t peer, std::uint32_t packets_per_ack) {
 void Receiver::add_usage(Usage& usage) const {
   usage.receives = {receives_.used(), receives_.limit()};
   usage.early_segments = {early_.segments_kept(), early_.capacity()};
+  usage.parity_packets = {parity_.used(), parity_.capacity()};
   replies_.add_usage(usage);
 }
 

@@ -12,6 +12,7 @@
 #include "core/ack_ledger.h"
 #include "core/early_buffer.h"
 #include "core/finished_log.h"
+#include "core/parity_store.h"
 #include "core/peer.h"
 #include "core/receive_state.h"
 #include "core/receive_tags.h"
@@ -30,6 +31,8 @@ class Receiver {
 
   void on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
                std::span<const std::byte> payload, base::Ecn ecn);
+  void on_parity(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::ParityHeader& header,
+                 std::span<const std::byte> payload, base::Ecn ecn);
   void on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn,
                 bool by_control);
   void on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort);
@@ -65,6 +68,14 @@ class Receiver {
                      std::span<const std::byte> payload);
   // False if the state ended (mismatch).
   bool take_data(TimeNs now, ReceiveState& state, const wire::DataHeader& header, std::span<const std::byte> payload);
+  void end_round(TimeNs now, ReceiveState& state, const wire::Prefix& prefix);
+  static void note_early_end(EarlyTransfer& early, const wire::Prefix& prefix, std::uint32_t total_bytes);
+  // False if the state ended (mismatch).
+  bool take_parity(TimeNs now, ReceiveState& state, const wire::ParityHeader& header,
+                   std::span<const std::byte> payload);
+  // Restores the missing segments of a block if as many of its parities are there; frees these once nothing is missing.
+  void restore(ReceiveState& state, std::uint32_t block);
+  void complete_behind_data(TimeNs now, ReceiveState& state);
   bool matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element);
   // The sender named the size of a receive that was posted for up to a size.
   static void take_size(ReceiveState& state, std::uint32_t total_bytes);
@@ -89,6 +100,7 @@ class Receiver {
   FinishedLog finished_;
   AckLedger acks_;
   ReplySender replies_;
+  ParityStore parity_;
   std::uint32_t drops_ = 0;      // on_datagrams_dropped()
   TimeNs dropped_until_ns_ = 0;  // packets of a transfer that was unknown then have arrived by this time
 };

@@ -82,16 +82,20 @@ void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHea
   if ((header.prefix.flags & MLT_FLAG_OVERTAKES) == 0) {
     note_newest(early->newest[header.prefix.path], header.prefix.sequence);
   }
-  if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0 && !early->probed) {
-    early->probed = true;
-    early->probe = wire::Probe{};
-    early->probe.prefix = header.prefix;
-    early->probe.prefix.flags = 0;
-    early->probe.transfer = early->transfer;
-    early->probe.total_bytes = header.total_bytes;
-    early->probe.path_count = 1;
-    early->probe.last_sequence[0] = header.prefix.sequence;
-  }
+  note_early_end(*early, header.prefix, header.total_bytes);
+}
+
+// A packet with END_OF_ROUND is remembered as the probe that it stands for.
+void Receiver::note_early_end(EarlyTransfer& early, const wire::Prefix& prefix, std::uint32_t total_bytes) {
+  if ((prefix.flags & MLT_FLAG_END_OF_ROUND) == 0 || early.probed) return;
+  early.probed = true;
+  early.probe = wire::Probe{};
+  early.probe.prefix = prefix;
+  early.probe.prefix.flags = 0;
+  early.probe.transfer = early.transfer;
+  early.probe.total_bytes = total_bytes;
+  early.probe.path_count = 1;
+  early.probe.last_sequence[0] = prefix.sequence;
 }
 
 bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element) {
@@ -135,17 +139,23 @@ bool Receiver::take_data(TimeNs now, ReceiveState& state, const wire::DataHeader
   } else {
     shared_.counters.add(Counter::k_duplicate_segments);
   }
-  if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.loss.is_newer_round(header.prefix.round) &&
-      !state.loss.names_older_packets({&header.prefix.sequence, 1}) &&
-      state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
-    // PROTOCOL 7.4.1: A receiver MUST treat a round as ended on END_OF_ROUND, or on a PROBE without ACK_ONLY.
-    // END_OF_ROUND marks the last packet of the round on the only path: it has the information of a probe.
-    state.loss.begin_round(header.prefix.round, now);
-    state.loss.take_newest_sent({&header.prefix.sequence, 1}, 0);
-    state.probe_timestamp_ns = 0;
-    state.reply_by_control = false;
+  end_round(now, state, header.prefix);
+  if (!state.parity.empty()) {
+    restore(state, header.offset_bytes / state.placement.grid().segment_bytes() / state.block_segments);
   }
   return true;
+}
+
+void Receiver::end_round(TimeNs now, ReceiveState& state, const wire::Prefix& prefix) {
+  if ((prefix.flags & MLT_FLAG_END_OF_ROUND) == 0 || !state.loss.is_newer_round(prefix.round)) return;
+  if (state.loss.names_older_packets({&prefix.sequence, 1})) return;
+  if (!state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) return;
+  // PROTOCOL 7.4.1: A receiver MUST treat a round as ended on END_OF_ROUND, or on a PROBE without ACK_ONLY.
+  // END_OF_ROUND marks the last packet of the round on the only path: it has the information of a probe.
+  state.loss.begin_round(prefix.round, now);
+  state.loss.take_newest_sent({&prefix.sequence, 1}, 0);
+  state.probe_timestamp_ns = 0;
+  state.reply_by_control = false;
 }
 
 void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe,

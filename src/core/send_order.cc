@@ -24,7 +24,7 @@ SendOrder::SendOrder(Shared& shared, TransferSlots<SendState>& sends)
 
 // Front layers before back layers across tensors; ties in the order of posting.
 void SendOrder::link(SendState& state) {
-  if (state.in_work || state.pending_count == 0) return;
+  if (state.in_work || !state.has_work()) return;
   SendQueue(sends_, shared_.peers[state.request.peer].work_head).push(sends_.slot_of(state));
   state.in_work = true;
   peers_with_work_.set(state.request.peer);

@@ -7,6 +7,7 @@
 
 #include "base/bitmap.h"
 #include "core/event.h"
+#include "core/parity_plan.h"
 #include "core/probe_state.h"
 #include "core/repair_rounds.h"
 #include "core/segmenter.h"
@@ -30,6 +31,9 @@ struct SendState {
   std::uint32_t classified = 0;  // segments with valid priorities
   RepairRounds repair;
   std::uint32_t critical_segments = 0;
+  ParityPlan parity;  // behind round 0
+  std::uint32_t parity_sent = 0;
+  bool parity_planned = false;
   std::uint64_t repaired_segments = 0;
 
   bool receiver_ready = false;       // the receive is known to be posted: no early-data limit
@@ -65,7 +69,11 @@ struct SendState {
     if (request.order != other.request.order) return request.order < other.request.order;
     return post_number < other.post_number;
   }
-  bool is_round_sent() const { return pending_count == 0 && withheld == 0; }
+  std::uint32_t parity_left() const { return parity.packets() - parity_sent; }
+  bool are_segments_sent() const { return pending_count == 0 && withheld == 0; }
+  bool is_round_sent() const { return are_segments_sent() && parity_left() == 0; }
+  // Whether something may leave now.
+  bool has_work() const { return pending_count > 0 || (withheld == 0 && parity_left() > 0); }
   // Restarts the search for the next segment in send order.
   void restart_passes() {
     cursor = 0;

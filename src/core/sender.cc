@@ -28,6 +28,7 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       mtu_checks_(shared),
       probes_(shared, sends_, mtu_checks_),
       early_(shared.config.peers, sends_),
+      parity_(shared.config),
       aborts_due_(shared.config.max_sends) {}
 
 PostStatus Sender::post(TimeNs now, const SendRequest& request) {
@@ -274,6 +275,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   order_.end_feed(state);
   early_.stop_waiting(state);
   probes_.forget(state);
+  parity_.forget(state);
   shared_.timers.cancel(shared_.send_timer(slot));
   // Early data of a failed send stays in the peer's early buffer until ABORT arrives.
   if (!state.is_aborted()) {

@@ -12,6 +12,7 @@
 #include "core/early_data_limit.h"
 #include "core/flow_control.h"
 #include "core/mtu_checks.h"
+#include "core/parity_sender.h"
 #include "core/peer.h"
 #include "core/probe_sender.h"
 #include "core/send_order.h"
@@ -79,6 +80,9 @@ class Sender {
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
   // `segment`: the first one, returned by SendOrder::next_segment().
   void fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit, base::DatagramRun& run);
+  void fill_parity(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run);
+  // A batch of the send, data or parity, was filled.
+  void on_run_filled(TimeNs now, SendState& state, const base::DatagramRun& run, std::uint32_t last_sequence);
 
   Shared& shared_;
   base::WordArena& arena_;
@@ -89,6 +93,7 @@ class Sender {
   MtuChecks mtu_checks_;
   ProbeSender probes_;
   EarlyDataLimit early_;
+  ParitySender parity_;
   SlotSet aborts_due_;
   std::uint64_t posts_ = 0;
 };

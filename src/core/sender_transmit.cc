@@ -55,6 +55,10 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
     SendState& state = sends_[peer.work_head];
     std::uint32_t limit = flow_.max_datagrams(now, rank, capabilities);
     if (limit == 0) return false;
+    if (state.pending_count == 0) {  // parity takes no space in the peer's early buffer
+      fill_parity(now, state, limit, run);
+      return true;
+    }
     if (!state.receiver_ready) limit = std::min(limit, early_.allowed(state));
     // PROTOCOL 6.4.2: At that limit a sender MUST send an ACK_ONLY probe and continue with the transfers behind.
     if (limit == 0) {
@@ -132,6 +136,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     state.pending.clear(segment);
     --state.pending_count;
     state.repair.count_sent();
+    parity_.on_segment(peer, state, segment);
     // PROTOCOL 4.4.4: Sequence numbers MUST count the packets and trailing probes to a peer on a path, over all
     //     transfers; the first is 1, and a repair gets a new one.
     header.prefix.sequence = peer.spray.next_sequence(path);
@@ -155,11 +160,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     }
   }
 
-  state.newest[path] = header.prefix.sequence;
   state.last_class = std::max(state.last_class, first_priority.traffic_class());
-  peer.spray.sent(now, path, run.datagram_count);
-  mtu_checks_.on_data_sent(now, run);
-  flow_.on_sent(now, run.peer, run.total_bytes);
   if (!state.receiver_ready) early_.count_sent(state, run.datagram_count);
   if (common_flags & MLT_FLAG_REPAIR) {
     state.repaired_segments += run.datagram_count;
@@ -169,9 +170,19 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   shared_.counters.add(Counter::k_data_packets_sent, run.datagram_count);
   shared_.counters.add(Counter::k_data_bytes_sent,
                        run.total_bytes - std::uint64_t{run.datagram_count} * MLT_DATA_HEADER_BYTES);
+  on_run_filled(now, state, run, header.prefix.sequence);
+}
+
+void Sender::on_run_filled(TimeNs now, SendState& state, const base::DatagramRun& run, std::uint32_t last_sequence) {
+  const PathSpray& spray = shared_.peers[state.request.peer].spray;
+  const std::uint8_t path = run.path;
+  state.newest[path] = last_sequence;
+  shared_.peers[state.request.peer].spray.sent(now, path, run.datagram_count);
+  mtu_checks_.on_data_sent(now, run);
+  flow_.on_sent(now, run.peer, run.total_bytes);
   const bool round_sent = state.is_round_sent();
   MLT_CHECK(state.machine.on(round_sent ? SendEvent::k_round_sent : SendEvent::k_run_sent, shared_.counters));
-  if (state.pending_count == 0) order_.unlink(state);
+  if (!state.has_work()) order_.unlink(state);
   if (round_sent) {
     // PROTOCOL 6.5.3: After the last packet of a round a sender MUST send a PROBE if there are several paths, or if the
     //     transfer has critical segments, whose number only a probe carries.
@@ -182,7 +193,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     //     the last packet of a round, unless the receiver has sent NOT_POSTED and not READY since.
     // PROTOCOL 6.5.10: After a round with a packet that carries OVERTAKES a sender MUST send a trailing probe on every
     //     path with a packet of the transfer, as 6.5.8 says.
-    if (state.overtakes || (shared_.config.paths == 1 && peer.spray.loses_some(path))) probes_.schedule_trailing(state);
+    if (state.overtakes || (shared_.config.paths == 1 && spray.loses_some(path))) probes_.schedule_trailing(state);
     state.overtakes = false;
     await_reply(now, state);
   }

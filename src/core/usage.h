@@ -17,6 +17,7 @@ struct Usage {
   Held bitmap_words;    // of all transfers in progress
   Held early_segments;  // buffered for receives that are not posted yet
   Held early_sent;      // segments and transfers of early data, without abandoned ones (8.1.7)
+  Held parity_packets;  // kept until they restore segments
   Held replies;         // replies and ABORTs waiting to be sent, as datagrams or over TCP
   Held completions;     // not yet polled
 };

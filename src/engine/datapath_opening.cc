@@ -30,7 +30,8 @@ constexpr std::uint32_t kReceiveBufferBytes = 8U << 20;
 constexpr double kNoSpeedBitsPerSecond = 100e9;
 
 bool is_data(std::span<const std::byte> first_bytes) {
-  return !first_bytes.empty() && (static_cast<std::uint8_t>(first_bytes[0]) & 0x0F) == MLT_TYPE_DATA;
+  return !first_bytes.empty() &&
+         wire::has_payload(static_cast<wire::PacketType>(static_cast<std::uint8_t>(first_bytes[0]) & 0x0F));
 }
 
 io::FaultOptions fault_options(const FaultOptions& faults, std::uint16_t rank) {

@@ -43,6 +43,7 @@ core::EndpointConfig endpoint_config(const Options& options, const OpenedDatapat
   config.max_window_bytes = std::uint64_t{options.max_window_mib} << 20;
   // They blur what each link carries, as reports that leave late do (EventLoop::datagrams_may_wait).
   config.pairs = !options.shares_by_rate;
+  config.erasure_correction = options.erasure_correction;
   config.paths = datapath.network->paths();
   if (datapath.shared != nullptr) config.max_segment_bytes = kShmSegmentBytes;
   config.timely.line_rate_bytes_per_second = line_rate_bits_per_second(options, *datapath.network) / 8;

@@ -173,6 +173,7 @@ OperationId Engine::post_send(const SendOptions& options) {
   request.tag = options.tag;
   request.data = options.data;
   request.element = engine::wire_element(options.element);
+  request.may_have_parity = true;
   request.order = options.layer;
   request.priorities = begun.operation->priorities;
   request.uniform_priority = core::SegmentPriority::important(traffic_class);
@@ -351,9 +352,10 @@ void check_push_pull(const engine::OperationSubmitter& submitter, const std::vec
   }
   // A worker gives the service that takes over the newest result that it has, which must be that of all workers.
   if (options.lossy_results && max_dead_services > 0) {
-    submitter.reject(operation, ErrorCode::kConfig,
-                     "lossy_results gives workers different results, and where a service may die all must have the same: "
-                     "set max_dead_services (MLT_MAX_DEAD_SERVICES) to 0, or leave lossy_results out");
+    submitter.reject(
+        operation, ErrorCode::kConfig,
+        "lossy_results gives workers different results, and where a service may die all must have the same: "
+        "set max_dead_services (MLT_MAX_DEAD_SERVICES) to 0, or leave lossy_results out");
   }
   submitter.check_loss_bound(operation, options.loss_bound);
   submitter.check_layer(operation, options.layer, options.layers);

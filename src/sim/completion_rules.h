@@ -35,6 +35,7 @@ struct Plan {
   core::Fill fill = core::Fill::kZero;
   base::DurationNs deadline_ns = 0;
   bool by_place_function = false;
+  bool places_in_data = false;  // if so: core::ReceiveRequest::places_in_data
 };
 
 // Whether the sizes of a transfer's two sides agree.

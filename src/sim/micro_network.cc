@@ -93,7 +93,7 @@ void MicroWorld::transmit(std::uint16_t host, const core::Transmit& run) {
     }
     event.type = prefix.type;
     event.at = arrival_ns(event);
-    ledger_.add(Fate::k_sent, event.type == wire::PacketType::kData, size);
+    ledger_.add(Fate::k_sent, wire::has_payload(event.type), size);
     record(TraceKind::kSent, host, &event, Fate::k_sent, "");
     if (observer != nullptr) observer->sends(host, local, packet_of(event));
     if (scenario_.control_lost && event.dscp == kMicroControlDscp) drop(event);
@@ -118,7 +118,7 @@ void MicroWorld::deliver(Event& event) {
   remove(&event);
   note_overtaking(event);
   record(TraceKind::kDelivered, event.to, &event, Fate::k_delivered, "");
-  ledger_.add(Fate::k_delivered, event.type == wire::PacketType::kData, event.size);
+  ledger_.add(Fate::k_delivered, wire::has_payload(event.type), event.size);
   // The host may send before it has read all of this one: its output must use other memory.
   Event* const own = free_.back();
   free_.pop_back();
@@ -130,7 +130,7 @@ void MicroWorld::drop(Event& event) {
   ++steps_;
   faultless_ = false;
   oracle_->on_network_fault();
-  ledger_.add(Fate::k_dropped_loss, event.type == wire::PacketType::kData, event.size);
+  ledger_.add(Fate::k_dropped_loss, wire::has_payload(event.type), event.size);
   record(TraceKind::kDropped, event.to, &event, Fate::k_dropped_loss, "");
   remove(&event);
 }
@@ -143,7 +143,7 @@ void MicroWorld::copy(const Event& event, TimeNs at) {
   made.at = at;
   made.number = number;
   made.is_copy = true;
-  ledger_.add(Fate::k_duplicated, event.type == wire::PacketType::kData, event.size);
+  ledger_.add(Fate::k_duplicated, wire::has_payload(event.type), event.size);
   record(TraceKind::kDropped, event.to, &event, Fate::k_duplicated, "");
 }
 

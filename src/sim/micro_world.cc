@@ -43,6 +43,7 @@ HostConfig host_config(const MicroScenario& scenario, std::uint16_t rank) {
   endpoint.unknown_tags = 4;
   endpoint.retire_after = scenario.retire_after;
   endpoint.bitmap_words = 64;
+  endpoint.parity_packets = 0;  // micro-scenarios send none
   endpoint.max_segment_bytes = MicroScenario::kSegmentBytes;
   endpoint.early_segments = scenario.early_segments;
   endpoint.early_transfers = scenario.early_transfers;

@@ -13,6 +13,7 @@ std::uint64_t Oracle::progress() const {
   for (std::uint16_t rank = 0; rank < simulator_.hosts(); ++rank) {
     if (simulator_.host(rank).is_up()) {
       sum += simulator_.endpoint(rank).counters().value(Counter::k_segments_placed);
+      sum += simulator_.endpoint(rank).counters().value(Counter::k_segments_restored);
     }
   }
   return sum;
@@ -55,9 +56,12 @@ void Oracle::check_conservation() {
   };
   using C = Counter;
   const Tally& data = ledger.of(Fate::k_sent, true);
-  balance("data packets sent, by endpoints and network", sum(C::k_data_packets_sent), data.packets);
+  balance("data packets sent, by endpoints and network", sum(C::k_data_packets_sent, C::k_parity_packets_sent),
+          data.packets);
   balance("data bytes sent, by endpoints and network",
-          sum(C::k_data_bytes_sent) + MLT_DATA_HEADER_BYTES * sum(C::k_data_packets_sent), data.bytes);
+          sum(C::k_data_bytes_sent, C::k_parity_bytes_sent) +
+              MLT_DATA_HEADER_BYTES * sum(C::k_data_packets_sent, C::k_parity_packets_sent),
+          data.bytes);
   balance("control datagrams sent, by endpoints and network",
           sum(C::k_acks_sent, C::k_probes_sent, C::k_bitmaps_sent, C::k_stops_sent, C::k_mtu_probes_sent,
               C::k_mtu_replies_sent) -
@@ -68,11 +72,11 @@ void Oracle::check_conservation() {
   balance("packets that the simulator forgot", simulator_.packets_in_use(), 0);
   const std::uint64_t taken = ledger.packets(Fate::k_delivered) + simulator_.messages_delivered();
   balance("what hosts took, and what endpoints counted", taken - simulator_.lost_in_crashes(),
-          sum(C::k_data_packets_received, C::k_acks_received, C::k_probes_received, C::k_bitmaps_received,
-              C::k_stops_received, C::k_aborts_received, C::k_retirements_received, C::k_mtu_probes_received,
-              C::k_mtu_replies_received, C::k_drop_too_short, C::k_drop_bad_version, C::k_drop_unknown_type,
-              C::k_drop_unknown_flags, C::k_drop_unknown_element, C::k_drop_bad_length, C::k_drop_bad_cookie,
-              C::k_drop_bad_path));
+          sum(C::k_data_packets_received, C::k_parity_packets_received, C::k_acks_received, C::k_probes_received,
+              C::k_bitmaps_received, C::k_stops_received, C::k_aborts_received, C::k_retirements_received,
+              C::k_mtu_probes_received, C::k_mtu_replies_received, C::k_drop_too_short, C::k_drop_bad_version,
+              C::k_drop_unknown_type, C::k_drop_unknown_flags, C::k_drop_unknown_element, C::k_drop_bad_length,
+              C::k_drop_bad_cookie, C::k_drop_bad_path));
   // Clause R2.6.3: random losses, pauses and dead paths that affect both probes alike are no evidence.
   if (shortest_link_bytes_ == kNoShortLink && sum(C::k_mtu_limits_found) > 0) {
     simulator_.fail("rule 16: a path is said to carry short datagrams only, and every link carries all");
@@ -88,7 +92,8 @@ void Oracle::check_conservation() {
       sum(C::k_segments_placed, C::k_duplicate_segments, C::k_stale_packets, C::k_early_segments_kept,
           C::k_early_segments_dropped, C::k_drop_bad_segment, C::k_drop_mismatch);
   const std::uint64_t received = sum(C::k_data_packets_received);
-  if (fates < received || fates > received + sum(C::k_early_segments_kept, C::k_probes_received)) {
+  if (fates < received ||
+      fates > received + sum(C::k_early_segments_kept, C::k_probes_received, C::k_parity_packets_received)) {
     simulator_.fail("rule 5: of " + std::to_string(received) + " data packets " + std::to_string(fates) +
                     " have a fate");
   }
@@ -119,6 +124,7 @@ void Oracle::check_limits(bool at_the_end) {
     check("receives", receives);
     check("bitmap words", words);
     check("replies", usage.replies);
+    check("parity packets", usage.parity_packets);
     check("early segments and transfers sent", usage.early_sent);
     check("completions", usage.completions);
     // Segments for receives that were never posted remain: the buffer is for them.

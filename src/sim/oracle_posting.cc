@@ -72,6 +72,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
       operation.feed.fresh = base::BitmapView(operation.feed_words.data(), count);
       request.feed = &operation.feed;
     }
+    request.may_have_parity = true;
     request.timeout_ns = plan.timeout_ns;
     status = simulator_.send(plan.host, request);
   } else {
@@ -91,6 +92,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     if (plan.by_place_function) {
       request.place = &Oracle::place;
       request.place_context = &operation;
+      request.places_in_data = plan.places_in_data;
     }
     status = simulator_.receive(plan.host, request);
   }

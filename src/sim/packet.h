@@ -32,7 +32,7 @@ struct Packet {
   base::TimeNs queued_ns = 0;            // when it joined its current queue
   std::byte* bytes = nullptr;
 
-  bool is_data() const { return type == wire::PacketType::kData; }
+  bool is_data() const { return wire::has_payload(type); }
   bool is_ect() const { return ecn != base::Ecn::kNotEct; }
   std::uint32_t wire_bytes() const { return size + kOverheadBytes; }
   std::span<const std::byte> datagram() const { return {bytes, size}; }

@@ -86,6 +86,8 @@ core::OperationId ReceiveWatch::reads(std::uint16_t rank, base::TimeNs local, co
   switch (prefix.type) {
     case wire::PacketType::kData:
       return by_control ? 0 : take_data(rank, local, of, prefix, bytes);
+    case wire::PacketType::kParity:
+      return by_control ? 0 : take_parity(local, of, prefix, bytes);
     case wire::PacketType::kProbe:
       return take_probe(local, of, prefix, bytes, by_control);
     case wire::PacketType::kAbort:
@@ -131,6 +133,19 @@ core::OperationId ReceiveWatch::take_data(std::uint16_t rank, base::TimeNs local
   }
   // Clause 7.5.1: all have arrived.
   return receiving.left == 0 ? receive.operation : 0;
+}
+
+// What it restores the model leaves open: the oracle compares the contents.
+core::OperationId ReceiveWatch::take_parity(base::TimeNs local, Flow& of, const wire::Prefix& prefix,
+                                            std::span<const std::byte> bytes) {
+  wire::ParityHeader header;
+  header.prefix = prefix;
+  std::span<const std::byte> payload;
+  if (wire::decode_parity(bytes, header, payload) != wire::DropReason::kNone) return 0;
+  count(local, of, prefix, header.timestamp_ns);
+  const auto open = of.open.find({header.tag, header.generation});
+  if (open == of.open.end()) return 0;
+  return matches(of, open->second, header.total_bytes, prefix.element) ? 0 : open->second.receive.operation;
 }
 
 // Clause 7.3.1: buffered, as far as the early buffer has space for that peer.

@@ -86,6 +86,8 @@ class ReceiveWatch {
   Flow& flow(std::uint16_t rank, std::uint16_t peer) { return flows_.at(rank, peer); }
   core::OperationId take_data(std::uint16_t rank, base::TimeNs local, Flow& of, const wire::Prefix& prefix,
                               std::span<const std::byte> bytes);
+  core::OperationId take_parity(base::TimeNs local, Flow& of, const wire::Prefix& prefix,
+                                std::span<const std::byte> bytes);
   core::OperationId take_probe(base::TimeNs local, Flow& of, const wire::Prefix& prefix,
                                std::span<const std::byte> bytes, bool by_control);
   core::OperationId take_abort(std::uint16_t rank, Flow& of, const wire::Prefix& prefix,

@@ -5,6 +5,7 @@
 
 #include "sim/log_uniform.h"
 #include "sim/scenario_budget.h"
+#include "sim/scenario_erasure.h"
 #include "sim/scenario_fed.h"
 #include "sim/scenario_late.h"
 #include "sim/scenario_long.h"
@@ -422,6 +423,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kSeventh) draw_long_paths(scenario);
   if (draw >= Draw::kSeventh) draw_shared_budgets(scenario);
   if (draw >= Draw::kEighth) draw_up_to(scenario);
+  if (draw >= Draw::kNinth) draw_erasure_correction(scenario);
   if (draw >= Draw::kFifth) widen_window(scenario);
   if (draw >= Draw::kFifth) widen_ports(scenario);
   scenario.limit_ns = scenario.quiet_ns + scenario.simulator.host.endpoint.operation_timeout_ns * 3 / 2;
@@ -443,8 +445,8 @@ std::string Scenario::text() const {
       "seed " + std::to_string(seed) + ": " + std::to_string(hosts) + " hosts, " +
       kShapes[static_cast<std::size_t>(shape)] + ", " + std::to_string(spines) + " spines, " +
       std::to_string(endpoint.paths) + " paths, segments of " + std::to_string(simulator.segment_bytes) +
-      " bytes, window " + std::to_string(simulator.window_bytes) + (faultless ? ", faultless" : "") +
-      (control_datagrams_lost ? ", all control datagrams lost" : "") +
+      " bytes, window " + std::to_string(simulator.window_bytes) + (endpoint.erasure_correction ? ", parity" : "") +
+      (faultless ? ", faultless" : "") + (control_datagrams_lost ? ", all control datagrams lost" : "") +
       (simulator.overrun_factor > 1 ? ", overrun by " + std::to_string(simulator.overrunning_host) : "") +
       ", sequence numbers from " + std::to_string(endpoint.first_sequence) +
       (endpoint.retire_after > 0 ? ", tags forgotten after " + std::to_string(endpoint.retire_after) : "") + "\n";

@@ -83,7 +83,7 @@ struct Scenario {
 // kFifth: before sends whose segments become ready one after another. kSixth: before long paths, windows that grow, and
 // sockets that drop though the network does not. kSeventh also has receives that share a loss budget, and is
 // before receives that are posted for up to a size.
-enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth, kSixth, kSeventh, kEighth };
-Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kEighth);
+enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth, kSixth, kSeventh, kEighth, kNinth };
+Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kNinth);
 
 }  // namespace mlt::sim

@@ -62,7 +62,7 @@ class SendWatch {
   struct Burst {  // packets sent on a path at one time
     std::uint32_t last = 0;
     std::uint32_t packets = 0;
-    std::uint32_t data = 0;  // DATA packets among them; the rest are trailing probes
+    std::uint32_t data = 0;  // DATA and PARITY packets among them; the rest are trailing probes
     base::TimeNs sent_ns = 0;
   };
   struct Path {
@@ -93,7 +93,9 @@ class SendWatch {
     bool may_wait = false;    // the early budget was exhausted at some time before it was ready
     bool over = false;        // STOP was read, or it was cancelled
     bool owes_probe = false;
-    bool is_round_over() const { return left == 0 && withheld == 0; }
+    bool parity_follows = false;  // the round's segments have left, and its last packet has not
+    bool are_segments_sent() const { return left == 0 && withheld == 0; }
+    bool is_round_over() const { return are_segments_sent() && !parity_follows; }
     std::uint64_t data_turn = ~std::uint64_t{0};  // of its newest run
   };
   struct Flow {
@@ -147,6 +149,9 @@ class SendWatch {
   void check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_t peer);
   void check_rivals(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, const Sending& sending);
   void check_data(std::uint16_t rank, base::TimeNs local, const Packet& packet, const wire::Prefix& prefix);
+  void check_parity(std::uint16_t rank, base::TimeNs local, const Packet& packet, const wire::Prefix& prefix);
+  bool may_have_parity(std::uint16_t rank, const Flow& of, const Sending& sending) const;
+  void check_window(std::uint16_t rank, std::uint16_t peer, Flow& of);
   void check_header(std::uint16_t rank, const Packet& packet, const wire::DataHeader& header, const Sending& sending,
                     std::uint32_t segment);
   void check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, const wire::Prefix& prefix,

@@ -36,7 +36,7 @@ void SendWatch::sends_run(std::uint16_t rank, base::TimeNs local, const core::Tr
   const core::EndpointConfig& endpoint = driver_.host(rank).config().endpoint;
   if (run.path >= endpoint.paths) return fail(15, rank, run.peer, "a run over a path that there is not");
   paths(rank, of);
-  const bool is_data = prefix.type == wire::PacketType::kData;
+  const bool is_data = wire::has_payload(prefix.type);
   const bool is_probe = prefix.type == wire::PacketType::kProbe;
   const bool is_trailing = is_probe && (prefix.flags & MLT_PROBE_FLAG_TRAILING) != 0;
   if (is_data) return check_data_run(rank, local, run);
@@ -114,6 +114,7 @@ void SendWatch::sends(std::uint16_t rank, base::TimeNs local, const Packet& pack
     return fail(15, rank, packet.to, "a datagram that its peer would refuse");
   }
   if (prefix.type == wire::PacketType::kData) return check_data(rank, local, packet, prefix);
+  if (prefix.type == wire::PacketType::kParity) return check_parity(rank, local, packet, prefix);
   if (prefix.type == wire::PacketType::kProbe) {
     check_probe(rank, local, packet.to, prefix, packet.datagram(), &packet);
   }
@@ -145,7 +146,8 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
   if (sending == nullptr || sending->over || local >= sending->send.expires_ns) {
     return fail(15, rank, peer, "data of a transfer that is over, tag " + std::to_string(header.tag));
   }
-  if (sending->left == 0) return fail(15, rank, peer, "data of a round that is over, or not ready yet");
+  if (sending->left == 0 || sending->parity_follows)
+    return fail(15, rank, peer, "data of a round that is over, or not ready yet");
   check_rivals(rank, local, peer, of, *sending);
   // Clause 6.1.1
   Sending& s = *sending;
@@ -161,6 +163,9 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
   s.pending[segment] = 0;
   --s.left;
   s.unconfirmed = s.unconfirmed || !of.heard;
+  // Clause 6.12.2: where parity follows, the last segment does not end the round.
+  s.parity_follows = s.are_segments_sent() && s.rounds == 0 && may_have_parity(rank, of, s) &&
+                     (prefix.flags & MLT_FLAG_END_OF_ROUND) == 0;
   check_header(rank, packet, header, s, segment);
   if (header.timestamp_ns != static_cast<std::uint32_t>(local)) fail(15, rank, peer, "a timestamp of another time");
   s.last_class = std::max(s.last_class, priority_of(s.send, segment).traffic_class());
@@ -172,7 +177,55 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
   }
   add_to_flight(rank, local, peer, of, packet.path, prefix.sequence, true);
   if (!s.ready) count_early(rank, peer, of, s);
-  if (--run_left_ > 0) return;
+  if (--run_left_ == 0) check_window(rank, peer, of);
+}
+
+// Clause 6.12.1
+bool SendWatch::may_have_parity(std::uint16_t rank, const Flow& of, const Sending& sending) const {
+  const core::EndpointConfig& endpoint = driver_.host(rank).config().endpoint;
+  return endpoint.erasure_correction && of.paths.size() == 1 && sending.critical == 0 && sending.send.bytes > 0;
+}
+
+void SendWatch::check_parity(std::uint16_t rank, base::TimeNs local, const Packet& packet, const wire::Prefix& prefix) {
+  const std::uint16_t peer = packet.to;
+  Flow& of = flow(rank, peer);
+  wire::ParityHeader header;
+  header.prefix = prefix;
+  std::span<const std::byte> payload;
+  if (wire::decode_parity(packet.datagram(), header, payload) != wire::DropReason::kNone) {
+    return fail(15, rank, peer, "parity that its peer would refuse");
+  }
+  Sending* sending = find(of, {header.tag, header.generation});
+  if (sending == nullptr || sending->over || local >= sending->send.expires_ns) {
+    return fail(15, rank, peer, "parity of a transfer that is over, tag " + std::to_string(header.tag));
+  }
+  Sending& s = *sending;
+  if (!s.parity_follows) return fail(15, rank, peer, "parity that does not follow a first round");
+  check_rivals(rank, local, peer, of, s);
+  const core::EndpointConfig& endpoint = driver_.host(rank).config().endpoint;
+  const auto check = [&](bool right, const char* what) {
+    if (!right) fail(15, rank, peer, in_order(s.send) + ": a parity packet with the wrong " + what);
+  };
+  const std::uint32_t segments = segment_count(of, s.send);
+  check(header.block * std::uint32_t{header.block_segments} < segments, "block");
+  check(header.block_segments <= segments, "length of a block");
+  check(header.total_bytes == s.send.bytes && payload.size() == std::min(of.peer.segment_bytes, s.send.bytes), "size");
+  check(prefix.round == s.round && s.rounds == 0, "round");
+  check(prefix.element == s.send.element, "element type");
+  check(packet.dscp == endpoint.dscp.data[s.last_class], "DSCP");
+  check(packet.ecn == base::Ecn::kEct0, "ECN mark");
+  check(header.timestamp_ns == static_cast<std::uint32_t>(local), "timestamp");
+  if ((prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) {
+    s.parity_follows = false;
+    check((header.block + 1U) * header.block_segments >= segments, "flags: it is not of the last block");
+  }
+  s.newest[packet.path] = prefix.sequence;
+  s.data_turn = senders_[rank].turn;
+  add_to_flight(rank, local, peer, of, packet.path, prefix.sequence, true);
+  if (--run_left_ == 0) check_window(rank, peer, of);
+}
+
+void SendWatch::check_window(std::uint16_t rank, std::uint16_t peer, Flow& of) {
   // Clauses 6.3.2, 6.3.7 and 6.3.8
   const std::uint64_t full = of.peer.segment_bytes + MLT_DATA_HEADER_BYTES;
   const std::uint64_t packets = in_flight(of);

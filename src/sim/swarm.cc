@@ -260,6 +260,8 @@ const char* type_name(wire::PacketType type) {
       return "MTU_REPLY";
     case wire::PacketType::kRetire:
       return "RETIRE";
+    case wire::PacketType::kParity:
+      return "PARITY";
   }
   return "?";
 }
@@ -283,7 +285,15 @@ std::string trace_line(const TraceRecord& record) {
   if (wire::decode_prefix(packet.datagram(), header.prefix) != wire::DropReason::kNone) return line + " damaged";
   line += " round " + std::to_string(prefix.round) + " flags " + std::to_string(prefix.flags);
   std::span<const std::byte> payload;
-  if (packet.is_data() && wire::decode_data(packet.datagram(), header, payload) == wire::DropReason::kNone) {
+  wire::ParityHeader parity;
+  if (packet.type == wire::PacketType::kParity &&
+      wire::decode_parity(packet.datagram(), parity, payload) == wire::DropReason::kNone) {
+    line += " sequence " + std::to_string(prefix.sequence) + " tag " + std::to_string(parity.tag) + " generation " +
+            std::to_string(parity.generation) + " block " + std::to_string(parity.block) + " of " +
+            std::to_string(parity.block_segments) + " index " + std::to_string(parity.index);
+  }
+  if (packet.type == wire::PacketType::kData &&
+      wire::decode_data(packet.datagram(), header, payload) == wire::DropReason::kNone) {
     line += " sequence " + std::to_string(prefix.sequence) + " tag " + std::to_string(header.tag) + " generation " +
             std::to_string(header.generation) + " offset " + std::to_string(header.offset_bytes);
   }

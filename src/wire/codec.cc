@@ -8,8 +8,10 @@
 
 namespace mlt::wire {
 
+using base::load_le16;
 using base::load_le32;
 using base::load_le64;
+using base::store_le16;
 using base::store_le32;
 using base::store_le64;
 
@@ -70,16 +72,35 @@ void seal_padded(std::span<std::byte> message, std::size_t zeros) {
   store_le64(cookie, load_le64(cookie) ^ check_of(message, zeros));
 }
 
-void encode_data_header(const DataHeader& header, std::byte* out) {
-  // PROTOCOL 4.4.1: A packet MUST carry exactly one segment of the tensor's grid, so that a receiver can place it in
-  //     any order, once or twice.
+namespace {
+
+// What the headers of DATA and PARITY have in common.
+template <typename Header>
+void encode_rest(const Header& header, std::byte* out) {
   encode_prefix(header.prefix, out);
   store_le64(out + MLT_OFFSET_TAG, header.tag);
   store_le32(out + MLT_OFFSET_GENERATION, header.generation);
   store_le32(out + MLT_OFFSET_TOTAL_BYTES, header.total_bytes);
-  store_le32(out + MLT_OFFSET_OFFSET, header.offset_bytes);
   store_le32(out + MLT_OFFSET_TIMESTAMP, header.timestamp_ns);
   seal({out, MLT_DATA_HEADER_BYTES});
+}
+
+}  // namespace
+
+void encode_data_header(const DataHeader& header, std::byte* out) {
+  // PROTOCOL 4.4.1: A packet MUST carry exactly one segment of the tensor's grid, so that a receiver can place it in
+  //     any order, once or twice.
+  store_le32(out + MLT_OFFSET_OFFSET, header.offset_bytes);
+  encode_rest(header, out);
+}
+
+void encode_parity_header(const ParityHeader& header, std::byte* out) {
+  // PROTOCOL 4.13.1: A PARITY packet MUST say of which block it is a parity, how many segments the blocks have, and
+  //     which parity it is.
+  store_le16(out + MLT_OFFSET_BLOCK, header.block);
+  out[MLT_OFFSET_BLOCK_SEGMENTS] = static_cast<std::byte>(header.block_segments);
+  out[MLT_OFFSET_PARITY_INDEX] = static_cast<std::byte>(header.index);
+  encode_rest(header, out);
 }
 
 DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
@@ -89,7 +110,7 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
   const std::uint8_t version_type = byte_at(datagram, MLT_OFFSET_VERSION_TYPE);
   if ((version_type >> 4) != MLT_DATAGRAM_VERSION) return DropReason::kBadVersion;
   const std::uint8_t type = version_type & 0x0F;
-  if (type < MLT_TYPE_DATA || type > MLT_TYPE_RETIRE) return DropReason::kUnknownType;
+  if (type < MLT_TYPE_DATA || type > MLT_TYPE_PARITY) return DropReason::kUnknownType;
   prefix.type = static_cast<PacketType>(type);
   prefix.flags = byte_at(datagram, MLT_OFFSET_FLAGS);
   if ((prefix.flags & ~allowed_flags(prefix.type)) != 0) return DropReason::kUnknownFlags;
@@ -99,11 +120,11 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
   prefix.element = static_cast<ElementType>(path_element & 0x0F);
   prefix.round = byte_at(datagram, MLT_OFFSET_ROUND);
   prefix.sequence = load_le32(datagram.data() + MLT_OFFSET_SEQUENCE);
-  const bool is_data = prefix.type == PacketType::kData;
+  const bool is_data = has_payload(prefix.type);
   if (is_data && datagram.size() < MLT_DATA_HEADER_BYTES) return DropReason::kTooShort;
   prefix.cookie = load_le64(datagram.data() + MLT_OFFSET_COOKIE) ^
-                  // PROTOCOL 4.3.2: The check of a DATA packet MUST cover its 40 bytes of header; that of any other
-                  //     message MUST cover all of its bytes.
+                  // PROTOCOL 4.3.2: The check of a DATA or PARITY packet MUST cover its 40 bytes of header; that of any
+                  //     other message MUST cover all of its bytes.
                   check_of(is_data ? datagram.first(MLT_DATA_HEADER_BYTES) : datagram);
   return DropReason::kNone;
 }
@@ -124,6 +145,28 @@ DropReason decode_data(std::span<const std::byte> datagram, DataHeader& header, 
   if (header.offset_bytes > header.total_bytes) return DropReason::kBadLength;
   if (payload.size() > header.total_bytes - header.offset_bytes) return DropReason::kBadLength;
   if (header.total_bytes % element_bytes(header.prefix.element) != 0) return DropReason::kBadLength;
+  return DropReason::kNone;
+}
+
+DropReason decode_parity(std::span<const std::byte> datagram, ParityHeader& header,
+                         std::span<const std::byte>& payload) {
+  if (datagram.size() < MLT_DATA_HEADER_BYTES) return DropReason::kTooShort;
+  const std::byte* in = datagram.data();
+  header.tag = load_le64(in + MLT_OFFSET_TAG);
+  header.generation = load_le32(in + MLT_OFFSET_GENERATION);
+  header.total_bytes = load_le32(in + MLT_OFFSET_TOTAL_BYTES);
+  header.block = load_le16(in + MLT_OFFSET_BLOCK);
+  header.block_segments = byte_at(datagram, MLT_OFFSET_BLOCK_SEGMENTS);
+  header.index = byte_at(datagram, MLT_OFFSET_PARITY_INDEX);
+  header.timestamp_ns = load_le32(in + MLT_OFFSET_TIMESTAMP);
+  payload = datagram.subspan(MLT_DATA_HEADER_BYTES);
+  // PROTOCOL 4.11.13: A receiver MUST drop PARITY if its payload is empty or longer than total bytes, if total bytes is
+  //     not a multiple of the element size, if its block has no segment or more than 224, or if its index is 32 or
+  //     more.
+  if (payload.empty() || payload.size() > header.total_bytes) return DropReason::kBadLength;
+  if (header.total_bytes % element_bytes(header.prefix.element) != 0) return DropReason::kBadLength;
+  if (header.block_segments == 0 || header.block_segments > MLT_MAX_BLOCK_SEGMENTS) return DropReason::kBadLength;
+  if (header.index >= MLT_MAX_BLOCK_PARITIES) return DropReason::kBadLength;
   return DropReason::kNone;
 }
 
@@ -167,6 +210,8 @@ std::uint8_t allowed_flags(PacketType type) {
       return 0;
     case PacketType::kRetire:
       return MLT_RETIRE_FLAGS;
+    case PacketType::kParity:
+      return MLT_PARITY_FLAGS;
   }
   return 0;
 }

@@ -34,7 +34,11 @@ enum class PacketType : std::uint8_t {
   kMtuProbe = MLT_TYPE_MTU_PROBE,
   kMtuReply = MLT_TYPE_MTU_REPLY,
   kRetire = MLT_TYPE_RETIRE,
+  kParity = MLT_TYPE_PARITY,
 };
+
+// Whether the packet has the header of data, and payload that travels with it.
+constexpr bool has_payload(PacketType type) { return type == PacketType::kData || type == PacketType::kParity; }
 
 // The first 16 bytes of every datagram.
 struct Prefix {
@@ -56,10 +60,24 @@ struct DataHeader {
   std::uint32_t timestamp_ns = 0;  // sender's clock, low 32 bits
 };
 
+struct ParityHeader {
+  Prefix prefix;
+  std::uint64_t tag = 0;
+  std::uint32_t generation = 0;
+  std::uint32_t total_bytes = 0;    // of the tensor
+  std::uint16_t block = 0;          // number of the block in the tensor
+  std::uint8_t block_segments = 0;  // of every block but the last, which may have fewer
+  std::uint8_t index = 0;           // of this parity among those of the block
+  std::uint32_t timestamp_ns = 0;
+};
+
 std::uint16_t cookie_rank(std::uint64_t cookie);
 
 // `out` must hold MLT_DATA_HEADER_BYTES.
 void encode_data_header(const DataHeader& header, std::byte* out);
+
+// The same.
+void encode_parity_header(const ParityHeader& header, std::byte* out);
 
 // Reads the prefix of any datagram; kNone on success. The result has the secret cookie only if the header, or the whole
 // control-class packet, is undamaged.
@@ -69,6 +87,10 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix);
 // prefix is not copied: a wide load of fields that were just written waits until the stores of the previous packet's
 // payload reach memory (store forwarding fails). Profiles showed the receiver waiting here.
 DropReason decode_data(std::span<const std::byte> datagram, DataHeader& header, std::span<const std::byte>& payload);
+
+// The same of a parity packet.
+DropReason decode_parity(std::span<const std::byte> datagram, ParityHeader& header,
+                         std::span<const std::byte>& payload);
 
 const char* drop_reason_name(DropReason reason);
 

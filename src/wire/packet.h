@@ -26,7 +26,7 @@
 /* 4: both sides of a connection prove that they know the job's secret; a PROBE names unused paths; OVERTAKES;
  * MTU_PROBE and MTU_REPLY; RETIRE
  * 5: segments join round 0 as they become ready (6.5.11); secrets are hashed before they key a proof (3.8.12) */
-#define MLT_PROTOCOL_VERSION 14
+#define MLT_PROTOCOL_VERSION 15
 /* What a datagram carries of it: hellos have compared the whole version before. */
 #define MLT_DATAGRAM_VERSION (MLT_PROTOCOL_VERSION & 0x0F)
 
@@ -40,6 +40,7 @@
 #define MLT_TYPE_MTU_PROBE 7 /* padded: tests whether a datagram of this size passes */
 #define MLT_TYPE_MTU_REPLY 8 /* reply to MTU_PROBE */
 #define MLT_TYPE_RETIRE 9    /* over the control connection only */
+#define MLT_TYPE_PARITY 10   /* a sum of segments, from which the receiver restores lost ones */
 
 /* byte 1 of a data packet */
 #define MLT_FLAG_CRITICAL 0x01     /* this segment must not be missing */
@@ -52,6 +53,7 @@
 /* The transfer started before anything arrived from the peer, which may have dropped packets if it was not up. */
 #define MLT_FLAG_UNCONFIRMED 0x20
 #define MLT_DATA_FLAGS 0x3F
+#define MLT_PARITY_FLAGS MLT_FLAG_END_OF_ROUND
 
 /* byte 1 of the control packets; byte 1 of a further path in an ACK takes the ACK's flags */
 #define MLT_ACK_FLAG_POSTED 0x01 /* the receive named by this ACK is posted: the sender may continue */
@@ -85,6 +87,10 @@
 #define MLT_OFFSET_TOTAL_BYTES 28
 #define MLT_OFFSET_OFFSET 32
 #define MLT_OFFSET_TIMESTAMP 36
+/* in a parity packet, in place of the offset */
+#define MLT_OFFSET_BLOCK 32
+#define MLT_OFFSET_BLOCK_SEGMENTS 34
+#define MLT_OFFSET_PARITY_INDEX 35
 #define MLT_DATA_HEADER_BYTES 40
 
 /* Every datagram starts with the first 16 bytes above (version, type, flags, path, sequence, cookie). */
@@ -110,5 +116,9 @@
 #define MLT_MAX_RETIRE_TAGS 128
 
 #define MLT_MAX_PATHS 16
+
+/* Segments of a block, and its parities: their sum is the number of elements of GF(2^8) */
+#define MLT_MAX_BLOCK_SEGMENTS 224
+#define MLT_MAX_BLOCK_PARITIES 32
 
 #endif /* MLT_WIRE_PACKET_H */

@@ -640,6 +640,12 @@ static void bad_contexts__are_rejected(void) {
   options.checksums = 2;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "checksums");
   OK(mlt_options_init(&options, sizeof options));
+  options.erasure_correction = 2;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "erasure_correction");
+  OK(mlt_options_init(&options, sizeof options));
+  options.reserved = 1;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "reserved");
+  OK(mlt_options_init(&options, sizeof options));
   options.max_operations = 0;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "max_operations");
   OK(mlt_options_init(&options, sizeof options));

@@ -16,6 +16,7 @@ std::size_t reencode(std::span<const std::byte> datagram, const wire::Prefix& pr
   constexpr wire::DropReason kNone = wire::DropReason::kNone;
   switch (prefix.type) {
     case wire::PacketType::kData:
+    case wire::PacketType::kParity:
       return 0;
     case wire::PacketType::kAck: {
       wire::Ack ack;
@@ -85,7 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t bit = damage % (8 * datagram.size());
   datagram[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
   wire::Prefix damaged;
-  if (wire::decode_prefix(datagram, damaged) == wire::DropReason::kNone && damaged.type != wire::PacketType::kData) {
+  if (wire::decode_prefix(datagram, damaged) == wire::DropReason::kNone && !wire::has_payload(damaged.type)) {
     FUZZ_CHECK(damaged.cookie != prefix.cookie);
   }
   return 0;

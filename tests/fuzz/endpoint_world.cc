@@ -240,7 +240,7 @@ namespace {
 void mend(std::vector<std::byte>& bytes, std::uint64_t cookie) {
   if (bytes.size() < MLT_PREFIX_BYTES) return;
   base::store_le64(bytes.data() + MLT_OFFSET_COOKIE, cookie);
-  const bool is_data = (static_cast<std::uint8_t>(bytes[0]) & 0x0F) == MLT_TYPE_DATA;
+  const bool is_data = wire::has_payload(static_cast<wire::PacketType>(static_cast<std::uint8_t>(bytes[0]) & 0x0F));
   wire::seal(
       std::span(bytes).first(is_data ? std::min<std::size_t>(bytes.size(), MLT_DATA_HEADER_BYTES) : bytes.size()));
 }
@@ -261,7 +261,8 @@ void World::deliver_damaged(std::uint16_t side, std::uint8_t which, Input& input
   if ((how & 2U) != 0) datagram.bytes.resize(input.u16() % (datagram.bytes.size() + 8));
   // A payload is what UDP's checksum covers: damage there is noticed below us.
   const bool is_data =
-      !datagram.bytes.empty() && (static_cast<std::uint8_t>(datagram.bytes[0]) & 0x0F) == MLT_TYPE_DATA;
+      !datagram.bytes.empty() &&
+      wire::has_payload(static_cast<wire::PacketType>(static_cast<std::uint8_t>(datagram.bytes[0]) & 0x0F));
   if ((how & 4U) != 0) mend(datagram.bytes, to.local_cookie);
   if ((how & 4U) != 0 || is_data) honest_ = false;
   if ((how & 8U) != 0) {
@@ -277,7 +278,10 @@ void World::deliver_made_up(std::uint16_t side, Input& input) {
   const std::uint8_t how = input.u8();
   datagram.bytes = input.take(MLT_PREFIX_BYTES + input.below(128));
   if (datagram.bytes.size() < MLT_PREFIX_BYTES) return;
-  const std::uint32_t type = (how & 7U) != 0 ? how & 7U : (how & 16U) != 0 ? MLT_TYPE_RETIRE : MLT_TYPE_MTU_REPLY;
+  const std::uint32_t type = (how & 7U) != 0      ? how & 7U
+                             : (how & 48U) == 48U ? MLT_TYPE_PARITY
+                             : (how & 16U) != 0   ? MLT_TYPE_RETIRE
+                                                  : MLT_TYPE_MTU_REPLY;
   datagram.bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | type);
   // Near what is really under way: a made-up transfer alone would only ever meet the early buffer.
   if ((how & 8U) != 0 && !operations_.empty()) {

@@ -25,6 +25,20 @@ void decode_then_encode(std::span<const std::byte> datagram) {
   FUZZ_CHECK(std::equal(again.begin(), again.end(), datagram.begin()));
 }
 
+void decode_then_encode_parity(std::span<const std::byte> datagram) {
+  wire::ParityHeader header;
+  if (wire::decode_prefix(datagram, header.prefix) != wire::DropReason::kNone) return;
+  if (header.prefix.type != wire::PacketType::kParity) return;
+  std::span<const std::byte> payload;
+  if (wire::decode_parity(datagram, header, payload) != wire::DropReason::kNone) return;
+  FUZZ_CHECK(payload.data() == datagram.data() + MLT_DATA_HEADER_BYTES && payload.size() <= header.total_bytes);
+  FUZZ_CHECK(header.block_segments > 0 && header.block_segments <= MLT_MAX_BLOCK_SEGMENTS);
+  FUZZ_CHECK(header.index < MLT_MAX_BLOCK_PARITIES);
+  std::vector<std::byte> again(MLT_DATA_HEADER_BYTES);
+  wire::encode_parity_header(header, again.data());
+  FUZZ_CHECK(std::equal(again.begin(), again.end(), datagram.begin()));
+}
+
 void encode_then_decode(fuzz::Input& input) {
   wire::DataHeader header;
   header.prefix.type = wire::PacketType::kData;
@@ -72,7 +86,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (input.flag()) {
     encode_then_decode(input);
   } else {
-    decode_then_encode(input.rest());
+    const std::vector<std::byte> datagram = input.rest();
+    decode_then_encode(datagram);
+    decode_then_encode_parity(datagram);
   }
   return 0;
 }

@@ -53,6 +53,7 @@ const char* option_of(sim::Draw draw) {
   if (draw == sim::Draw::kFifth) return " --fifth-draw";
   if (draw == sim::Draw::kSixth) return " --sixth-draw";
   if (draw == sim::Draw::kSeventh) return " --seventh-draw";
+  if (draw == sim::Draw::kEighth) return " --eighth-draw";
   return draw == sim::Draw::kSecond ? " --second-draw" : "";
 }
 
@@ -105,7 +106,7 @@ int main(int argc, char** argv) {
   program = argv[0];
   std::uint64_t first = 1, count = 100;
   bool trace = false, quiet = true, keep_going = false;
-  sim::Draw draw = sim::Draw::kEighth;
+  sim::Draw draw = sim::Draw::kNinth;
   unsigned limit_s = 300;  // a seed takes milliseconds
   std::vector<std::uint64_t> seeds;
   for (int i = 1; i < argc; ++i) {
@@ -141,6 +142,8 @@ int main(int argc, char** argv) {
       draw = sim::Draw::kSixth;
     } else if (option == "--seventh-draw") {
       draw = sim::Draw::kSeventh;
+    } else if (option == "--eighth-draw") {
+      draw = sim::Draw::kEighth;
     } else if (option == "--trace") {
       trace = true;
     } else if (option == "--verbose") {

@@ -10,6 +10,7 @@ namespace mlt::test {
 inline core::EndpointConfig small_tables(core::EndpointConfig config = {}) {
   config.max_sends = config.max_receives = 4'096;
   config.max_tags = 65'536;
+  config.parity_packets = 128;
   config.bitmap_words = 1U << 17;  // 12 GB of tensors in progress, at 1,432 bytes a segment
   return config;
 }

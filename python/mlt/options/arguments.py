@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from mlt.options import paths, qos
 
 MAX_SPIN_US = 1_000_000
+SWITCHES = {
+    "shares_by_rate": "MLT_SHARES_BY_RATE",
+    "checksums": "MLT_CHECKSUMS",
+    "erasure_correction": "MLT_ERASURE_CORRECTION",
+}
 
 
 class LimitArguments(TypedDict, total=False):
@@ -45,6 +50,7 @@ class NetworkArguments(TypedDict, total=False):
     spin_us: int | None
     shares_by_rate: bool | None
     checksums: bool | None
+    erasure_correction: bool | None
     io_threads: int | None
     io_cpus: Sequence[int] | None
 
@@ -89,11 +95,8 @@ def resolve(given: TransportArguments, environ: Mapping[str, str]) -> dict[str, 
             chosen[f"{name}_ns"] = times.nanoseconds(seconds, name)
     if (spin_us := _spin_us(given.get("spin_us"), environ)) is not None:
         chosen["spin_us"] = spin_us
-    for name, variable in (("shares_by_rate", "MLT_SHARES_BY_RATE"), ("checksums", "MLT_CHECKSUMS")):
-        flag = given.get(name)
-        if flag is not None and not isinstance(flag, bool):
-            raise ConfigError(f"{name} is {flag!r}; give True, False or None")
-        chosen[name] = variables.flag(environ, variable) if flag is None else flag
+    for name, variable in SWITCHES.items():
+        chosen[name] = _switch(given.get(name), name, variable, environ)
     if datapath := given.get("datapath") or variables.text(environ, "MLT_DATAPATH"):
         chosen["datapath"] = datapath
     return chosen
@@ -104,6 +107,14 @@ def _at_least(value: int | None, minimum: int, name: str) -> int:
         return 0
     if value < minimum:
         raise ConfigError(f"{name} is {value}; give {minimum} or more, or None")
+    return value
+
+
+def _switch(value: object, name: str, variable: str, environ: Mapping[str, str]) -> bool:
+    if value is None:
+        return variables.flag(environ, variable)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; give True, False or None")
     return value
 
 

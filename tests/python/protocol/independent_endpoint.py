@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-VERSION = 14
+VERSION = 15
 MASK = 2**64 - 1
 OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, ASK, FALLBACK = 1, 2, 3, 4, 5, 6, 7, 16
 CONNECTING, LISTENING = 1, 2
-DATA, ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY, RETIRE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+DATA, ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY, RETIRE, PARITY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 RETIRE_LAST = 0x01
 CRITICAL, HAS_CRITICAL, END_OF_ROUND, REPAIR, OVERTAKES, UNCONFIRMED = 1, 2, 4, 8, 16, 32
 POSTED, ACK_ECHO, ACK_ONLY, PROBE_CRITICAL, TRAILING, NOT_POSTED, READY, ECHO = 1, 2, 1, 2, 4, 1, 2, 4
@@ -43,6 +43,30 @@ def check(covered: bytes) -> int:
 def sealed(message: bytes, covered: int | None = None) -> bytes:
     cookie = int.from_bytes(message[8:16], "little") ^ check(message[:covered])
     return message[:8] + cookie.to_bytes(8, "little") + message[16:]
+
+
+def field_product(a: int, b: int) -> int:
+    """6.12.5"""
+    product = 0
+    for bit in range(8):
+        if b >> bit & 1:
+            product ^= a << bit
+    for bit in range(14, 7, -1):
+        if product >> bit & 1:
+            product ^= 0x11D << bit - 8
+    return product
+
+
+def parity_of(segments: list[bytes], index: int) -> bytes:
+    """6.12.4, 6.12.5"""
+    total = [0] * len(segments[0])
+    for position, segment in enumerate(segments):
+        divisor = 224 + index ^ position
+        coefficient = next(c for c in range(1, 256) if field_product(c, divisor) == 1)
+        products = [field_product(coefficient, byte) for byte in range(256)]
+        for at, byte in enumerate(segment):
+            total[at] ^= products[byte]
+    return bytes(total)
 
 
 def job_id(name: str) -> int:
@@ -415,23 +439,23 @@ class IndependentEndpoint:
 
     # ---- sending (6) -------------------------------------------------------------------------------------------------
 
-    def post_send(self, tag: int, data: bytes, *, element: int) -> Send:
+    def post_send(self, tag: int, data: bytes, *, element: int, parities: int = 0) -> Send:
         generation = self.next_send.get(tag, 0)
         self.next_send[tag] = generation + 1
         count = max(1, -(-len(data) // self.segment_bytes))
         assert count <= self.peer_early  # 6.4.1: this sender has no patience to wait for READY
         assert count * (self.segment_bytes + DATA_HEADER) <= self.window  # 6.3.2
         send = self.sends[tag, generation] = Send(data, element, list(range(count)), not self.heard)
-        self.send_round(tag, generation, send)
+        self.send_round(tag, generation, send, parities)
         return send
 
-    def send_round(self, tag: int, generation: int, send: Send) -> None:
+    def send_round(self, tag: int, generation: int, send: Send, parities: int = 0) -> None:
         for at, segment in enumerate(send.pending):
             self.sequence += 1  # 4.4.4
             flags = (
                 (REPAIR if send.round else 0)
                 | (UNCONFIRMED if send.unconfirmed else 0)
-                | (END_OF_ROUND if at == len(send.pending) - 1 else 0)
+                | (END_OF_ROUND if at == len(send.pending) - 1 and not parities else 0)
             )
             offset = segment * self.segment_bytes
             header = self.prefix(DATA, flags, send.element, send.round, self.sequence)
@@ -439,8 +463,24 @@ class IndependentEndpoint:
             if send.round > 0 or not self.lose_out(segment):
                 payload = send.data[offset : offset + self.segment_bytes]
                 self.say(header + payload, covered=DATA_HEADER)
+        if parities:
+            self.send_parity(tag, generation, send, parities)
         send.pending = []
         send.waits_since = time.monotonic()
+
+    def send_parity(self, tag: int, generation: int, send: Send, parities: int) -> None:
+        segments = [send.data[at : at + self.segment_bytes] for at in range(0, len(send.data), self.segment_bytes)]
+        blocks = -(-len(segments) // 224)
+        length = -(-len(segments) // blocks)  # 6.12.3
+        blocks = -(-len(segments) // length)
+        for block, index in ((block, index) for block in range(blocks) for index in range(parities)):
+            self.sequence += 1
+            flags = END_OF_ROUND if (block, index) == (blocks - 1, parities - 1) else 0  # 6.12.2
+            header = self.prefix(PARITY, flags, send.element, 0, self.sequence)
+            fields = (tag, generation, len(send.data), block, length, index, now_ns() & 0xFFFFFFFF)
+            header += struct.pack("<QIIHBBI", *fields)
+            payload = parity_of(segments[block * length : (block + 1) * length], index)
+            self.say(header + payload, covered=DATA_HEADER)
 
     def probe(self, tag: int, generation: int, send: Send) -> None:
         timestamp = (now_ns() & 0xFFFFFFFF) or 1

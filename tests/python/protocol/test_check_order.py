@@ -16,6 +16,7 @@ from independent_endpoint import (
     DATA_HEADER,
     MTU_PROBE,
     MTU_REPLY,
+    PARITY,
     PROBE,
     RETIRE,
     STOP,
@@ -43,6 +44,14 @@ def pair() -> Iterator[Pair]:
 def data(peer: IndependentEndpoint, *, total: int = 8, offset: int = 0, payload: int = 8, path: int = 0) -> bytes:
     prefix = peer.prefix(DATA, 0, path << 4 | FLOAT32, 0, 1)
     header = prefix + struct.pack("<QIIII", 7, 0, total, offset, 0)
+    return sealed(header + bytes(payload), DATA_HEADER)
+
+
+def parity(
+    peer: IndependentEndpoint, *, total: int = 8, segments: int = 1, index: int = 0, payload: int = 8, tag: int = 7
+) -> bytes:
+    prefix = peer.prefix(PARITY, 0, FLOAT32, 0, 1)
+    header = prefix + struct.pack("<QIIHBBI", tag, 0, total, 0, segments, index, 0)
     return sealed(header + bytes(payload), DATA_HEADER)
 
 
@@ -103,6 +112,7 @@ CASES: list[tuple[int, str, Build]] = [
     (4, "unknown flags, an unknown element", lambda p: changed(changed(data(p), 1, 0x40), 2, 0x0D)),
     (5, "an unknown element, a wrong cookie", lambda p: changed(data(p), 2, 0x0D)),
     (6, "half a header", lambda p: data(p)[:39]),
+    (6, "half a header of parity", lambda p: parity(p)[:39]),
     (7, "a wrong cookie, a path too many", lambda p: flipped(data(p, path=1), 12)),
     (8, "a path too many, a payload too long", lambda p: data(p, path=1, payload=16)),
     (9, "an ABORT as a datagram", lambda p: sealed(p.prefix(ABORT) + TRANSFER)),
@@ -111,6 +121,12 @@ CASES: list[tuple[int, str, Build]] = [
     (10, "a payload beyond the tensor", lambda p: data(p, offset=4)),
     (10, "an offset beyond the tensor", lambda p: data(p, offset=12, payload=1)),
     (10, "half an element", lambda p: data(p, total=10)),
+    (10, "parity without payload", lambda p: parity(p, payload=0)),
+    (10, "parity longer than the tensor", lambda p: parity(p, payload=12)),
+    (10, "parity of half an element", lambda p: parity(p, total=10)),
+    (10, "parity of a block without segments", lambda p: parity(p, segments=0)),
+    (10, "parity of a block of 225 segments", lambda p: parity(p, segments=225)),
+    (10, "parity beyond the 32nd of its block", lambda p: parity(p, index=32)),
     (11, "an ACK cut short", lambda p: ack(p, cut=1)),
     (13, "an ACK with a byte too many", lambda p: ack(p, more=b"\0")),
     (13, "an ACK with 16 further paths", lambda p: ack(p, more=b"".join(further(i) for i in range(16)))),
@@ -170,6 +186,13 @@ def test_check__data_over_tcp(pair: Pair) -> None:
     assert counted(engine, before) == {ROWS[9]: 1}
 
 
+def test_check__parity_over_tcp(pair: Pair) -> None:
+    peer, engine = pair
+    before = drops(engine)
+    peer.write_frame(16, parity(peer))
+    assert counted(engine, before) == {ROWS[9]: 1}
+
+
 def test_check__mtu_probe_over_tcp(pair: Pair) -> None:
     peer, engine = pair
     before = drops(engine)
@@ -182,6 +205,7 @@ def test_check__the_datagrams_are_right_but_for_that(pair: Pair) -> None:
     before = drops(engine)
     for message in (
         data(peer),
+        parity(peer),
         ack(peer),
         probe(peer, paths=1, names=1),
         bitmap(peer),
@@ -189,7 +213,9 @@ def test_check__the_datagrams_are_right_but_for_that(pair: Pair) -> None:
         mtu_probe(peer, size=100, says=100),
         mtu_reply(peer, says=24),
     ):
-        peer.udp.sendto(resealed(peer, message, DATA_HEADER if message[0] & 15 == DATA else None), peer.peer_address)
+        peer.udp.sendto(
+            resealed(peer, message, DATA_HEADER if message[0] & 15 in (DATA, PARITY) else None), peer.peer_address
+        )
     peer.pump(lambda: engine.counters()["stops_received"] >= 1)
     assert drops(engine) == before
 

@@ -135,7 +135,7 @@ def examples(text: str) -> dict[str, bytes]:
 
 SHOWN = examples(TEXT.split("\n## B ")[1])
 FRAMES = {name: SHOWN[name] for name in ("OPEN", "ANSWER", "HELLO", "REFUSE")}
-EXAMPLES = {name: SHOWN[name] for name in ("DATA", "ACK", "PROBE", "BITMAP", "STOP", "ABORT", "RETIRE")}
+EXAMPLES = {name: SHOWN[name] for name in ("DATA", "ACK", "PROBE", "BITMAP", "STOP", "ABORT", "RETIRE", "PARITY")}
 COOKIE = 0x1122334455660001
 
 
@@ -194,6 +194,7 @@ BODIES = {
     "STOP": ("5IQIIBxxxII", (*BLOCK, 42, 3, 0, 1, 1_432, 4_096)),
     "ABORT": ("QIBxxxI", (42, 3, 3, 1_328)),
     "RETIRE": ("IIQQ", (262_147, 2, 42, 7)),
+    "PARITY": ("QIIHBBI", (42, 3, 4_096, 0, 3, 0, 1_000_000)),
 }
 PREFIXES = {  # version and type, flags, path and element type, round, sequence
     "DATA": (VERSION % 16 << 4 | 1, 0x06, 0x07, 0, 7),
@@ -203,6 +204,7 @@ PREFIXES = {  # version and type, flags, path and element type, round, sequence
     "STOP": (VERSION % 16 << 4 | 5, 0x04, 0x07, 0, 0),
     "ABORT": (VERSION % 16 << 4 | 6, 0x00, 0x00, 0, 0),
     "RETIRE": (VERSION % 16 << 4 | 9, 0x01, 0x00, 0, 0),
+    "PARITY": (VERSION % 16 << 4 | 10, 0x04, 0x07, 0, 8),
 }
 
 

@@ -258,3 +258,23 @@ def test_send__past_a_path_that_drops_long_datagrams_ends_with_the_limit_named(
     assert "MTU mismatch" in completion.error
     assert "924 bytes" in completion.error  # 896 bytes of datagram, 28 of headers
     assert dict(engine.counters())["mtu_limits_found"] == 1
+
+
+@pytest.mark.parametrize(("count", "lost"), [(3_000, {0, 11}), (70_000, {0, 1, 2, 138, 150, 273}), (100, {0})])
+def test_send__parity_restores_what_was_lost(
+    pair: tuple[IndependentEndpoint, _core.Engine], count: int, lost: set[int]
+) -> None:
+    """Sums by the clauses alone."""
+    peer, engine = pair
+    peer.peer_early = 10**6
+    tensor, target = values(count), np.zeros(count, np.float32)
+    operation = receive(engine, target, 3)
+    peer.lose_out = lost.__contains__
+    state = peer.post_send(3, tensor.tobytes(), element=FLOAT32, parities=4)
+    peer.pump(lambda: state.status is not None)
+    assert (state.status, state.round) == (0, 0)
+    assert done(engine, operation).status == "complete"
+    assert target.tobytes() == tensor.tobytes()
+    counters = engine.counters()
+    assert counters["segments_restored"] == len(lost)
+    assert counters["bitmaps_sent"] == 0

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -204,7 +205,7 @@ TEST_CASE("on_datagram__counts_each_reason_and_writes_nothing") {
   expect(Counter::k_drop_too_short, std::vector<std::byte>(good.begin(), good.begin() + 15));
   expect(Counter::k_drop_too_short, std::vector<std::byte>(good.begin(), good.begin() + 39));
   expect(Counter::k_drop_bad_version, with(MLT_OFFSET_VERSION_TYPE, ((MLT_DATAGRAM_VERSION ^ 1) << 4) | 1));
-  expect(Counter::k_drop_unknown_type, with(MLT_OFFSET_VERSION_TYPE, (MLT_DATAGRAM_VERSION << 4) | 10));
+  expect(Counter::k_drop_unknown_type, with(MLT_OFFSET_VERSION_TYPE, (MLT_DATAGRAM_VERSION << 4) | 11));
   expect(Counter::k_drop_unknown_flags, with(MLT_OFFSET_FLAGS, 0x40));
   expect(Counter::k_drop_unknown_element, with(MLT_OFFSET_PATH_ELEMENT, 0x0D));
   expect(Counter::k_drop_bad_length, std::vector<std::byte>(good.begin(), good.begin() + 40));
@@ -314,12 +315,14 @@ TEST_CASE("on_datagram__random_bytes_and_mutations_never_hurt") {
       for (auto& b : bytes) b = static_cast<std::byte>(prng.next());
       // Half of these get past the cookie.
       if (bytes.size() >= 16 && prng.chance(0.5)) {
-        const auto type = static_cast<unsigned>(1 + prng.below(5));
+        constexpr std::array<unsigned, 6> kTypes = {1, 2, 3, 4, 5, MLT_TYPE_PARITY};
+        const unsigned type = kTypes[prng.below(kTypes.size())];
         bytes[0] = static_cast<std::byte>((MLT_DATAGRAM_VERSION << 4) | type);
         bytes[1] = std::byte{0};
         bytes[2] &= std::byte{0x07};  // path 0, an element that there is
         base::store_le64(bytes.data() + 8, network.cookie(0, 1));
-        const std::size_t covered = type == MLT_TYPE_DATA ? std::size_t{MLT_DATA_HEADER_BYTES} : bytes.size();
+        const bool has_payload = wire::has_payload(static_cast<wire::PacketType>(type));
+        const std::size_t covered = has_payload ? std::size_t{MLT_DATA_HEADER_BYTES} : bytes.size();
         if (bytes.size() >= covered) wire::seal(std::span(bytes).first(covered));
       }
     } else {

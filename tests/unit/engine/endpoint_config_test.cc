@@ -38,6 +38,7 @@ TEST_CASE("endpoint_config__leaves_room_for_operations_of_collectives_and_takes_
   options.ranks = 5;
   options.max_operations = 100;
   options.max_tags = 99;
+  options.erasure_correction = true;
   options.line_rate_bits_per_second = 8e9;
   const core::EndpointConfig config = engine::endpoint_config(options, datapath);
   CHECK(config.rank == 2);
@@ -46,6 +47,7 @@ TEST_CASE("endpoint_config__leaves_room_for_operations_of_collectives_and_takes_
   CHECK(config.max_sends == 100 + engine::kSpareOperations);
   CHECK(config.max_receives == 100 + engine::kSpareOperations);
   CHECK(config.max_tags == 99);
+  CHECK(config.erasure_correction);
   CHECK(config.timely.line_rate_bytes_per_second == doctest::Approx(1e9));
   CHECK(config.timely.packet_bytes == (1'472 - MLT_DATA_HEADER_BYTES) / 8 * 8 + MLT_DATA_HEADER_BYTES);
   CHECK(config.timely.run_bytes == 60'000);

@@ -84,7 +84,7 @@ TEST_CASE("data_header__round_trip_keeps_every_field") {
 TEST_CASE("data_header__bytes_are_as_drawn_in_packet_h") {
   auto bytes = packet(example(), 0);
   wire::seal(bytes);  // a second time: takes the check out of the cookie again
-  const unsigned expected[] = {0xE1, 0x05, 0xB6, 0xA7, 0x04, 0x03, 0x02, 0x01, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33,
+  const unsigned expected[] = {0xF1, 0x05, 0xB6, 0xA7, 0x04, 0x03, 0x02, 0x01, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33,
                                0x22, 0x11, 0x00, 0xFF, 0xEE, 0xDD, 0xCC, 0xBB, 0xAA, 0x99, 0x0D, 0x0C, 0x0B, 0x0A,
                                0x10, 0x27, 0x00, 0x00, 0x98, 0x05, 0x00, 0x00, 0xCC, 0xDD, 0xEE, 0xFF};
   REQUIRE(bytes.size() == sizeof expected / sizeof expected[0]);
@@ -100,9 +100,9 @@ TEST_CASE("decode__every_reason_by_name") {
   CHECK(decode({}) == DropReason::kTooShort);
   CHECK(decode(changed(0, 0x01)) == DropReason::kBadVersion);
   CHECK(decode(changed(0, 0x11)) == DropReason::kBadVersion);
-  CHECK(decode(changed(0, 0xE0)) == DropReason::kUnknownType);
-  CHECK(decode(changed(0, 0xEA)) == DropReason::kUnknownType);
-  CHECK(decode(changed(0, 0xEF)) == DropReason::kUnknownType);
+  CHECK(decode(changed(0, 0xF0)) == DropReason::kUnknownType);
+  CHECK(decode(changed(0, 0xFB)) == DropReason::kUnknownType);
+  CHECK(decode(changed(0, 0xFF)) == DropReason::kUnknownType);
   for (const unsigned flag : {0x40U, 0x80U}) CHECK(decode(changed(1, flag)) == DropReason::kUnknownFlags);
   for (const unsigned element : {13U, 14U, 15U}) CHECK(decode(changed(2, element)) == DropReason::kUnknownElement);
 
@@ -201,4 +201,70 @@ TEST_CASE("element__sizes_and_names_of_every_type") {
     floating += wire::is_floating_point(type) ? 1 : 0;
   }
   CHECK(floating == 4);
+}
+
+// ---- parity --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+wire::ParityHeader parity_example() {
+  wire::ParityHeader header;
+  header.prefix = example().prefix;
+  header.prefix.type = PacketType::kParity;
+  header.prefix.flags = MLT_FLAG_END_OF_ROUND;
+  header.tag = 0x99AABBCCDDEEFF00;
+  header.generation = 0x0A0B0C0D;
+  header.total_bytes = 1'000'000;
+  header.block = 0x0203;
+  header.block_segments = 224;
+  header.index = 31;
+  header.timestamp_ns = 0xFFEEDDCC;
+  return header;
+}
+
+DropReason decode_parity(const wire::ParityHeader& header, std::size_t payload_bytes, wire::ParityHeader& out) {
+  std::vector<std::byte> bytes(MLT_DATA_HEADER_BYTES + payload_bytes, std::byte{0x42});
+  wire::encode_parity_header(header, bytes.data());
+  const DropReason reason = wire::decode_prefix(bytes, out.prefix);
+  if (reason != DropReason::kNone) return reason;
+  std::span<const std::byte> payload;
+  return wire::decode_parity(bytes, out, payload);
+}
+
+}  // namespace
+
+TEST_CASE("parity_header__round_trip_keeps_every_field") {
+  const wire::ParityHeader in = parity_example();
+  wire::ParityHeader out;
+  REQUIRE(decode_parity(in, 1'432, out) == DropReason::kNone);
+  CHECK(out.prefix.type == PacketType::kParity);
+  CHECK(out.prefix.flags == in.prefix.flags);
+  CHECK(out.prefix.sequence == in.prefix.sequence);
+  CHECK(out.prefix.cookie == in.prefix.cookie);
+  CHECK(out.tag == in.tag);
+  CHECK(out.generation == in.generation);
+  CHECK(out.total_bytes == in.total_bytes);
+  CHECK(out.block == in.block);
+  CHECK(out.block_segments == in.block_segments);
+  CHECK(out.index == in.index);
+  CHECK(out.timestamp_ns == in.timestamp_ns);
+}
+
+TEST_CASE("decode_parity__names_what_is_wrong") {
+  wire::ParityHeader out;
+  const auto with = [&](auto change, std::size_t payload_bytes = 1'432) {
+    wire::ParityHeader header = parity_example();
+    change(header);
+    return decode_parity(header, payload_bytes, out);
+  };
+  using Header = wire::ParityHeader;
+  CHECK(with([](Header&) {}, 0) == DropReason::kBadLength);
+  CHECK(with([](Header& header) { header.total_bytes = 1'430; }) == DropReason::kBadLength);
+  CHECK(with([](Header& header) { header.total_bytes = 1'432; }) == DropReason::kNone);
+  CHECK(with([](Header& header) { header.total_bytes = 100'001; }) == DropReason::kBadLength);
+  CHECK(with([](Header& header) { header.block_segments = 0; }) == DropReason::kBadLength);
+  CHECK(with([](Header& header) { header.block_segments = 225; }) == DropReason::kBadLength);
+  CHECK(with([](Header& header) { header.index = 32; }) == DropReason::kBadLength);
+  CHECK(with([](Header& header) { header.prefix.flags = MLT_FLAG_REPAIR; }) == DropReason::kUnknownFlags);
+  CHECK(wire::decode_prefix(std::vector<std::byte>(39, std::byte{0xFA}), out.prefix) != DropReason::kNone);
 }

@@ -103,6 +103,7 @@ DropReason decode_any(const std::vector<std::byte>& bytes) {
   if (const DropReason reason = wire::decode_prefix(view, prefix); reason != DropReason::kNone) return reason;
   switch (prefix.type) {
     case PacketType::kData:
+    case PacketType::kParity:
       return DropReason::kUnknownType;
     case PacketType::kAck: {
       wire::Ack ack;

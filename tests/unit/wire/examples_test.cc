@@ -119,7 +119,18 @@ std::string examples() {
   retire.kept_count = 2;
   retire.kept[0] = 42;
   retire.kept[1] = 7;
-  return text + hex("RETIRE", out.data(), wire::encode_retire(retire, out.data()));
+  text += hex("RETIRE", out.data(), wire::encode_retire(retire, out.data()));
+
+  wire::ParityHeader parity;
+  parity.prefix = prefix_of(PacketType::kParity, MLT_FLAG_END_OF_ROUND, wire::ElementType::kFloat32, 0);
+  parity.prefix.sequence = 8;
+  parity.tag = kExampleTransfer.tag;
+  parity.generation = kExampleTransfer.generation;
+  parity.total_bytes = 4'096;
+  parity.block_segments = 3;
+  parity.timestamp_ns = 1'000'000;
+  wire::encode_parity_header(parity, out.data());
+  return text + hex("PARITY", out.data(), MLT_DATA_HEADER_BYTES);
 }
 
 }  // namespace
