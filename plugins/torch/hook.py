@@ -33,6 +33,7 @@ from mlt._gradients import services as services_module
 from mlt._gradients.loss import LossSchedule, bound_at, checked
 from mlt._gradients.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
 from mlt.errors import SizeMismatchError
+from mlt.job.rendezvous import ranks_text
 from torch._C._distributed_c10d import GradBucket
 
 if TYPE_CHECKING:
@@ -123,9 +124,11 @@ class BoundedLossState(StepRecorder):
         types = [one for one in self._types if one in ROTATED_TYPES or not self._rotate]
         if buffer.dtype not in types or (device is None and buffer.device.type != "cpu"):
             known = ", ".join(str(one).removeprefix("torch.") for one in types)
+            rotating = ", with rotate=True," if self._rotate else ""
             raise TypeError(
-                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages {known} in memory of "
-                "the host or of a CUDA device: keep these parameters so, or synchronise them without this hook"
+                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages{rotating} {known} in "
+                "memory of the host or of a CUDA device: keep these parameters so, or synchronise them without this "
+                "hook"
             )
         if self.lossy_results and self._resynchronisation is None:
             raise RuntimeError(
@@ -250,7 +253,22 @@ class BoundedLossState(StepRecorder):
                     f"rank {self._group.rank()} averages its gradients by bounded_loss_hook, another does not: {error}"
                 ) from None
             raise
+        self._compare_rotation()
         self._is_agreed = True
+
+    def _compare_rotation(self) -> None:
+        """Ranks that rotate and ranks that do not would add up what has nothing in common."""
+        assert self._group is not None
+        own = torch.tensor([self._rotate], dtype=torch.uint8)
+        of_all = [torch.empty_like(own) for _ in range(self._group.size())]
+        self._group.allgather([of_all], [own]).wait()
+        rotating = [rank for rank, flag in enumerate(of_all) if flag.item()]
+        if 0 < len(rotating) < len(of_all):
+            others = [rank for rank, flag in enumerate(of_all) if not flag.item()]
+            raise RuntimeError(
+                f"rank {self._group.rank()}: BoundedLossState has rotate=True on group {ranks_text(rotating)} and "
+                f"rotate=False on group {ranks_text(others)}: give all ranks the same"
+            )
 
     def _start(
         self,

@@ -691,7 +691,8 @@ def hook_on(context: mlt.Context, options: dict[str, Any]) -> Any:
 
     replica = torch.nn.parallel.DistributedDataParallel(network(seed=0))
     if RANK in options["ranks"]:
-        replica.register_comm_hook(mlt.torch.BoundedLossState(loss_bound=0.1), mlt.torch.bounded_loss_hook)
+        state = mlt.torch.BoundedLossState(loss_bound=0.1, rotate=RANK in options.get("rotating", []))
+        replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
     started, error = time.monotonic(), None
     try:
         replica(torch.randn(16, 64)).square().mean().backward()

@@ -141,6 +141,14 @@ def test_hook__on_some_ranks_only_is_an_error_of_every_rank_at_once(services: in
         assert told["after"] == [2.0] * 3
 
 
+def test_hook__that_rotates_on_some_ranks_only_is_an_error_of_every_rank() -> None:
+    for outcome in run_job("hook_on", ranks=[0, 1], rotating=[1]):
+        told = outcome.answer
+        assert told["error"] is not None, outcome.output
+        assert_names(told["error"], "rotate=True on group rank 1", "rotate=False on group rank 0", "the same")
+        assert told["after"] == [2.0] * 3
+
+
 def test_state__refuses_a_bound_outside_its_range() -> None:
     for bound in (-0.1, 1.0):
         with pytest.raises(ValueError, match=r"\[0, 1\)"):
