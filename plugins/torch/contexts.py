@@ -96,7 +96,7 @@ def join(options: Any) -> Membership:
 def _make_context(options: Any, *, is_default: bool) -> Context:
     # Here: the native library is loaded when a job starts.
     from mlt import Context
-    from mlt.job.configuration import MAX_RANKS
+    from mlt.options.limits import MAX_RANKS
 
     rank, size, store = options.group_rank, options.group_size, options.store
     if store is None or (is_default and variables.integer(os.environ, "MLT_SERVICES", maximum=MAX_RANKS)):

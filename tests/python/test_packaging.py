@@ -37,7 +37,7 @@ def test_sdist__has_the_sources_but_no_tests_and_results(tmp_path: Path, monkeyp
             "plugins/torch/hook.py", "switch_configs/policy.py", "docs/network.md"} <= names  # fmt: skip
     assert not {name.partition("/")[0] for name in names} & {"tests", "studies", "tools", ".ci", ".venv", "build"}
     assert not any(name.startswith("docs/results") for name in names)
-    assert made.stat().st_size < 1_500_000
+    assert made.stat().st_size < 1_600_000
 
 
 def test_version__is_the_same_everywhere() -> None:

@@ -22,9 +22,9 @@ from mlt.cli.style import App, show_error, show_problem
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.errors import ConfigError
 from mlt.job import bpslaunch
-from mlt.job.configuration import MAX_RANKS
 from mlt.job.secret import own_secret
 from mlt.options import serving
+from mlt.options.limits import MAX_RANKS
 
 HOST = "127.0.0.1"
 

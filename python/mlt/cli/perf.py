@@ -26,9 +26,9 @@ from mlt.cli.output_option import PICTURE, TEXT_FILE
 from mlt.cli.style import App, is_stdout, show_error, status_of
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import ConfigError, MltError
-from mlt.job.configuration import MAX_RANKS
 from mlt.job.interfaces import VARIABLE
 from mlt.options import arguments
+from mlt.options.limits import MAX_RANKS
 from mlt.perf import report, session
 from mlt.perf.options import AUTOMATIC, DEFAULT_SIZES, Options
 from mlt.perf.problem import BadOptionError, PerfError

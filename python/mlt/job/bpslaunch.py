@@ -7,8 +7,8 @@ from typing import Final
 
 from mlt._shared import variables
 from mlt.errors import ConfigError
-from mlt.job.configuration import MAX_RANKS
 from mlt.job.launchers import position
+from mlt.options.limits import MAX_RANKS
 
 _ROLES: Final = ("worker", "joint", "server", "scheduler")
 _DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"

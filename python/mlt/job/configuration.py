@@ -15,12 +15,10 @@ from mlt._shared.ports import RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import ConfigError
 from mlt.job import secret as secret_module
 from mlt.job.secret import JobSecret
+from mlt.options.limits import MAX_RANKS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-# Ranks have 16 bits on the wire, and the low 16 bits of a cookie identify one.
-MAX_RANKS = 2**16 - 1
 
 DEFAULT_JOB = "default"
 # A message of the rendezvous carries the name.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from mlt._shared import variables
 from mlt._shared.ports import RENDEZVOUS_OFFSET, port_beside
-from mlt.job.configuration import MAX_RANKS
+from mlt.options.limits import MAX_RANKS
 
 # Variables of rank, world size, local rank and local size, by launcher; the first of which both first are set counts.
 _LAUNCHERS = (

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from mlt._shared import variables
 from mlt.errors import ConfigError
 
+# Ranks have 16 bits on the wire, and the low 16 bits of a cookie identify one.
+MAX_RANKS = 2**16 - 1
 # For each limit: environment variable, and range that the engine accepts (src/engine/options_check.cc).
 VARIABLES = {
     "max_operations": ("MLT_MAX_OPERATIONS", 131_072),

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from mlt._shared import variables
 from mlt.errors import ConfigError
-from mlt.job.configuration import MAX_RANKS
 from mlt.options import times
+from mlt.options.limits import MAX_RANKS
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """How a service treats workers that die or are late. ``max_wait_ns``: 0 is no limit."""
+    """Bounds on the workers that a service sums without. ``max_wait_ns``: 0 is no limit."""
 
     max_dead_workers: int = 0
     max_wait_ns: int = 0

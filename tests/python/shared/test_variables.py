@@ -17,8 +17,9 @@ from mlt._named import byteps
 from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.job import launchers, rendezvous
-from mlt.job.configuration import MAX_RANKS, JobConfig
+from mlt.job.configuration import JobConfig
 from mlt.options import arguments, limits, serving, times
+from mlt.options.limits import MAX_RANKS
 from mlt.perf import session
 from mlt.testbed import state
 
