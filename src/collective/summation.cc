@@ -124,6 +124,9 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   if (gone_[from]) {
     return refuse(from, shape, "this service sums without rank " + std::to_string(from) + ", which failed or was late");
   }
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (gone_[worker]) send_gone(from, worker);  // which may have gone before that rank had a push-pull
+  }
   if (shape.key > kMaxKey || shape.partition >= kMaxPartitions ||
       !(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.services == 0 || shape.services > kMaxServices ||
       shape.tensor_elements > kMaxTensorElements || shape.segment_bytes == 0 ||
@@ -635,13 +638,18 @@ void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
   }
   unreported_.push_back(peer);
   // PROTOCOL 14.1.16: Where it may sum without a worker that is gone, a service MUST send gone to every other worker,
-  //     and end iterations, that in progress included, without the rest of its push.
-  encode(Gone{peer, config_.max_dead_workers}, scratch_);
+  //     and again to one that registers later, and end iterations, that in progress included, without the rest of its
+  //     push.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (!gone_[worker]) verbs_.send_message(worker, scratch_);
+    if (!gone_[worker]) send_gone(worker, peer);
   }
   forget_posts(peer);
   for (const auto& partition : partitions_) lose_worker(now, *partition, peer);
+}
+
+void Summation::send_gone(std::uint16_t worker, std::uint16_t gone) {
+  encode(Gone{gone, config_.max_dead_workers}, scratch_);
+  verbs_.send_message(worker, scratch_);
 }
 
 void Summation::end_result(Buffer& buffer, std::uint16_t worker) {

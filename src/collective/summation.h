@@ -158,6 +158,7 @@ class Summation {
   void lose_worker(TimeNs now, Partition& partition, std::uint16_t worker);
   void forget_posts(std::uint16_t worker);
   void report_gone();
+  void send_gone(std::uint16_t worker, std::uint16_t gone);
   // So many more workers may be gone.
   bool may_lose(std::size_t workers) const {
     return gone_count_ + workers <= config_.max_dead_workers && gone_count_ + workers < config_.workers;
