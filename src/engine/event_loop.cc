@@ -353,8 +353,8 @@ bool EventLoop::run_and_wait(Query&& query) {
 
 void EventLoop::snapshot_counters() {
   counter_snapshot_.take({endpoint_, datapath_, *channel_, driving_, transmitter_.failures(), turns_,
-                          collectives_.rings_cut_by_rate(), collectives_.checksum_counts(),
-                          collectives_.workers_gone(), collectives_.service_counts()});
+                          collectives_.rings_cut_by_rate(), collectives_.checksum_counts(), collectives_.workers_gone(),
+                          collectives_.service_counts()});
 }
 
 std::vector<CounterValue> EventLoop::counters() {

@@ -9,9 +9,10 @@ using namespace mlt::test;
 namespace {
 
 // A call of each kind and algorithm, with its memory; every rank's output starts as 9.
-class Call {
+class ChecksumCall {
  public:
-  Call(CollectiveKind kind, CollectiveAlgorithm algorithm, std::uint16_t ranks, std::size_t part, double loss_bound)
+  ChecksumCall(CollectiveKind kind, CollectiveAlgorithm algorithm, std::uint16_t ranks, std::size_t part,
+               double loss_bound)
       : kind_(kind), algorithm_(algorithm), ranks_(ranks), part_(part), loss_bound_(loss_bound) {
     inputs_.assign(ranks, std::vector<float>(part * ranks, 1.0F));
     outputs_.assign(ranks, std::vector<float>(part * ranks, 9.0F));
@@ -70,11 +71,11 @@ class Call {
   std::vector<std::vector<float>> inputs_, outputs_;
 };
 
-struct Kind {
+struct SummedKind {
   CollectiveKind kind;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAutomatic;
 };
-const std::vector<Kind> kKinds = {
+const std::vector<SummedKind> kSummedKinds = {
     {CollectiveKind::kAllReduce, CollectiveAlgorithm::kDirect},
     {CollectiveKind::kAllReduce, CollectiveAlgorithm::kCentral},
     {CollectiveKind::kAllReduce, CollectiveAlgorithm::kRing},
@@ -123,7 +124,7 @@ TEST_CASE("transfer_checksum__depends_on_every_byte_and_on_where_it_is") {
 }
 
 TEST_CASE("checksums__of_every_collective_are_compared_and_right_whatever_is_lost") {
-  for (const Kind& one : kKinds) {
+  for (const SummedKind& one : kSummedKinds) {
     for (std::uint64_t seed = 1; seed <= 12; ++seed) {
       CAPTURE(std::string(collective_name(one.kind)));
       CAPTURE(std::string(algorithm_name(one.algorithm)));
@@ -135,7 +136,7 @@ TEST_CASE("checksums__of_every_collective_are_compared_and_right_whatever_is_los
                    .lossy = bound > 0,
                    .max_posted = seed % 3 == 0 ? 4U : 0U,
                    .checksums = true});
-      Call call(one.kind, one.algorithm, kRanks, seed % 4 == 0 ? 20'000 : 1'000, bound);
+      ChecksumCall call(one.kind, one.algorithm, kRanks, seed % 4 == 0 ? 20'000 : 1'000, bound);
       for (std::uint16_t rank = 0; rank < kRanks; ++rank) bus.start(rank, call.request(rank));
       bus.run();
       for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
@@ -151,7 +152,7 @@ TEST_CASE("checksums__of_every_collective_are_compared_and_right_whatever_is_los
 }
 
 TEST_CASE("checksums__a_changed_bit_fails_the_call_and_names_both_ranks") {
-  for (const Kind& one : kKinds) {
+  for (const SummedKind& one : kSummedKinds) {
     if (one.kind == CollectiveKind::kBarrier) continue;
     for (std::uint64_t seed = 1; seed <= 12; ++seed) {
       CAPTURE(std::string(collective_name(one.kind)));
@@ -169,7 +170,7 @@ TEST_CASE("checksums__a_changed_bit_fails_the_call_and_names_both_ranks") {
         damaged_to = segment.to;
         return true;
       };
-      Call call(one.kind, one.algorithm, kRanks, 5'000, 0);
+      ChecksumCall call(one.kind, one.algorithm, kRanks, 5'000, 0);
       for (std::uint16_t rank = 0; rank < kRanks; ++rank) bus.start(rank, call.request(rank));
       bus.run();
       REQUIRE(damaged_from >= 0);

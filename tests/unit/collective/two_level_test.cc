@@ -8,11 +8,11 @@ using namespace mlt::test;
 
 namespace {
 
-struct Hosts {
+struct TwoLevelHosts {
   std::uint16_t hosts, each;
   std::uint16_t ranks() const { return static_cast<std::uint16_t>(hosts * each); }
 };
-constexpr Hosts kHosts[] = {{2, 2}, {2, 3}, {3, 2}, {4, 2}, {2, 8}, {5, 3}, {8, 2}};
+constexpr TwoLevelHosts kTwoLevelHosts[] = {{2, 2}, {2, 3}, {3, 2}, {4, 2}, {2, 8}, {5, 3}, {8, 2}};
 
 // Whole numbers: their sums are exact in any order.
 std::vector<std::vector<float>> whole_numbers(std::uint16_t ranks, std::size_t elements, std::uint64_t seed) {
@@ -25,8 +25,8 @@ std::vector<std::vector<float>> whole_numbers(std::uint16_t ranks, std::size_t e
 }
 
 // One call by two levels, or another algorithm, of each rank; inputs have a part for each rank, or are one.
-struct Call {
-  Call(CollectiveKind of, const Hosts& on, std::size_t part, std::uint64_t seed)
+struct TwoLevelCall {
+  TwoLevelCall(CollectiveKind of, const TwoLevelHosts& on, std::size_t part, std::uint64_t seed)
       : kind(of), hosts(on), elements(part), root(static_cast<std::uint16_t>(seed % on.ranks())) {
     const bool has_parts = of == CollectiveKind::kReduceScatter;
     inputs = whole_numbers(on.ranks(), has_parts ? on.ranks() * part : part, seed);
@@ -87,7 +87,7 @@ struct Call {
   bool has_output(std::uint16_t rank) const { return kind != CollectiveKind::kReduce || rank == root; }
 
   CollectiveKind kind;
-  Hosts hosts;
+  TwoLevelHosts hosts;
   std::size_t elements;
   std::uint16_t root;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kTwoLevel;
@@ -97,14 +97,14 @@ struct Call {
   std::vector<std::vector<float>> inputs, outputs;
 };
 
-constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
-                                     CollectiveKind::kBroadcast, CollectiveKind::kReduce};
+constexpr CollectiveKind kTwoLevelKinds[] = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+                                             CollectiveKind::kBroadcast, CollectiveKind::kReduce};
 
-void start_all(FakeBus& bus, Call& call) {
+void start_all(FakeBus& bus, TwoLevelCall& call) {
   for (std::uint16_t rank = 0; rank < call.hosts.ranks(); ++rank) bus.start(rank, call.request(rank));
 }
 
-void check_done(FakeBus& bus, const Call& call) {
+void check_done(FakeBus& bus, const TwoLevelCall& call) {
   for (std::uint16_t rank = 0; rank < call.hosts.ranks(); ++rank) {
     CAPTURE(rank);
     REQUIRE(bus.done(rank).size() == 1);
@@ -119,9 +119,9 @@ struct Crossing {
   std::uint64_t total = 0;
   std::vector<std::uint64_t> into, out_of;  // of each host
 };
-Crossing crossing_of(CollectiveKind kind, const Hosts& on, std::size_t elements, CollectiveAlgorithm algorithm,
+Crossing crossing_of(CollectiveKind kind, const TwoLevelHosts& on, std::size_t elements, CollectiveAlgorithm algorithm,
                      std::uint64_t seed) {
-  Call call(kind, on, elements, seed);
+  TwoLevelCall call(kind, on, elements, seed);
   call.algorithm = algorithm;
   FakeBus bus({.ranks = on.ranks(), .seed = seed});
   Crossing found{0, std::vector<std::uint64_t>(on.hosts), std::vector<std::uint64_t>(on.hosts)};
@@ -141,8 +141,8 @@ Crossing crossing_of(CollectiveKind kind, const Hosts& on, std::size_t elements,
 }  // namespace
 
 TEST_CASE("two_level__collectives_have_the_right_result_in_any_order_of_arrival") {
-  for (const CollectiveKind kind : kKinds) {
-    for (const Hosts& on : kHosts) {
+  for (const CollectiveKind kind : kTwoLevelKinds) {
+    for (const TwoLevelHosts& on : kTwoLevelHosts) {
       for (const std::size_t elements : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{1'003}}) {
         for (const std::uint64_t seed : {1U, 2U, 3U, 4U}) {
           CAPTURE(std::string(collective_name(kind)));
@@ -151,7 +151,7 @@ TEST_CASE("two_level__collectives_have_the_right_result_in_any_order_of_arrival"
           CAPTURE(elements);
           CAPTURE(seed);
           FakeBus bus({.ranks = on.ranks(), .seed = seed + elements, .checksums = seed == 4});
-          Call call(kind, on, elements, seed);
+          TwoLevelCall call(kind, on, elements, seed);
           if (seed % 2 == 0) call.reduction = Reduction::kMean;
           call.is_list = seed > 2 && !has_root(kind) && elements > 0;
           start_all(bus, call);
@@ -164,11 +164,11 @@ TEST_CASE("two_level__collectives_have_the_right_result_in_any_order_of_arrival"
 }
 
 TEST_CASE("two_level__long_parts_are_cut_into_slices_that_overlap") {
-  for (const CollectiveKind kind : kKinds) {
+  for (const CollectiveKind kind : kTwoLevelKinds) {
     CAPTURE(std::string(collective_name(kind)));
-    const Hosts on{2, 2};
+    const TwoLevelHosts on{2, 2};
     FakeBus bus({.ranks = 4, .seed = 9, .segment_bytes = [](auto, auto) { return 8'920U; }});
-    Call call(kind, on, (9U << 20) / sizeof(float) + 3, 9);
+    TwoLevelCall call(kind, on, (9U << 20) / sizeof(float) + 3, 9);
     start_all(bus, call);
     bus.run();
     check_done(bus, call);
@@ -176,13 +176,13 @@ TEST_CASE("two_level__long_parts_are_cut_into_slices_that_overlap") {
 }
 
 TEST_CASE("two_level__waits_for_space_where_there_is_none_and_loses_nothing_whatever_the_bound") {
-  for (const CollectiveKind kind : kKinds) {
+  for (const CollectiveKind kind : kTwoLevelKinds) {
     for (std::uint64_t seed = 1; seed <= 30; ++seed) {
       CAPTURE(std::string(collective_name(kind)));
       CAPTURE(seed);
-      const Hosts& on = kHosts[seed % std::size(kHosts)];
+      const TwoLevelHosts& on = kTwoLevelHosts[seed % std::size(kTwoLevelHosts)];
       FakeBus bus({.ranks = on.ranks(), .seed = seed, .lossy = true, .max_posted = 3, .shared_transfers = 2});
-      Call call(kind, on, 700, seed);
+      TwoLevelCall call(kind, on, 700, seed);
       if (kind != CollectiveKind::kBroadcast) call.loss_bound = 0.3;
       start_all(bus, call);
       bus.run();
@@ -194,7 +194,7 @@ TEST_CASE("two_level__waits_for_space_where_there_is_none_and_loses_nothing_what
 
 TEST_CASE("two_level__a_part_crosses_to_each_other_host_once") {
   constexpr std::size_t kElements = 1'000, kBytes = kElements * sizeof(float);
-  for (const Hosts& on : kHosts) {
+  for (const TwoLevelHosts& on : kTwoLevelHosts) {
     CAPTURE(on.hosts);
     CAPTURE(on.each);
     for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
@@ -235,9 +235,9 @@ TEST_CASE("two_level__a_member_that_dies_is_named_by_all_that_need_it") {
     for (int steps = 0; steps < 60; steps += 3) {
       CAPTURE(std::string(collective_name(kind)));
       CAPTURE(steps);
-      const Hosts on{3, 2};
+      const TwoLevelHosts on{3, 2};
       FakeBus bus({.ranks = 6, .seed = 5});
-      Call call(kind, on, 300, 2);
+      TwoLevelCall call(kind, on, 300, 2);
       start_all(bus, call);
       bus.run_steps(steps);
       bus.kill(4);
@@ -259,11 +259,11 @@ TEST_CASE("two_level__a_member_that_dies_is_named_by_all_that_need_it") {
 }
 
 TEST_CASE("two_level__members_that_take_another_algorithm_are_named_with_what_each_called") {
-  for (const CollectiveKind kind : kKinds) {
+  for (const CollectiveKind kind : kTwoLevelKinds) {
     CAPTURE(std::string(collective_name(kind)));
-    const Hosts on{2, 3};
+    const TwoLevelHosts on{2, 3};
     FakeBus bus({.ranks = 6, .seed = 3});
-    Call call(kind, on, 20'000, 4);
+    TwoLevelCall call(kind, on, 20'000, 4);
     for (std::uint16_t rank = 0; rank < 6; ++rank) {
       call.algorithm = rank == 2 ? CollectiveAlgorithm::kDirect : CollectiveAlgorithm::kTwoLevel;
       bus.start(rank, call.request(rank));

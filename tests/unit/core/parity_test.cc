@@ -23,9 +23,9 @@ SimulationConfig with_parity() {
   return config;
 }
 
-bool is_data(const Flight& flight) { return flight.type == wire::PacketType::kData; }
+bool is_parity_test_data(const Flight& flight) { return flight.type == wire::PacketType::kData; }
 bool is_parity(const Flight& flight) { return flight.type == wire::PacketType::kParity; }
-bool ends_round(const Flight& flight) {
+bool parity_ends_round(const Flight& flight) {
   return wire::has_payload(flight.type) && (std::to_integer<unsigned>(flight.bytes[1]) & MLT_FLAG_END_OF_ROUND) != 0;
 }
 
@@ -64,7 +64,8 @@ struct World {
   void learn_loss() {
     int data = 0;
     for (int i = 0; i < 3; ++i) {
-      transfer(1'000'000, [&](const Flight& flight) { return is_data(flight) && ++data % 100 == 0; }, {}, false);
+      transfer(
+          1'000'000, [&](const Flight& flight) { return is_parity_test_data(flight) && ++data % 100 == 0; }, {}, false);
     }
   }
   auto count(bool (*of)(const Flight&)) const { return std::ranges::count_if(flights, of); }
@@ -81,7 +82,7 @@ bool none(const Flight&) { return false; }
 // The first packets of the segments with these numbers.
 std::function<bool(const Flight&)> segments_lost(std::set<std::uint32_t> segments) {
   return [segments](const Flight& flight) {
-    if (!is_data(flight)) return false;
+    if (!is_parity_test_data(flight)) return false;
     const wire::DataHeader header = data_header_of(flight);
     return header.prefix.round == 0 && segments.contains(header.offset_bytes / kSegment);
   };
@@ -118,12 +119,12 @@ TEST_CASE("parity__ends_the_round_in_place_of_the_last_segment") {
   world.learn_loss();
   world.transfer(1'000'000, none);
   CHECK(world.count(is_parity) > 0);
-  CHECK(world.count(ends_round) == 1);
-  const auto last_data = std::find_if(world.flights.rbegin(), world.flights.rend(), is_data);
+  CHECK(world.count(parity_ends_round) == 1);
+  const auto last_data = std::find_if(world.flights.rbegin(), world.flights.rend(), is_parity_test_data);
   const auto first_parity = std::ranges::find_if(world.flights, is_parity);
   CHECK(last_data.base() <= first_parity);  // all of it behind all segments
   const auto last = std::find_if(world.flights.rbegin(), world.flights.rend(), is_parity);
-  CHECK(ends_round(*last));
+  CHECK(parity_ends_round(*last));
   const wire::ParityHeader header = parity_header_of(*last);
   CHECK(header.block == 3);
   CHECK(header.block_segments == 175);
@@ -142,7 +143,7 @@ TEST_CASE("parity__that_does_not_suffice_is_completed_by_a_request") {
         CompletionStatus::kComplete);
   const auto lost = segments_lost({5});
   CHECK(world.transfer(1'000'000, [&](const Flight& flight) {
-    return lost(flight) || (is_parity(flight) && !ends_round(flight));
+    return lost(flight) || (is_parity(flight) && !parity_ends_round(flight));
   }) == CompletionStatus::kComplete);
 }
 
@@ -154,7 +155,7 @@ TEST_CASE("parity__and_segments_sent_again_restore_together") {
   const auto lost = segments_lost(many);
   // Of what is sent again only the last few arrive: enough for the parities that were kept.
   CHECK(world.transfer(1'000'000, [&](const Flight& flight) {
-    if (!is_data(flight)) return lost(flight);
+    if (!is_parity_test_data(flight)) return lost(flight);
     const wire::DataHeader header = data_header_of(flight);
     return lost(flight) || (header.prefix.round == 1 && header.offset_bytes < 6 * kSegment);
   }) == CompletionStatus::kComplete);
@@ -213,7 +214,7 @@ TEST_CASE("parity__stays_on_for_a_sender_whose_memory_for_sums_is_in_use_or_too_
   world.learn_loss();
   std::vector<std::unique_ptr<Transfer>> all = transfers_of(world.network, 4, 500'000, {}, 100);
   int data = 0;
-  world.network.drop_if = [&](const Flight& flight) { return is_data(flight) && ++data % 90 == 0; };
+  world.network.drop_if = [&](const Flight& flight) { return is_parity_test_data(flight) && ++data % 90 == 0; };
   for (const auto& one : all) {
     REQUIRE(one->post_receive() == PostStatus::kPosted);
     core::SendRequest request = one->send_request();
@@ -344,7 +345,8 @@ TEST_CASE("parity__is_forgotten_with_its_receive") {
   Transfer transfer(world.network, 1'000'000, TransferOptions{}.numbered(++world.operations));
   // All segments of a block are lost, and the rest of the parity.
   world.network.drop_if = [](const Flight& flight) {
-    return is_data(flight) ? data_header_of(flight).offset_bytes < 100 * kSegment : ends_round(flight);
+    return is_parity_test_data(flight) ? data_header_of(flight).offset_bytes < 100 * kSegment
+                                       : parity_ends_round(flight);
   };
   REQUIRE(transfer.post_receive() == PostStatus::kPosted);
   core::SendRequest request = transfer.send_request();
