@@ -66,7 +66,7 @@ std::vector<double> run_all_reduces(sim::Simulator& simulator, sim::CollectiveHo
       }
       return true;
     };
-    MLT_CHECK(simulator.run_until(over, 20 * base::kSecond) && simulator.fault().empty());
+    MLT_CHECK(simulator.run_until(over, 10 * base::kSecond) && simulator.fault().empty());
     ns.push_back(static_cast<double>(simulator.now() - start));
     between();
   }
