@@ -48,6 +48,8 @@ class AckLedger {
   std::uint32_t unreported(std::uint16_t peer) const { return peers_[peer].unreported; }
   // Bit per path on which a packet ever came.
   std::uint32_t used(std::uint16_t peer) const;
+  // Whether a packet of one of the last few thousand was missing when the next one of its path came: lost, or late.
+  bool loses_some(std::uint16_t peer) const { return peers_[peer].packets_since_gap < kGapHorizon; }
   // Path, transfer and `posted` of the newest packet.
   std::uint8_t newest_path(std::uint16_t peer) const { return peers_[peer].newest_path; }
   const wire::TransferId& newest_transfer(std::uint16_t peer) const { return peers_[peer].transfer; }
@@ -78,9 +80,13 @@ class AckLedger {
     std::uint32_t since_ack = 0;
     bool echo_fresh = false;
   };
+  // In packets: as long as a single loss stays in the estimate of R2.2.2.
+  static constexpr std::uint32_t kGapHorizon = 4'096;
+
   struct PerPeer {
     std::uint32_t packets_per_ack = 1;
-    std::uint32_t since_ack = 0;  // packets not reported yet, over all paths
+    std::uint32_t packets_since_gap = kGapHorizon;  // at most kGapHorizon
+    std::uint32_t since_ack = 0;                    // packets not reported yet, over all paths
     std::uint32_t unreported = 0;
     std::uint8_t newest_path = 0;
     bool posted = false;
@@ -102,7 +108,9 @@ inline void AckLedger::count(std::uint16_t from, base::TimeNs arrival_ns, const 
                              bool posted, Counters& counters) {
   PerPeer& peer = peers_[from];
   PerPath& in = arrivals(from, arrival.path);
+  if (peer.packets_since_gap < kGapHorizon) ++peer.packets_since_gap;
   if (in.highest_sequence == 0 || is_after(arrival.sequence, in.highest_sequence)) {
+    if (packets_between(in.highest_sequence, arrival.sequence) > 1) peer.packets_since_gap = 0;
     in.highest_sequence = arrival.sequence;
     in.echo_timestamp_ns = arrival.timestamp_ns;
     in.echo_arrival_ns = arrival_ns;

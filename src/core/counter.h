@@ -46,6 +46,7 @@ namespace mlt::core {
   X(aborts_received)                                                                                        \
   X(aborts_dropped)   /* arrived before their receive was posted; no space to remember them */              \
   X(replies_dropped)  /* the queue of replies was full: the sender probes again */                          \
+  X(replies_repeated) /* sent twice, where packets are lost */                                              \
   X(retirements_sent) /* frames that list the forgotten tags */                                             \
   X(retirements_received)                                                                                   \
   X(stale_control)             /* control-class packets for a transfer or round that has ended */           \

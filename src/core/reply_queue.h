@@ -21,7 +21,8 @@ struct Reply {
   std::uint32_t next_segment = 0;        // kBitmap: where the next chunk starts
   wire::StopStatus status = wire::StopStatus::kComplete;
   wire::ElementType element = wire::ElementType::kUint8;
-  bool unseen = false;  // kStop: nothing of the transfer had arrived
+  bool is_repeated = false;  // the second of two (7.6.4)
+  bool unseen = false;       // kStop: nothing of the transfer had arrived
   std::uint32_t missing_bytes = 0;
   std::uint32_t total_bytes = 0;  // kMtuReply: of the probe
   std::uint8_t path = 0;          // kMtuReply: of the probe

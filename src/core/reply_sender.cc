@@ -7,6 +7,16 @@
 
 namespace mlt::core {
 
+namespace {
+
+// A sender waits for these, and for a timeout if one is lost. A NOT_POSTED leads only to another wait.
+bool is_worth_repeating(const Reply& reply) {
+  const ReplyKind kind = reply.kind;
+  return !reply.is_repeated && (kind == ReplyKind::kBitmap || kind == ReplyKind::kReady || kind == ReplyKind::kStop);
+}
+
+}  // namespace
+
 ReplySender::ReplySender(Shared& shared, AckLedger& acks, TransferSlots<ReceiveState>& receives)
     : shared_(shared),
       acks_(acks),
@@ -172,13 +182,30 @@ void ReplySender::fill_run(std::uint16_t peer, std::size_t size, base::DatagramR
   run.datagram_bytes = run.total_bytes = static_cast<std::uint32_t>(size);
 }
 
+// Queues the reply once more, without the timestamp of its probe: it is held back.
+void ReplySender::repeat(Reply reply) {
+  reply.is_repeated = true;
+  reply.next_segment = 0;
+  reply.probe_timestamp_ns = 0;
+  if (as_datagrams_.push(reply)) shared_.counters.add(Counter::k_replies_repeated);
+}
+
+// Whether packets to or from the peer were lost lately.
+bool ReplySender::loses_some(std::uint16_t peer) const {
+  return acks_.loses_some(peer) || shared_.peers[peer].spray.loses_some(path_to(peer));
+}
+
 bool ReplySender::fill(TimeNs now, base::DatagramRun& run) {
   while (Reply* reply = as_datagrams_.front()) {
     bool more = false;
     const std::uint16_t peer = reply->peer;
+    const Reply queued = *reply;
     const std::size_t size = encode(now, *reply, wire::reply_sequence(path_to(peer), now), run.scratch.data(), more);
     if (!more) as_datagrams_.pop();
     if (size == 0) continue;
+    // PROTOCOL 7.6.4: Where a packet in either direction was lost lately, a receiver SHOULD send BITMAP, READY and STOP
+    //     twice, the second time behind the replies that wait.
+    if (!more && is_worth_repeating(queued) && loses_some(peer)) repeat(queued);
     fill_run(peer, size, run);
     return true;
   }

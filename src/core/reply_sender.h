@@ -47,6 +47,8 @@ class ReplySender {
   std::size_t encode_stop(TimeNs now, const Reply& reply, std::uint32_t sequence, std::byte* out);
   std::size_t encode_bitmap(TimeNs now, Reply& reply, std::uint32_t sequence, std::byte* out, bool& more);
   wire::Prefix prefix_of(wire::PacketType type, std::uint16_t peer, std::uint32_t sequence) const;
+  void repeat(Reply reply);
+  bool loses_some(std::uint16_t peer) const;
   std::uint8_t path_to(std::uint16_t peer) const;
   void fill_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const;
 

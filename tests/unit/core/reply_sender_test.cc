@@ -151,6 +151,28 @@ TEST_CASE("push__counts_the_replies_that_a_full_queue_drops") {
   CHECK(sent == world.shared.config.reply_queue);
 }
 
+TEST_CASE("fill__sends_what_a_sender_waits_for_twice_after_a_gap") {
+  ReplySenderWorld world;
+  const auto sent = [&](ReplyKind kind) {
+    world.replies.push(ReplySenderWorld::reply(kind), false);
+    std::uint32_t packets = 0;
+    while (world.fill()) packets += world.prefix().type != wire::PacketType::kAck ? 1U : 0U;
+    return packets;
+  };
+  world.arrive(0, 1);
+  world.arrive(1, 1);
+  for (const ReplyKind kind : {ReplyKind::kStop, ReplyKind::kReady, ReplyKind::kNotPosted}) CHECK(sent(kind) == 1);
+  world.arrive(0, 3);
+  CHECK(sent(ReplyKind::kStop) == 2);
+  CHECK(sent(ReplyKind::kReady) == 2);
+  CHECK(sent(ReplyKind::kNotPosted) == 1);
+  CHECK(world.shared.counters.value(core::Counter::k_replies_repeated) == 2);
+  for (std::uint32_t sequence = 4; sequence < 4'099; ++sequence) world.arrive(0, sequence);
+  CHECK(sent(ReplyKind::kStop) == 2);
+  world.arrive(0, 4'099);
+  CHECK(sent(ReplyKind::kStop) == 1);
+}
+
 TEST_CASE("fill__takes_the_path_of_the_newest_probe") {
   ReplySenderWorld world;
   world.arrive(2, 1);
