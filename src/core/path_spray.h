@@ -124,10 +124,11 @@ class PathSpray {
   std::uint8_t control_path() const { return control_path_; }
   void try_another_control_path(base::TimeNs now);
   void on_probe_reply(std::uint32_t reply_path, base::DurationNs rtt_ns);
-  // True if packets were lost recently (the last few thousand), but no more than transmission errors explain.
-  bool loses_some(std::uint8_t path) const {
+  // True if packets were lost recently (the last few thousand), but no more than transmission errors explain: fewer
+  // than a tenth where packets queue (`queued`).
+  bool loses_some(std::uint8_t path, bool queued) const {
     const double loss = paths_out_[path].loss;
-    return loss > 0 && loss < kCongestedLoss;
+    return loss > 0 && (loss < kCongestedLoss || !queued);
   }
   // Loss against which parity is sent; 0: no packet was lost recently.
   double parity_loss(std::uint8_t path) const {

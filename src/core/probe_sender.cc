@@ -28,14 +28,15 @@ void ProbeSender::schedule(SendState& state, bool ack_only) {
   due_.set(sends_.slot_of(state));
 }
 
-void ProbeSender::schedule_trailing(SendState& state) {
+void ProbeSender::schedule_trailing(SendState& state, std::uint32_t among) {
   // Before the receive is posted they prove nothing: the receiver may have dropped the segments for lack of space.
-  if (state.probe.is_not_posted()) return;
+  if (among == 0 || state.probe.is_not_posted()) return;
   const PathSpray& spray = shared_.peers[state.request.peer].spray;
   std::uint32_t paths = 0;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
     if (state.newest[path] != 0 && !spray.is_excluded(path)) paths |= 1U << path;
   }
+  paths &= among;
   state.probe.schedule_trailing(paths);
   if (paths != 0) due_.set(sends_.slot_of(state));
 }

@@ -22,9 +22,9 @@ class ProbeSender {
   ProbeSender(Shared& shared, TransferSlots<SendState>& sends, MtuChecks& mtu_checks);
 
   void schedule(SendState& state, bool ack_only);
-  // Schedules a trailing probe on every path with a packet of the transfer, except for suspended ones. They leave
-  // before a probe proper that is due.
-  void schedule_trailing(SendState& state);
+  // Schedules a trailing probe on every path of `among` (bit mask) with a packet of the transfer, except for suspended
+  // ones. They leave before a probe proper that is due.
+  void schedule_trailing(SendState& state, std::uint32_t among = ~0U);
   void schedule_over_tcp(const SendState& state) { over_tcp_due_.set(sends_.slot_of(state)); }
 
   // The probe that is due as a datagram is no longer needed.

@@ -192,7 +192,7 @@ void ReplySender::repeat(Reply reply) {
 
 // Whether packets to or from the peer were lost lately.
 bool ReplySender::loses_some(std::uint16_t peer) const {
-  return acks_.loses_some(peer) || shared_.peers[peer].spray.loses_some(path_to(peer));
+  return acks_.loses_some(peer) || shared_.peers[peer].spray.loses_some(path_to(peer), false);
 }
 
 bool ReplySender::fill(TimeNs now, base::DatagramRun& run) {

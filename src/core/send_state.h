@@ -41,9 +41,10 @@ struct SendState {
   bool in_work = false;              // in its peer's queue
   bool waits_for_space = false;      // in its peer's other queue, at the early-data limit
   ProbeState probe;
-  std::uint8_t last_class = 0;  // least urgent class sent: trailing probes follow in it
-  bool unconfirmed = false;     // started before anything arrived from the peer
-  bool overtakes = false;       // a packet of this round has a more urgent class than last_class
+  std::uint8_t last_class = 0;    // least urgent class sent: trailing probes follow in it
+  bool unconfirmed = false;       // started before anything arrived from the peer
+  std::uint16_t round_paths = 0;  // bit per path with a packet of this round
+  bool overtakes = false;         // a packet of this round has a more urgent class than last_class
   // Newest packet of this transfer on each path; 0: none.
   std::array<std::uint32_t, MLT_MAX_PATHS> newest{};
 

@@ -82,6 +82,7 @@ class Sender {
   void fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit, base::DatagramRun& run);
   void fill_parity(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run);
   // A batch of the send, data or parity, was filled.
+  std::uint32_t lossy_paths(const SendState& state) const;
   void on_run_filled(TimeNs now, SendState& state, const base::DatagramRun& run, std::uint32_t last_sequence);
 
   Shared& shared_;

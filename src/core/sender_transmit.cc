@@ -1,6 +1,7 @@
 // Output: batches of data, ABORT, and sends that wait at the limit of early data. Paper section 4.2.2. For how much may
 // leave see flow_control.h, for the order send_order.h.
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 #include "core/sender.h"
@@ -173,10 +174,26 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   on_run_filled(now, state, run, header.prefix.sequence);
 }
 
+// Of the paths with a packet of this round, those whose last packet may well be lost; bit mask.
+std::uint32_t Sender::lossy_paths(const SendState& state) const {
+  const Peer& peer = shared_.peers[state.request.peer];
+  std::uint32_t lossy = 0;
+  for (std::uint32_t left = state.round_paths; left != 0; left &= left - 1) {
+    const auto path = static_cast<std::uint8_t>(std::countr_zero(left));
+    // PROTOCOL 6.5.9: A sender SHOULD send a trailing probe after the last packet of a round on every path with a
+    //     packet of the round that has lost one of its last few thousand packets, unless the receiver has sent
+    //     NOT_POSTED and not READY since.
+    // PROTOCOL 6.5.9: It SHOULD NOT where the path lost a tenth or more lately (the estimate of R2.2.2) and the newest
+    //     round trip is not below T_low (R1.2.3).
+    if (peer.spray.loses_some(path, peer.rate->is_queued())) lossy |= 1U << path;
+  }
+  return lossy;
+}
+
 void Sender::on_run_filled(TimeNs now, SendState& state, const base::DatagramRun& run, std::uint32_t last_sequence) {
-  const PathSpray& spray = shared_.peers[state.request.peer].spray;
   const std::uint8_t path = run.path;
   state.newest[path] = last_sequence;
+  state.round_paths = static_cast<std::uint16_t>(state.round_paths | 1U << path);
   shared_.peers[state.request.peer].spray.sent(now, path, run.datagram_count);
   mtu_checks_.on_data_sent(now, run);
   flow_.on_sent(now, run.peer, run.total_bytes);
@@ -188,12 +205,10 @@ void Sender::on_run_filled(TimeNs now, SendState& state, const base::DatagramRun
     //     transfer has critical segments, whose number only a probe carries.
     // END_OF_ROUND in the last packet acts as a probe, but only a PROBE carries the number of critical segments.
     if (state.critical_segments > 0 || shared_.config.paths > 1) probes_.schedule(state, false);
-    // PROTOCOL 6.5.9: With one path to the peer, that has lost one of its last few thousand packets, but less than a
-    //     tenth lately (the estimate of R2.2.2 is above 0 and below 0.1), a sender SHOULD send a trailing probe after
-    //     the last packet of a round, unless the receiver has sent NOT_POSTED and not READY since.
     // PROTOCOL 6.5.10: After a round with a packet that carries OVERTAKES a sender MUST send a trailing probe on every
     //     path with a packet of the transfer, as 6.5.8 says.
-    if (state.overtakes || (shared_.config.paths == 1 && spray.loses_some(path))) probes_.schedule_trailing(state);
+    probes_.schedule_trailing(state, state.overtakes ? ~0U : lossy_paths(state));
+    state.round_paths = 0;
     state.overtakes = false;
     await_reply(now, state);
   }

@@ -83,6 +83,9 @@ class Timely {
     return measured > 0 ? measured : config_.line_rate_bytes_per_second;
   }
 
+  // The newest round trip shows packets that stand in a queue. False if there was none.
+  bool is_queued() const { return previous_rtt_ns_ >= low_threshold_ns(); }
+
   // A slowed flow shares a queue with others and may never have seen it empty. True if a round trip of the control
   // class, which overtakes data, should be measured; true at most once per interval.
   bool base_sample_due(base::TimeNs now) {

@@ -27,6 +27,7 @@ struct AllReduces {
   int warm_up = 0;                                           // operations that are not timed
   base::DurationNs propagation_ns = 2 * base::kMicrosecond;  // of a host's link
   std::uint32_t segment_bytes = 1'432;
+  std::uint8_t paths = 1;  // over the same link
   int operations = 1'000;
   std::uint64_t seed = 1;
 };
@@ -88,6 +89,7 @@ inline AllReduceTimes time_all_reduces(const AllReduces& what) {
   sim::SimulatorConfig config = configured(what.line_rate > 0 ? what.line_rate : what.rate);
   config.seed = what.seed;
   config.segment_bytes = what.segment_bytes;
+  config.host.endpoint.paths = what.paths;
   config.host.endpoint.timely.packet_bytes = what.segment_bytes + MLT_DATA_HEADER_BYTES + sim::kOverheadBytes;
   sim::Simulator simulator(config, topology);
   sim::CollectiveHosts hosts(simulator, what.shares_by_rate);

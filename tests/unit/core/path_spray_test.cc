@@ -60,6 +60,20 @@ TEST_CASE("choose__one_path_needs_no_choice") {
   CHECK(limit == 7);
 }
 
+TEST_CASE("loses_some__a_tenth_is_congestion_where_packets_queue") {
+  Spray s;
+  for (int i = 0; i < 4'000; ++i) {
+    const std::uint8_t path = s.send(100);
+    s.report(path, path == 1 ? 2 : path == 2 ? 30 : 0);
+    s.spray.after_report(s.now += kMicrosecond);
+  }
+  for (const bool queued : {false, true}) {
+    CHECK_FALSE(s.spray.loses_some(0, queued));
+    CHECK(s.spray.loses_some(1, queued));
+    CHECK(s.spray.loses_some(2, queued) == !queued);
+  }
+}
+
 TEST_CASE("report__loss_is_what_was_sent_and_did_not_arrive") {
   Spray s;
   for (int i = 0; i < 4'000; ++i) {

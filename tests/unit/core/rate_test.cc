@@ -93,6 +93,17 @@ TEST_CASE("timely__starts_at_line_rate_and_never_exceeds_it") {
   CHECK(timely.rate_bytes_per_second() == 1.25e9);
 }
 
+TEST_CASE("timely__is_queued_from_the_low_threshold_on") {
+  core::Timely timely(config_of(1.25e9));
+  CHECK_FALSE(timely.is_queued());
+  timely.on_rtt_sample(0, 20 * kMicrosecond);
+  CHECK_FALSE(timely.is_queued());
+  timely.on_rtt_sample(10 * kMillisecond, timely.low_threshold_ns() - 1);
+  CHECK_FALSE(timely.is_queued());
+  timely.on_rtt_sample(20 * kMillisecond, timely.high_threshold_ns());
+  CHECK(timely.is_queued());
+}
+
 TEST_CASE("timely__above_the_high_threshold_decreases_whatever_the_gradient") {
   core::Timely timely(config_of(1.25e9));
   timely.on_rtt_sample(0, 20 * kMicrosecond);
