@@ -22,11 +22,11 @@ struct ReceiveState {
   std::uint64_t repaired_segments = 0;
   LossBudget budget;
   LossDetection loss;
-  ParityStore::List parity;         // kept for its blocks that miss segments
-  std::uint8_t block_segments = 0;  // of its blocks, from its first parity packet; 0: none came yet
-  TimeNs parity_ns = base::kNever;  // when that arrived
-  bool seen = false;                // any packet of the transfer arrived
-  std::uint32_t drops = 0;          // of Receiver::on_datagrams_dropped(), of which it knows
+  ParityStore::List parity;            // kept for its blocks that miss segments
+  std::uint8_t block_segments = 0;     // of its blocks, from its first parity packet; 0: none came yet
+  TimeNs data_over_ns = base::kNever;  // when that arrived, or a segment after it
+  bool seen = false;                   // any packet of the transfer arrived
+  std::uint32_t drops = 0;             // of Receiver::on_datagrams_dropped(), of which it knows
   std::uint32_t probe_timestamp_ns = 0;
   bool reply_by_control = false;  // the probe came over TCP
 

@@ -125,6 +125,7 @@ bool Receiver::take_data(TimeNs now, ReceiveState& state, const wire::DataHeader
   }
   if (!state.machine.on(ReceiveEvent::k_data, shared_.counters)) return false;
   state.loss.on_data(now);
+  if (state.data_over_ns != base::kNever) state.data_over_ns = now;  // a parity packet overtook it
   const std::uint8_t flags = header.prefix.flags;
   if ((flags & MLT_FLAG_HAS_CRITICAL) != 0) state.budget.expect_critical();
   // PROTOCOL 7.5.10: or because the connection was not up here yet

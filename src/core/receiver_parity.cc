@@ -30,9 +30,10 @@ void Receiver::on_parity(TimeNs now, TimeNs arrival_ns, std::uint16_t from, cons
   }
   note_seen(*state);
   note_order(*state, prefix.path, prefix.sequence, arrival_ns);
+  const bool is_first = state->data_over_ns == base::kNever;
   if (!take_parity(now, *state, header, payload)) return;
   check_completion(now, *state);
-  if (state->is_in_progress()) complete_behind_data(now, *state);
+  if (!is_first && state->is_in_progress()) complete_behind_data(now, *state);
 }
 
 bool Receiver::take_parity(TimeNs now, ReceiveState& state, const wire::ParityHeader& header,
@@ -53,7 +54,7 @@ bool Receiver::take_parity(TimeNs now, ReceiveState& state, const wire::ParityHe
   if (!state.machine.on(ReceiveEvent::k_data, shared_.counters)) return false;
   state.loss.on_data(now);
   state.block_segments = header.block_segments;
-  state.parity_ns = std::min(state.parity_ns, now);
+  if (state.data_over_ns == base::kNever) state.data_over_ns = now;
   // PROTOCOL 7.8.3: A receiver that does not leave segments unchanged where they arrived, because it adds them up, MUST
   //     NOT restore any.
   const bool keeps_segments = state.request.place == nullptr || state.request.places_in_data;
@@ -109,10 +110,10 @@ void Receiver::restore(ReceiveState& state, std::uint32_t block) {
 }
 
 // PROTOCOL 7.8.4: A patient receive MUST complete within its bound, without the end of the round, once the reorder
-//     window has passed since its first parity, and more parity arrives. All segments left before it, on the same path.
+//     window has passed since its first parity and since its last segment, and more parity arrives.
 void Receiver::complete_behind_data(TimeNs now, ReceiveState& state) {
   if (state.request.stop != StopPolicy::kPatient || state.budget.bytes() == 0) return;
-  if (state.loss.round_over_ns() != base::kNever || now < base::after(state.parity_ns, reorder_ns(state))) return;
+  if (state.loss.round_over_ns() != base::kNever || now < base::after(state.data_over_ns, reorder_ns(state))) return;
   if (state.placement.received_segments() == 0) return;
   if (state.drops != drops_) note_drops(state);
   if (!state.budget.covers_loss(state.placement.missing_bytes(), state.loss.round())) return;

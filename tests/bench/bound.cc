@@ -7,6 +7,7 @@
 
 #include "bench/arguments.h"
 #include "sim/collectives/all_reduce_times.h"
+#include "sim/scenarios/tensor_times.h"
 
 namespace {
 
@@ -23,57 +24,24 @@ std::string time_name(double ns) {
 }
 
 // One tensor after another from one host to another.
-test::AllReduceTimes time_tensors(const test::AllReduces& what) {
-  sim::Fabric network = test::fabric(what.rate);
-  network.host_link.propagation_ns = what.propagation_ns;
-  sim::Topology topology = sim::star(2, network);
-  topology.edges[topology.edge(0, 2)].link.data.drop = what.loss;
-  sim::SimulatorConfig config = test::configured(what.rate);
-  config.seed = what.seed;
-  sim::Simulator simulator(config, topology);
-  base::TimeNs received_ns = 0;
-  int ended = 0;
-  test::AllReduceTimes times;
-  double missing = 0;
-  simulator.on_completion = [&](std::uint16_t, const core::Completion& completion) {
-    MLT_CHECK(!core::is_failure(completion.status));
-    ++ended;
-    if (completion.kind != core::CompletionKind::kReceive) return;
-    received_ns = simulator.now();
-    missing += static_cast<double>(completion.missing_bytes);
-  };
-  simulator.connect_all();
-  simulator.run_for(10 * base::kMillisecond);
-  std::vector<std::byte> from(what.bytes), to(what.bytes);
-  for (int i = 1; i <= what.operations; ++i) {
-    core::ReceiveRequest receive;
-    receive.operation = static_cast<core::OperationId>(i);
-    receive.data = to;
-    receive.element = wire::ElementType::kFloat32;
-    receive.loss_bound = what.loss_bound;
-    core::SendRequest send;
-    send.operation = receive.operation;
-    send.peer = 1;
-    send.data = from;
-    send.element = wire::ElementType::kFloat32;
-    const base::TimeNs start = simulator.now();
-    MLT_CHECK(simulator.receive(1, receive) == core::PostStatus::kPosted);
-    MLT_CHECK(simulator.send(0, send) == core::PostStatus::kPosted);
-    MLT_CHECK(simulator.run_until([&] { return ended == 2 * i; }, 60 * base::kSecond));
-    times.ns.push_back(static_cast<double>(received_ns - start));
-    simulator.run_for(base::kMillisecond);
-  }
-  times.missing = missing / static_cast<double>(what.bytes) / what.operations;
-  std::ranges::sort(times.ns);
-  return times;
+test::TensorTimes time_tensors(const test::AllReduces& what) {
+  test::Tensors tensors;
+  tensors.bytes = what.bytes;
+  tensors.loss_bound = what.loss_bound;
+  tensors.loss = what.loss;
+  tensors.rate = what.rate;
+  tensors.round_trip_ns = 4 * what.propagation_ns;
+  tensors.warm_up = 0;
+  tensors.operations = what.operations;
+  return test::time_tensors(tensors);
 }
 
 template <typename Measure>
 void row(Measure measure, test::AllReduces what, double bound) {
   what.loss_bound = 0;
-  const test::AllReduceTimes exact = measure(what);
+  const auto exact = measure(what);
   what.loss_bound = bound;
-  const test::AllReduceTimes bounded = measure(what);
+  const auto bounded = measure(what);
   std::printf("| %s | %s | %g %% | %g | %s / %s | %.2f / %.2f / %.2f | %.2f %% |\n", size_name(what.bytes).c_str(),
               time_name(4 * static_cast<double>(what.propagation_ns)).c_str(), what.loss * 100, bound,
               time_name(exact.percentile(50)).c_str(), time_name(exact.percentile(99)).c_str(),
@@ -89,41 +57,43 @@ void heading(const char* title) {
       title);
 }
 
+// Rows of 8 MiB have a tenth of the operations.
+template <typename Measure>
+void table(const char* title, Measure measure, int operations) {
+  test::AllReduces what;
+  what.algorithm = collective::CollectiveAlgorithm::kRing;
+  heading(title);
+  for (const std::size_t bytes : {64U << 10, 1U << 20, 8U << 20}) {
+    for (const base::DurationNs propagation_ns : {2'000, 25'000, 250'000, 2'500'000}) {
+      what.bytes = bytes;
+      what.propagation_ns = propagation_ns;
+      what.loss = 0.01;
+      what.operations = bytes > (1U << 20) ? operations / 10 : operations;
+      row(measure, what, 0.1);
+    }
+  }
+  what.operations = operations;
+  what.bytes = 64U << 10;
+  what.loss = 0.02;
+  for (const base::DurationNs propagation_ns : {2'000, 25'000, 250'000}) {
+    what.propagation_ns = propagation_ns;
+    row(measure, what, 0.1);
+  }
+  what.bytes = 256U << 10;
+  what.propagation_ns = 25'000;
+  for (const double loss : {0.0, 0.001, 0.02, 0.05}) {
+    for (const double bound : {0.02, 0.1}) {
+      what.loss = loss;
+      row(measure, what, bound);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Rows of 8 MiB have a tenth of them.
   const int operations = bench::Arguments(argc, argv, "[operations a row, 10 or more]").number(1, 1'000, 10);
-  for (const bool is_ring : {false, true}) {
-    const auto measure = is_ring ? &test::time_all_reduces : &time_tensors;
-    test::AllReduces what;
-    what.algorithm = collective::CollectiveAlgorithm::kRing;
-    heading(is_ring ? "All-reduce of eight hosts, one of which sends over the lossy link"
-                    : "One tensor over the lossy link");
-    for (const std::size_t bytes : {64U << 10, 1U << 20, 8U << 20}) {
-      for (const base::DurationNs propagation_ns : {2'000, 25'000, 250'000, 2'500'000}) {
-        what.bytes = bytes;
-        what.propagation_ns = propagation_ns;
-        what.loss = 0.01;
-        what.operations = bytes > (1U << 20) ? operations / 10 : operations;
-        row(measure, what, 0.1);
-      }
-    }
-    what.operations = operations;
-    what.bytes = 64U << 10;
-    what.loss = 0.02;
-    for (const base::DurationNs propagation_ns : {2'000, 25'000, 250'000}) {
-      what.propagation_ns = propagation_ns;
-      row(measure, what, 0.1);
-    }
-    what.bytes = 256U << 10;
-    what.propagation_ns = 25'000;
-    for (const double loss : {0.0, 0.001, 0.02, 0.05}) {
-      for (const double bound : {0.02, 0.1}) {
-        what.loss = loss;
-        row(measure, what, bound);
-      }
-    }
-  }
+  table("One tensor over the lossy link", time_tensors, operations);
+  table("All-reduce of eight hosts, one of which sends over the lossy link", test::time_all_reduces, operations);
   return 0;
 }

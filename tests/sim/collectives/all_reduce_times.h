@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "sim/collective_hosts.h"
 #include "sim/scenarios/stream.h"
+#include "sim/scenarios/times.h"
 
 namespace mlt::test {
 
@@ -32,17 +33,8 @@ struct AllReduces {
   std::uint64_t seed = 1;
 };
 
-struct AllReduceTimes {
-  std::vector<double> ns;  // sorted; until the last rank has its result
-  double missing = 0;      // of all that ranks received of sums
-  double percentile(double percent) const {
-    return ns[static_cast<std::size_t>(percent / 100 * static_cast<double>(ns.size() - 1) + 0.5)];
-  }
-  double mean() const {
-    double sum = 0;
-    for (const double one : ns) sum += one;
-    return sum / static_cast<double>(ns.size());
-  }
+struct AllReduceTimes : Times {  // until the last rank has its result
+  double missing = 0;            // of all that ranks received of sums
 };
 
 // All-reduces of these tensors, one of each rank, one after another; calls `between` after each. Returns the time until

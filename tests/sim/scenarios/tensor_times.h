@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "sim/scenarios/stream.h"
+#include "sim/scenarios/times.h"
 
 namespace mlt::test {
 
@@ -26,20 +27,12 @@ struct Tensors {
   std::uint64_t seed = 1;
 };
 
-struct TensorTimes {
-  std::vector<double> ns;   // sorted; until the receive has completed
-  double parity_share = 0;  // parity packets to data packets
+struct TensorTimes : Times {  // until the receive has completed
+  double missing = 0;         // of all that was received
+  double parity_share = 0;    // parity packets to data packets
   std::uint64_t parity_packets = 0;
   std::uint64_t segments_restored = 0;
   std::uint64_t data_packets = 0;
-  double percentile(double percent) const {
-    return ns[static_cast<std::size_t>(percent / 100 * static_cast<double>(ns.size() - 1) + 0.5)];
-  }
-  double mean() const {
-    double sum = 0;
-    for (const double one : ns) sum += one;
-    return sum / static_cast<double>(ns.size());
-  }
 };
 
 inline constexpr std::uint32_t kTensorSegmentBytes = 1'432;
@@ -64,12 +57,15 @@ inline TensorTimes time_tensors(const Tensors& what) {
   config.host.endpoint.erasure_correction = what.erasure_correction;
   sim::Simulator simulator(config, topology);
   base::TimeNs received_ns = 0;
+  std::uint64_t missing = 0;
   int ended = 0;
   std::vector<std::byte> from(what.bytes), to(what.bytes);
   simulator.on_completion = [&](std::uint16_t, const core::Completion& completion) {
     MLT_CHECK(!core::is_failure(completion.status));
     ++ended;
-    if (completion.kind == core::CompletionKind::kReceive) received_ns = simulator.now();
+    if (completion.kind != core::CompletionKind::kReceive) return;
+    received_ns = simulator.now();
+    missing += completion.missing_bytes;
   };
   simulator.connect_all();
   simulator.run_for(10 * base::kMillisecond + 2 * what.round_trip_ns);
@@ -97,6 +93,7 @@ inline TensorTimes time_tensors(const Tensors& what) {
     simulator.run_for(base::kMillisecond);
   }
   std::ranges::sort(times.ns);
+  times.missing = static_cast<double>(missing) / static_cast<double>(what.bytes) / (what.warm_up + what.operations);
   const core::Counters& sent = simulator.endpoint(0).counters();
   times.parity_packets = sent.value(core::Counter::k_parity_packets_sent);
   times.data_packets = sent.value(core::Counter::k_data_packets_sent);
