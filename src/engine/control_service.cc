@@ -27,6 +27,8 @@ class IgnoringSink final : public io::ControlSink {
   void on_peer_down(std::uint16_t, io::PeerDownCause, const std::string&) override {}
   void on_refused(const io::SocketAddress&, const std::string&) override {}
   bool needs(std::uint16_t) const override { return false; }
+  base::TimeNs datagram_at(std::uint16_t) const override { return 0; }
+  void on_quiet(std::uint16_t) override {}
 };
 
 }  // namespace

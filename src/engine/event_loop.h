@@ -133,6 +133,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   bool needs(std::uint16_t peer) const override {
     return endpoint_.operations() > 0 && endpoint_.operations_with(peer) > 0;
   }
+  base::TimeNs datagram_at(std::uint16_t peer) const override { return path_checks_.datagram_at(peer); }
+  void on_quiet(std::uint16_t peer) override { path_checks_.on_quiet(now_, peer); }
 
   // Each part refers to those above it. stop() destroys the datapath, local_peers_ and channel_: then no turn runs any
   // more, and the parts that refer to them are only asked for what they keep themselves.

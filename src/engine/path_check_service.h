@@ -4,6 +4,7 @@
 // Locking: all functions require the loop's lock (engine/driving.h). The references must outlive the last call.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -30,6 +31,15 @@ class PathCheckService {
   bool on_datagram(std::span<const std::byte> datagram) { return checks_.is_active() && checks_.on_datagram(datagram); }
   void on_report(base::TimeNs now, std::uint16_t from, std::span<const std::byte> bytes) {
     checks_.on_report(now, from, bytes);
+  }
+  // The peer is watched, and silent on its control connection.
+  void on_quiet(base::TimeNs now, std::uint16_t peer) {
+    if (now - datagram_at(peer) >= silence_ns_) checks_.request(peer);
+  }
+  // When the peer's last datagram arrived, replies to checks included; 0: none yet.
+  base::TimeNs datagram_at(std::uint16_t peer) const {
+    const base::TimeNs passed = checks_.passed_at(peer);
+    return std::max(endpoint_.datagram_at(peer), passed == base::kNever ? 0 : passed);
   }
   // `is_drained`: the datapath has no more datagrams for now.
   void turn(base::TimeNs now, bool is_drained);

@@ -67,8 +67,13 @@ void PathChecks::watch(base::TimeNs now, std::uint16_t peer, bool is_needed, bas
   if (check.quiet_since == base::kNever) check.quiet_since = now;
   if (now < base::after(std::max(check.quiet_since, datagram_at), patient(silence_ns))) return;
   check.quiet_since = now;
+  request(peer);
+}
+
+void PathChecks::request(std::uint16_t peer) {
+  const Check& check = std::as_const(checks_)[peer];
   const bool waits = std::ranges::find(waiting_, peer) != waiting_.end();
-  if (!check.is_running && !check.is_blocked() && !waits) waiting_.push_back(peer);
+  if (check.is_up && !check.is_running && !check.is_blocked() && !waits) waiting_.push_back(peer);
 }
 
 void PathChecks::forget_silence() {

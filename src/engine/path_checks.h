@@ -50,6 +50,10 @@ class PathChecks {
   // when its last datagram arrived. Begins a check if none has for `silence_ns`, in which the peer was needed.
   void watch(base::TimeNs now, std::uint16_t peer, bool is_needed, base::TimeNs datagram_at,
              base::DurationNs silence_ns);
+  // Begins a check of a peer that is silent, unless one runs or waits or the peer is blocked.
+  void request(std::uint16_t peer);
+  // When a reply last ended a check of the peer; kNever: never.
+  base::TimeNs passed_at(std::uint16_t peer) const { return checks_[peer].passed_at; }
   // The time since the last watch() does not count: nobody watched, or the host was slow.
   void forget_silence();
 

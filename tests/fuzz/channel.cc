@@ -41,6 +41,8 @@ class Sink final : public io::ControlSink {
   }
   void on_refused(const io::SocketAddress&, const std::string& text) override { FUZZ_CHECK(!text.empty()); }
   bool needs(std::uint16_t) const override { return false; }
+  base::TimeNs datagram_at(std::uint16_t) const override { return 0; }
+  void on_quiet(std::uint16_t) override {}
   bool all_down() const { return ups_ == downs_; }
 
  private:

@@ -42,6 +42,8 @@ class Sink final : public io::ControlSink {
   }
   void on_refused(const io::SocketAddress&, const std::string&) override { FUZZ_CHECK(false); }  // nobody calls
   bool needs(std::uint16_t) const override { return false; }
+  base::TimeNs datagram_at(std::uint16_t) const override { return 0; }
+  void on_quiet(std::uint16_t) override {}
   bool all_down() const { return downs_ == std::array<int, kListeners>{1, 1}; }
 
  private:

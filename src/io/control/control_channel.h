@@ -105,6 +105,10 @@ class ControlSink {
   virtual void on_refused(const SocketAddress& from, const std::string& text) = 0;
   // Whether an operation with this peer is in progress, so that its silence matters to this rank.
   virtual bool needs(std::uint16_t rank) const = 0;
+  // When the last datagram of this peer arrived; 0: none yet.
+  virtual base::TimeNs datagram_at(std::uint16_t rank) const = 0;
+  // This peer is watched, and nothing has arrived on its connection for two heartbeat periods, or two more.
+  virtual void on_quiet(std::uint16_t rank) = 0;
 
  protected:
   ~ControlSink() = default;
@@ -248,7 +252,7 @@ class ControlChannel {
 
   // Whether peers are alive (control_liveness.cc).
   void run_liveness(Connection& connection, base::TimeNs beat_until, base::TimeNs now, ControlSink& sink);
-  bool is_suspended(Connection& connection, base::TimeNs now);
+  bool is_suspended(Connection& connection, base::TimeNs now, const ControlSink& sink);
   void take_as_silent(Connection& connection, base::TimeNs now, ControlSink& sink);
   void tell_silence(std::uint16_t rank);
   void on_silence_told(std::span<const std::byte> payload, base::TimeNs now);

@@ -76,10 +76,13 @@ void ControlChannel::run_liveness(Connection& connection, base::TimeNs beat_unti
   // PROTOCOL 3.6.2: An endpoint MUST treat a peer that it watches (3.6.5) as down when it has received nothing from it
   //     for the silence limit (3 s unless the caller says otherwise), counted from when it began to watch if that is
   //     later.
-  if (now >= liveness.silent_at(limits) && !is_suspended(connection, now)) return take_as_silent(connection, now, sink);
+  if (now >= liveness.silent_at(limits) && !is_suspended(connection, now, sink)) {
+    return take_as_silent(connection, now, sink);
+  }
   if (now >= liveness.ask_at(limits)) {
     counters_.add(ControlCounter::kHeartbeatRequestsSent);
     liveness.on_asked(now);
+    sink.on_quiet(rank);
     return say(connection, FrameType::kHeartbeatRequest);
   }
   if (liveness.heartbeat_at(limits) > beat_until) return;
@@ -88,16 +91,22 @@ void ControlChannel::run_liveness(Connection& connection, base::TimeNs beat_unti
   say(connection, FrameType::kHeartbeat);
 }
 
-// Whether the host of a peer that is silent by now acknowledged lately what was sent to it; it is asked again before
-// that is too old.
-bool ControlChannel::is_suspended(Connection& connection, base::TimeNs now) {
-  // PROTOCOL 3.6.9: For a peer whose host acknowledges what is sent on the connection, an endpoint SHOULD take the
-  //     suspension limit (30 s unless the caller says otherwise) in place of the silence limit
+// Whether a peer that is silent on its connection by now sent a datagram lately, or its host acknowledged what was sent
+// to it; it is asked again before that is too old.
+bool ControlChannel::is_suspended(Connection& connection, base::TimeNs now, const ControlSink& sink) {
+  // PROTOCOL 3.6.9: For a peer whose host acknowledges what is sent on the connection, or of which a datagram came
+  //     within the silence limit, an endpoint SHOULD take the suspension limit (30 s unless the caller says otherwise)
+  //     in place of the silence limit
   const LivenessLimits limits = liveness_limits();
-  if (connection.goodbye_sent || !connection.liveness.may_be_suspended(now, limits)) return false;
-  const auto age = acknowledgement_age(connection.stream.fd());
-  if (!age || *age >= options_.dead_after_ns) return false;
-  connection.liveness.on_acknowledged(now, *age, limits);
+  Liveness& liveness = connection.liveness;
+  if (connection.goodbye_sent || !liveness.may_be_suspended(now, limits)) return false;
+  base::DurationNs age = limits.dead_after_ns;
+  // PROTOCOL 3.6.9: An endpoint MUST NOT wait longer than the silence limit for a peer whose silence was reported to it
+  //     (3.6.7) and of which no datagram came.
+  if (!liveness.is_suspected()) age = acknowledgement_age(connection.stream.fd()).value_or(age);
+  if (const base::TimeNs at = sink.datagram_at(*connection.rank); at > 0) age = std::min(age, now - at);
+  if (age >= limits.dead_after_ns) return false;
+  liveness.on_acknowledged(now, age, limits);
   return true;
 }
 
@@ -105,15 +114,19 @@ void ControlChannel::take_as_silent(Connection& connection, base::TimeNs now, Co
   const std::uint16_t rank = *connection.rank;
   const bool tells = (peers_[rank].neighbour || connection.host_hangs) && !connection.goodbye_sent;
   const SocketAddress remote = connection.remote;
+  const base::TimeNs datagram_at = sink.datagram_at(rank);
+  const bool sends_datagrams = datagram_at > 0 && now - datagram_at < options_.dead_after_ns;
   const bool host_answers =
       acknowledgement_age(connection.stream.fd()).value_or(options_.dead_after_ns) < options_.dead_after_ns;
   go_down(rank, connection.goodbye_sent ? PeerDownCause::kGoodbye : PeerDownCause::kSilent,
           peer_text(rank, remote) + " has been silent for " + seconds_text(now - connection.liveness.last_heard()) +
-              (host_answers ? ", while its host acknowledges what is sent to it: its process is stopped (SIGSTOP, a "
-                              "debugger, a frozen container) or hangs. To wait longer, raise suspended_timeout "
-                              "(MLT_SUSPENDED_TIMEOUT)."
-                            : ": its process is stopped, its host hangs, or the network to it is down. Check them in "
-                              "this order."),
+              (sends_datagrams ? " on its control connection, while its datagrams arrive: something between the hosts "
+                                 "stops TCP. Look for a firewall or a stale NAT entry on the way."
+               : host_answers  ? ", while its host acknowledges what is sent to it: its process is stopped (SIGSTOP, a "
+                                 "debugger, a frozen container) or hangs. To wait longer, raise suspended_timeout "
+                                 "(MLT_SUSPENDED_TIMEOUT)."
+                              : ": its process is stopped, its host hangs, or the network to it is down. Check them in "
+                                "this order."),
           sink);
   if (!tells) return;
   // PROTOCOL 3.6.7: A side that declares a neighbour silent MUST report it to all other peers, with a frame of type 8.

@@ -4,7 +4,8 @@
 // A rank exchanges heartbeats with its neighbours only, so that an idle rank costs the same however large the job is.
 // It asks any other peer when an operation, or a message that was not followed by one of the peer's, makes its silence
 // matter. A peer whose host acknowledges what is sent to it, while its process is silent, is stopped (SIGSTOP, a
-// debugger): it has longer. Absent on purpose: sockets and frames (ControlChannel). Times of one thread's clock.
+// debugger): it has longer. So has one whose datagrams arrive: its TCP waits to repeat what was lost. Absent on
+// purpose: sockets and frames (ControlChannel). Times of one thread's clock.
 #pragma once
 
 #include <algorithm>
@@ -42,12 +43,13 @@ class Liveness {
     suspected_ = true;
     suspended_until_ = 0;
   }
-  // PROTOCOL 3.6.9: It MUST NOT wait longer than the silence limit for a peer whose silence was reported to it (3.6.7).
   bool may_be_suspended(base::TimeNs now, const LivenessLimits& limits) const {
-    return !suspected_ && now < base::after(quiet_since(), limits.suspended_after_ns);
+    return now < base::after(quiet_since(), limits.suspended_after_ns);
   }
-  // may_be_suspended() holds, and the peer's host acknowledged something `age` ago: the peer is not silent before that
-  // is older than the silence limit.
+  // Its silence was reported.
+  bool is_suspected() const { return suspected_; }
+  // may_be_suspended() holds, and the peer sent a datagram, or its host acknowledged something, `age` ago: the peer is
+  // not silent before that is older than the silence limit.
   void on_acknowledged(base::TimeNs now, base::DurationNs age, const LivenessLimits& limits) {
     const base::DurationNs left = std::max(limits.dead_after_ns - age, base::kMillisecond);
     suspended_until_ = std::min(base::after(now, left), base::after(quiet_since(), limits.suspended_after_ns));

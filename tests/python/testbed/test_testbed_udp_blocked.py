@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import IPPROTO_TCP as TCP
 from socket import IPPROTO_UDP as UDP
 
 import pytest
@@ -141,3 +142,16 @@ def test_stopped_while_udp_is_blocked__has_no_verdict_before_it_runs_again(tmp_p
             assert_names(text, f"rank {rank}: ", "no datagram of rank 1 (10.77.0.2) arrived at rank 0 (UDP 10.77.0.1:")
             (after_call,) = re.findall(r"([0-9.]+) s after", texts[0])
             assert float(after_call) > 8.0
+
+
+@pytest.mark.parametrize("calls", [0, 3])
+def test_tcp_that_delivers_nothing_for_8_s__job_goes_on_while_datagrams_pass(calls: int, tmp_path: Path) -> None:
+    # Longer than peer_timeout. On a lossy network TCP's retransmission timeouts last as long.
+    with Testbed(hosts=2, rate="200mbit") as bed, stepping(bed, 2) as ranks:
+        (tmp_path / "0").mkdir()
+        (tmp_path / "1").mkdir()
+        with tampering(bed, "host0", tmp_path / "0", drop=TCP), tampering(bed, "host1", tmp_path / "1", drop=TCP):
+            call(ranks, calls)
+            time.sleep(8.0)  # that is the subject
+        call(ranks, 3)
+        assert [[one.stdout.readline() for one in ranks] for _ in range(2)] == [["DONE\n"] * 2] * 2

@@ -34,6 +34,8 @@ struct ServiceRank final : io::ControlSink {
   void on_peer_down(std::uint16_t, io::PeerDownCause why, const std::string&) override { cause = why; }
   void on_refused(const io::SocketAddress&, const std::string&) override {}
   bool needs(std::uint16_t) const override { return false; }
+  base::TimeNs datagram_at(std::uint16_t) const override { return 0; }
+  void on_quiet(std::uint16_t) override {}
 
   core::EndpointConfig config = engine_test::small_config();
   core::Endpoint endpoint{config};

@@ -602,6 +602,7 @@ TEST_CASE("service__a_silent_peer_whose_host_acknowledges_has_until_the_suspensi
   REQUIRE(zero.sink.downs.size() == 1);
   CHECK(silent >= 29 * base::kSecond);
   CHECK(silent <= 31 * base::kSecond);
+  CHECK(zero.sink.quiet.size() >= 25);  // every second
   CHECK(zero.sink.downs[0].cause == PeerDownCause::kSilent);
   CHECK_CONTAINS(zero.sink.downs[0].text, "SIGSTOP");
   CHECK_CONTAINS(zero.sink.downs[0].text, "MLT_SUSPENDED_TIMEOUT");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,12 +39,19 @@ class RecordingSink final : public io::ControlSink {
   }
   void on_refused(const io::SocketAddress&, const std::string& text) override { refusals.push_back(text); }
   bool needs(std::uint16_t rank) const override { return std::ranges::find(needed, rank) != needed.end(); }
+  base::TimeNs datagram_at(std::uint16_t rank) const override {
+    const auto found = datagrams_at.find(rank);
+    return found == datagrams_at.end() ? 0 : found->second;
+  }
+  void on_quiet(std::uint16_t rank) override { quiet.push_back(rank); }
 
   std::vector<io::PeerHello> ups;
   std::vector<Message> messages;
   std::vector<Down> downs;
   std::vector<std::string> refusals;
   std::vector<std::uint16_t> needed;  // peers that an operation waits for
+  std::map<std::uint16_t, base::TimeNs> datagrams_at;
+  std::vector<std::uint16_t> quiet;
   std::function<void(const Message&)> when_message;
 };
 

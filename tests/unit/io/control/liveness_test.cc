@@ -117,14 +117,17 @@ TEST_CASE("liveness__a_host_that_acknowledges_postpones_silence_up_to_the_suspen
   CHECK(liveness.silent_at(limits) == now + limits.dead_after_ns);
 }
 
-TEST_CASE("liveness__a_peer_that_this_side_was_told_of_is_not_suspended") {
+TEST_CASE("liveness__a_peer_that_this_side_was_told_of_has_only_what_its_datagrams_give") {
   LivenessLimits limits = kLimits;
   limits.suspended_after_ns = 10 * base::kSecond;
   Liveness liveness = up();
   liveness.update(kStart, true, false);
   const base::TimeNs told = kStart + 4 * base::kSecond;
   liveness.on_acknowledged(kStart + 3 * base::kSecond, 0, limits);
+  CHECK(!liveness.is_suspected());
   liveness.suspect(told, limits);
-  CHECK(!liveness.may_be_suspended(told, limits));
+  CHECK(liveness.is_suspected());
   CHECK(liveness.silent_at(limits) <= told + limits.dead_after_ns / 2);
+  liveness.on_acknowledged(told, base::kSecond, limits);  // a datagram came a second ago
+  CHECK(liveness.silent_at(limits) == told + limits.dead_after_ns - base::kSecond);
 }
