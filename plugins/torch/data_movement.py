@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlt.torch.checks import check_count, check_dense, check_equal, parts_by_splits
+from mlt.torch.compilation import untraced_class
 from mlt.torch.process_group_base import ProcessGroupBase, from_inputs, in_order, root_of
 from mlt.torch.reductions import Landing, as_bytes, in_lists
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from mlt import Operation
 
 
+@untraced_class
 class DataMovement(ProcessGroupBase):
     """Broadcast, the gathers, scatter and the all-to-alls of a process group."""
 

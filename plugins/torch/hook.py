@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch import recorder
+from mlt.torch.compilation import untraced, untraced_class
 from mlt.torch.contexts import current_context
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.registration import mlt_group
@@ -47,6 +48,7 @@ _BY_SERVICES = (torch.float32,)
 _AMONG_WORKERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
+@untraced_class
 class BoundedLossState(StepRecorder):
     """State of the hook between steps: how buckets are averaged, their keys, the statistics.
 
@@ -389,11 +391,17 @@ class _Posting:
         """No result to publish: the caller that averages completes the future."""
 
 
+@untraced
 def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook for ``DistributedDataParallel.register_comm_hook(state, bounded_loss_hook)``.
 
     Returns a future of the bucket's flat float32 buffer, averaged over the workers that contributed to each element.
     """
+    if not isinstance(bucket, GradBucket):
+        raise TypeError(
+            f"bounded_loss_hook was called with a {type(bucket).__name__}, not with a bucket of gradients: Dynamo's "
+            'optimize_ddp="python_reducer" gives hooks one tensor at a time; keep its default, True'
+        )
     return state.synchronise(bucket)
 
 

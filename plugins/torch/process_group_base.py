@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import contexts
 from mlt.torch.checks import check_configured
+from mlt.torch.compilation import untraced_class
 from mlt.torch.group_calls import GroupCalls
 from mlt.torch.monitored_barrier import MonitoredBarrier
 from mlt.torch.profiling import recorded
@@ -53,6 +54,7 @@ def from_inputs(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@untraced_class
 class ProcessGroupBase(dist.ProcessGroup):
     """A process group without collectives."""
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from mlt.torch import contexts
+from mlt.torch.compilation import untraced_class
 from mlt.torch.process_group import MltProcessGroup
 
 import torch.distributed as dist
@@ -35,6 +36,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 
+@untraced_class
 class ProcessGroupMlt(ProcessGroupWrapper):  # type: ignore[misc]
     """The replicas of one rank. The operations of torchft's groups, exact.
 
@@ -95,6 +97,7 @@ class ProcessGroupMlt(ProcessGroupWrapper):  # type: ignore[misc]
             self._error = error
 
 
+@untraced_class
 class _ReportedWork(dist.Work):
     """An operation whose failure goes to ``report``: ``wait`` does not raise."""
 

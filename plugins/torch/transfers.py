@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import recorder
+from mlt.torch.compilation import untraced_class
 from mlt.torch.profiling import recorded_wait
 from mlt.torch.recorder import Entry
 from mlt.torch.reductions import as_bytes
@@ -30,6 +31,7 @@ USER_TAGS: Final = 1 << 32
 _SLICE: Final = timedelta(milliseconds=10)
 
 
+@untraced_class
 class TransferWork(dist.Work):
     """Operations of the transport in progress, which end together. ``wait`` drives the transport on its own thread.
 
@@ -226,6 +228,7 @@ class InProgress:
                 work.wait()
 
 
+@untraced_class
 class AnySourceWork(dist.Work):
     """A receive whose data lands in a buffer posted before its source was known; ``source_rank`` waits for it.
 

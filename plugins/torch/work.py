@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
+from mlt.torch.compilation import untraced_class
 from mlt.torch.profiling import recorded_wait
 from mlt.torch.recorder import Entry
 
@@ -50,6 +51,7 @@ def failure_of(description: object, error: Exception) -> RuntimeError:
     return failure
 
 
+@untraced_class
 class MltWork(dist.Work):
     """A call in progress. ``wait`` raises RuntimeError with the call's name (``failure_of``).
 
