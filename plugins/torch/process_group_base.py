@@ -144,6 +144,16 @@ class ProcessGroupBase(dist.ProcessGroup):
     def supports_splitting(self) -> bool:
         return False
 
+    # torch's own has the devices of backends in C++ only.
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices whose tensors the group takes; torch asks for checkpoints and objects."""
+        # (torch.cuda.is_available() would initialise the driver, and children could use it no more.)
+        here = ["cpu", *(["cuda"] if torch.backends.cuda.is_built() else [])]
+        backends = _world.pg_backend_config.get(self, "").split(",")
+        configured = [one for one in here if f"{one}:{BACKEND}" in backends]
+        return [torch.device(one) for one in configured or here]
+
     # torch 2.14 asks these of the backend of any group, in ``batch_isend_irecv`` for one.
     def _get_backend(self, device: torch.device) -> Any:
         return self
