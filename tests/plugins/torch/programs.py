@@ -611,6 +611,30 @@ def replicas(context: mlt.Context, options: dict[str, Any]) -> Any:
     return told
 
 
+def replicas_with_buffers(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """``verify_replicas`` of DDP with BatchNorm after a step, with buffers and without; then of a parameter too."""
+    import mlt.torch
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4))
+    replica = DistributedDataParallel(model)
+    told = []
+    for step in range(2):
+        replica(torch.full((3, 4), float(RANK + 1)) + torch.rand(3, 4)).sum().backward()
+        if step == 1 and RANK == 1:
+            with torch.no_grad():
+                model[1].bias[0] += 1
+        for buffers in (True, False):
+            try:
+                mlt.torch.verify_replicas(replica, buffers=buffers)
+                told.append("")
+            except RuntimeError as error:
+                told.append(str(error))
+    return told
+
+
 def unanswered() -> None:
     """Rank 0's program fails while one of its collectives waits for rank 1, which lives on and watches how it goes."""
     import mlt.torch
@@ -772,6 +796,7 @@ PROGRAMS = {
     "lossy_shares": lossy_shares,
     "premultiplied": premultiplied,
     "replicas": replicas,
+    "replicas_with_buffers": replicas_with_buffers,
     "split": split,
     "staged": staged,
     "straggler": straggler,
