@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from mlt._shared import variables
+from mlt._shared import known_variables, variables
 from mlt._shared.patience import Patience
 from mlt._shared.ports import free_port
 from mlt.errors import RendezvousError
@@ -129,6 +129,7 @@ def over_store(store: Any, rank: int, size: int, *, timeout: timedelta, address:
         master_addr=address_of_0,
         rendezvous_port=port,
         **less,
+    known_variables.warn_once()
     )
 
 

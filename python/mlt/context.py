@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, _waits, priority
-from mlt._shared import first_failure
+from mlt._shared import first_failure, known_variables
 from mlt._shared.argument_types import check_types, explained
 from mlt._shared.loss_bounds import loss_bound_of
 from mlt._waits import WaitWatch as WaitWatch  # for the type
@@ -136,6 +136,7 @@ class Context(GroupCollectives):
         place: Any = {name: value for name, value in options.items() if name in JobArguments.__annotations__}
         given = {"rank": rank, "world_size": world_size, "services": services, **options}
         check_types("Context", _TYPES, given, _FORMS)
+        known_variables.warn_once()
         config = JobConfig.resolve(rank=rank, world_size=world_size, services=services, **place)
         self._config = config
         self._workers = tuple(range(config.world_size))
