@@ -67,7 +67,9 @@ class ProcessGroupBase(dist.ProcessGroup):
         group_id: str,
         timeout: timedelta,
         owns_context: bool = False,
+        recorded_as: str | None = None,
     ) -> None:
+        """``recorded_as``: the flight recorder's name of the group, ``group_id`` by default."""
         # pybind's constructor for Python subclasses takes (rank, size); the stubs only know the one with a store.
         super().__init__(rank, len(ranks))  # type: ignore[call-arg, arg-type]
         self._context = context
@@ -80,9 +82,17 @@ class ProcessGroupBase(dist.ProcessGroup):
         self._owns_context = owns_context
         self._tags = GroupTags(group_id)
         self._publisher = CallQueue(f"mlt-futures-{group_id}")
-        self._calls = GroupCalls(own=rank, name=group_id, publisher=self._publisher)
+        self._calls = GroupCalls(
+            own=rank, name=group_id, publisher=self._publisher, recorded_as=recorded_as or group_id
+        )
         self._transfers = Transfers(
-            context, ranks, own=rank, tag=self._tags.point_to_point, name=group_id, publisher=self._publisher
+            context,
+            ranks,
+            own=rank,
+            tag=self._tags.point_to_point,
+            name=group_id,
+            publisher=self._publisher,
+            recorded_as=recorded_as or group_id,
         )
         self._monitored_barrier = MonitoredBarrier(context, ranks, own=rank, tag=self._tags.barriers)
         # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.

@@ -287,7 +287,15 @@ class Transfers:
     """
 
     def __init__(
-        self, context: Context, ranks: tuple[int, ...], *, own: int, tag: int, name: str, publisher: CallQueue
+        self,
+        context: Context,
+        ranks: tuple[int, ...],
+        *,
+        own: int,
+        tag: int,
+        name: str,
+        publisher: CallQueue,
+        recorded_as: str | None = None,
     ) -> None:
         self._publisher = publisher
         self._context = context
@@ -298,6 +306,7 @@ class Transfers:
         self._in_progress = InProgress()
         self._standing: dict[int, dict[int, tuple[TransferWork, torch.Tensor]]] = {}  # by tag and group rank
         self._any_waiting: dict[int, int] = {}  # receives from any source that have not chosen one, by tag
+        self._recorded_as = recorded_as or name  # by the flight recorder
         self._lock = threading.Lock()
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork:
@@ -396,7 +405,7 @@ class Transfers:
             )
 
     def _record(self, what: str, tag: int, tensor: torch.Tensor) -> Entry | None:
-        return recorder.begin(f"{what}, tag {tag}", self._name, None, tensor)
+        return recorder.begin(f"{what}, tag {tag}", self._recorded_as, None, tensor)
 
     def _describe(self, what: str, tag: int) -> str:
         return f"mlt {what}, tag {tag} (group {self._name!r}, rank {self._own})"
