@@ -151,6 +151,7 @@ class Context(GroupCollectives):
         io_threads_module.refuse(options.get("io_threads"), options.get("io_cpus"))
         native = _core.Options(data_dscp=list(dscp.data), control_dscp=dscp.control)
         arguments.apply(options, native)
+        self._checksums = bool(native.checksums)
         deadline = time.monotonic() + connect_timeout
         address = own_address.local_host(config)
         if config.size > 1:
@@ -213,6 +214,11 @@ class Context(GroupCollectives):
     def dscp(self) -> qos.DscpMap:
         """DSCPs of the packets, by traffic class."""
         return qos.DscpMap(data=tuple(self._engine.data_dscp), control=self._engine.control_dscp)
+
+    @property
+    def checksums(self) -> bool:
+        """Whether collectives carry checksums from memory to memory."""
+        return self._checksums
 
     @property
     def engine(self) -> _core.Engine:
