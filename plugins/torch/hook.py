@@ -22,6 +22,7 @@ from mlt.torch.compilation import untraced, untraced_class
 from mlt.torch.contexts import current_context
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.registration import mlt_group
+from mlt.torch.profiling import recorded
 from mlt.torch.resynchronisation import By, Drift, Resynchronisation
 from mlt.torch.rotation import TYPES as ROTATED_TYPES
 from mlt.torch.rotation import restore, rotate
@@ -402,7 +403,8 @@ def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futu
             f"bounded_loss_hook was called with a {type(bucket).__name__}, not with a bucket of gradients: Dynamo's "
             'optimize_ddp="python_reducer" gives hooks one tensor at a time; keep its default, True'
         )
-    return state.synchronise(bucket)
+    future: torch.futures.Future[torch.Tensor] = recorded("bounded_loss_hook", lambda: state.synchronise(bucket))
+    return future
 
 
 def _group_of(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> MltProcessGroup | None:

@@ -635,6 +635,30 @@ def replicas_with_buffers(context: mlt.Context, options: dict[str, Any]) -> Any:
     return told
 
 
+def replicas_of_shards(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """``verify_replicas`` of a model of FSDP2, of one that DTensor replicates, and of shards as if they were alike."""
+    import mlt.torch
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import distribute_module
+
+    def error_of(model: torch.nn.Module, group: dist.ProcessGroup | None = None) -> str:
+        try:
+            mlt.torch.verify_replicas(model, group)
+        except (RuntimeError, TypeError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    mesh = init_device_mesh("cpu", (WORKERS,))
+    torch.manual_seed(0)
+    sharded = torch.nn.Linear(4, 4)
+    fully_shard(sharded, mesh=mesh)
+    alike = distribute_module(torch.nn.Linear(4, 4), mesh)
+    return [error_of(sharded), error_of(alike), error_of(sharded, dist.group.WORLD)]
+
+
 def unanswered() -> None:
     """Rank 0's program fails while one of its collectives waits for rank 1, which lives on and watches how it goes."""
     import mlt.torch
@@ -798,6 +822,7 @@ PROGRAMS = {
     "replicas": replicas,
     "replicas_with_buffers": replicas_with_buffers,
     "split": split,
+    "replicas_of_shards": replicas_of_shards,
     "staged": staged,
     "straggler": straggler,
     "verbs": verbs,

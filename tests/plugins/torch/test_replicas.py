@@ -26,6 +26,13 @@ def test_verify_replicas__explains_buffers_and_can_leave_them_out() -> None:
     assert_names(parameter, "1.bias", "outside the optimizer")
 
 
+def test_verify_replicas__of_sharded_models_needs_the_ranks_with_the_same_parts() -> None:
+    for sharded, alike, parts in answers(run_job("replicas_of_shards")):
+        assert_names(sharded, "TypeError", "'bias'", "sharded", "full_tensor()", "HSDP")
+        assert alike == ""
+        assert_names(parts, "RuntimeError", "'bias'", "rank(s) 1")
+
+
 def test_digest__distinguishes_name_type_shape_and_value() -> None:
     tensor = torch.arange(4, dtype=torch.float32)
     others = (("bias", tensor), ("w", tensor.view(torch.int32)), ("w", tensor.reshape(2, 2)), ("w", tensor + 0.5))
