@@ -22,7 +22,7 @@ class DataMovement(ProcessGroupBase):
     def broadcast(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Copy each tensor from ``opts.rootRank`` (a group rank) to the others."""
         check_dense(tensors, "broadcast")
-        root, how = self._ranks[root_of(opts)], self._how(opts)
+        root, how = self._ranks[root_of(opts, self.size(), "broadcast")], self._how(opts)
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
@@ -87,7 +87,7 @@ class DataMovement(ProcessGroupBase):
     def gather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[0]`` into ``output_lists[0][i]`` of ``opts.rootRank``, all of one size."""
         (tensor,) = inputs
-        root = root_of(opts)
+        root = root_of(opts, self.size(), "gather", "dst")
         outputs = output_lists[0] if root == self._rank else []
         check_dense([*outputs, tensor], "gather")
         if root == self._rank:
@@ -107,7 +107,7 @@ class DataMovement(ProcessGroupBase):
     def scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
         """Copy ``input_lists[0][i]`` of ``opts.rootRank`` into group rank i's ``outputs[0]``, all of one size."""
         (output,) = outputs
-        root = root_of(opts)
+        root = root_of(opts, self.size(), "scatter")
         inputs = input_lists[0] if root == self._rank else []
         check_dense([*inputs, output], "scatter")
         if root == self._rank:

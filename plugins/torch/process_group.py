@@ -88,7 +88,7 @@ class MltProcessGroup(DataMovement):
     def reduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Combine each tensor over the group, into that of ``opts.rootRank``; the others' are unchanged."""
         check_dense(tensors, "reduce")
-        root = root_of(opts)
+        root = root_of(opts, self.size(), "reduce", "dst")
         terms = self._terms(opts, tensors, "reduce")
         factor = factor_of(opts, "reduce")
 

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import contexts
-from mlt.torch.checks import check_configured
+from mlt.torch.checks import check_configured, check_root
 from mlt.torch.compilation import untraced_class
 from mlt.torch.group_calls import GroupCalls
 from mlt.torch.monitored_barrier import MonitoredBarrier
@@ -159,7 +159,7 @@ class ProcessGroupBase(dist.ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         """The devices whose tensors the group takes; torch asks for checkpoints and objects."""
         # (torch.cuda.is_available() would initialise the driver, and children could use it no more.)
-        here = ["cpu", *(["cuda"] if torch.backends.cuda.is_built() else [])]
+        here = ["cpu", *(["cuda"] if torch.version.cuda else [])]
         backends = _world.pg_backend_config.get(self, "").split(",")
         configured = [one for one in here if f"{one}:{BACKEND}" in backends]
         return [torch.device(one) for one in configured or here]
@@ -262,9 +262,12 @@ class ProcessGroupBase(dist.ProcessGroup):
         )
 
 
-def root_of(opts: Any) -> int:
-    """The group rank that a call names as its root, else 0."""
-    return int(opts.rootRank) if opts is not None else 0
+def root_of(opts: Any, size: int, call: str, argument: str = "src") -> int:
+    """The group rank that a call names as its root, else 0. ``argument``: its name in torch.distributed. Raises
+    ValueError for a rank outside of the group."""
+    root = int(opts.rootRank) if opts is not None else 0
+    check_root(root, size, call, argument)
+    return root
 
 
 def _end_at_exit(reference: weakref.ref[ProcessGroupBase]) -> None:

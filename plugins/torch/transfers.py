@@ -16,7 +16,7 @@ from mlt.torch import recorder
 from mlt.torch.compilation import untraced_class
 from mlt.torch.profiling import recorded_wait
 from mlt.torch.recorder import Entry
-from mlt.torch.reductions import as_bytes
+from mlt.torch.reductions import as_elements
 from mlt.torch.staging import leaves
 from mlt.torch.work import CallQueue, failure_of, future_pair, publish
 
@@ -106,6 +106,11 @@ class TransferWork(dist.Work):
     def exception(self) -> Any:
         return self._error
 
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the result, for which this waits."""
+        self.wait()
+        return leaves(self._result)
+
     def cancel(self) -> None:
         """Request cancellation; ``wait`` then ends soon."""
         for operation in tuple(self._operations):
@@ -149,6 +154,10 @@ class TransferWork(dist.Work):
 
     def _settle(self) -> None:
         self.settle(None)
+
+
+def _content(tensor: torch.Tensor) -> str:
+    return f"{tensor.nbytes} bytes of {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _memory(tensors: Iterable[torch.Tensor]) -> set[int]:
@@ -255,7 +264,7 @@ class AnySourceWork(dist.Work):
                 source, work, landing = self._choose(timeout.total_seconds() if timeout > timedelta(0) else None)
                 work.wait(timeout)
                 with torch.no_grad():
-                    self._tensor.copy_(landing.view(self._tensor.dtype).reshape(self._tensor.shape))
+                    self._tensor.copy_(landing.reshape(self._tensor.shape))
                 self._source = source
         return True
 
@@ -297,6 +306,7 @@ class Transfers:
         publisher: CallQueue,
         recorded_as: str | None = None,
     ) -> None:
+        self._recorded_as = recorded_as or name  # by the flight recorder
         self._publisher = publisher
         self._context = context
         self._ranks = ranks
@@ -306,12 +316,11 @@ class Transfers:
         self._in_progress = InProgress()
         self._standing: dict[int, dict[int, tuple[TransferWork, torch.Tensor]]] = {}  # by tag and group rank
         self._any_waiting: dict[int, int] = {}  # receives from any source that have not chosen one, by tag
-        self._recorded_as = recorded_as or name  # by the flight recorder
         self._lock = threading.Lock()
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork:
         """Start sending a tensor to group rank ``peer``."""
-        data = as_bytes(tensor.detach().contiguous())
+        data = as_elements(tensor.detach().contiguous())
         description = self._describe(f"send to rank {peer}", tag)
         operations = []
         if data.numel():
@@ -375,7 +384,7 @@ class Transfers:
             self._check_size(tensor, landing, tag)
         for peer in range(len(self._ranks)):
             if peer != self._own and peer not in posted:
-                landing = torch.empty(tensor.nbytes, dtype=torch.uint8)
+                landing = torch.empty(tensor.numel(), dtype=tensor.dtype)
                 posted[peer] = (self._post_receive(landing, peer, tag, seconds), landing)
         return posted
 
@@ -385,7 +394,7 @@ class Transfers:
         operations = []
         if landing.numel():
             posted = self._context.post_recv(
-                as_bytes(landing), 0.0, from_=self._ranks[peer], tag=self._tag + tag, timeout=seconds
+                as_elements(landing), 0.0, from_=self._ranks[peer], tag=self._tag + tag, timeout=seconds
             )
             operations = [posted.name_in_log(description)]
 
@@ -398,10 +407,10 @@ class Transfers:
         return TransferWork(operations, description, [tensor], self._publisher, landed, entry=entry)
 
     def _check_size(self, tensor: torch.Tensor, landing: torch.Tensor, tag: int) -> None:
-        if tensor.nbytes != landing.nbytes:
+        if (tensor.numel(), tensor.dtype) != (landing.numel(), landing.dtype):
             raise ValueError(
-                f"{self._describe('recv', tag)}: an earlier receive from any source posted {landing.nbytes} bytes for "
-                f"each rank, this one has {tensor.nbytes}; give messages of different sizes different tags"
+                f"{self._describe('recv', tag)}: an earlier receive from any source posted {_content(landing)} for "
+                f"each rank, this one has {_content(tensor)}; give messages of different sizes or types different tags"
             )
 
     def _record(self, what: str, tag: int, tensor: torch.Tensor) -> Entry | None:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from mlt.torch.compilation import untraced_class
 from mlt.torch.profiling import recorded_wait
 from mlt.torch.recorder import Entry
+from mlt.torch.staging import leaves
+from mlt.torch.tags import with_user_tags
 
 import torch
 import torch.distributed as dist
@@ -45,7 +47,7 @@ def failure_of(description: object, error: Exception) -> RuntimeError:
     if isinstance(error, SizeMismatchError) and " called " in str(error):
         # The barrier is that of mlt.torch.hook before its first bucket.
         advice = " (also the communication hooks of DDP: register them on every rank, or on none)"
-    failure = RuntimeError(f"{description}: {note}{error}{advice}")
+    failure = RuntimeError(f"{description}: {note}{with_user_tags(str(error))}{advice}")
     failure.__cause__ = None if isinstance(error, MltError) else error
     failure.__context__ = error
     return failure
@@ -110,6 +112,11 @@ class MltWork(dist.Work):
 
     def exception(self) -> Any:
         return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the result, for which this waits."""
+        self.wait()
+        return leaves(self.get_future().wait())
 
     def get_future(self) -> Future[Any]:
         return self._future

@@ -739,7 +739,9 @@ def hook_on(context: mlt.Context, options: dict[str, Any]) -> Any:
 
     replica = torch.nn.parallel.DistributedDataParallel(network(seed=0))
     if RANK in options["ranks"]:
-        state = mlt.torch.BoundedLossState(loss_bound=0.1, rotate=RANK in options.get("rotating", []))
+        rotate, by_services = RANK in options.get("rotating", []), options.get("by_services")
+        transport = mlt.PushPull(context) if by_services == "given" else None
+        state = mlt.torch.BoundedLossState(transport, loss_bound=0.1, rotate=rotate, services=by_services and True)
         replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
     started, error = time.monotonic(), None
     try:
@@ -820,9 +822,9 @@ PROGRAMS = {
     "lossy_shares": lossy_shares,
     "premultiplied": premultiplied,
     "replicas": replicas,
+    "replicas_of_shards": replicas_of_shards,
     "replicas_with_buffers": replicas_with_buffers,
     "split": split,
-    "replicas_of_shards": replicas_of_shards,
     "staged": staged,
     "straggler": straggler,
     "verbs": verbs,

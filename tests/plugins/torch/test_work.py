@@ -56,6 +56,7 @@ def test_wait__returns_once_completed() -> None:
     assert work.wait()
     assert work.is_success()
     assert work.get_future().wait() is result
+    assert work.result() == result
 
 
 def test_wait__ends_at_its_own_timeout() -> None:
