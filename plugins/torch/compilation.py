@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from torch._C._dynamo import eval_frame
+try:
+    from torch._C._dynamo import eval_frame
+except ImportError:  # not an interface that torch promises; without it only compiled DistributedDataParallel fails
+    eval_frame = None  # type: ignore[assignment]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class", bound=type)
@@ -23,9 +27,10 @@ def untraced(function: Function) -> Function:
     """Let Dynamo run ``function``, and all that it calls, as it is. Returns the same function."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # where a traced frame calls it
     function._torchdynamo_disable_msg = _REASON  # type: ignore[attr-defined]
-    skip = eval_frame._FrameAction.SKIP  # where code that is not traced calls it, in C++ for example
-    strategy = eval_frame._FrameExecStrategy(skip, skip)
-    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    with suppress(AttributeError):
+        skip = eval_frame._FrameAction.SKIP  # where code that is not traced calls it, in C++ for example
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
     return function
 
 

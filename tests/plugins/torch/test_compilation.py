@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 from checks import assert_names
 from job import answers, run_job
+from mlt.torch import compilation
 from mlt.torch.compilation import untraced, untraced_class
 
 PROGRAMS = Path(__file__).with_name("compilation_programs.py")
@@ -78,6 +82,12 @@ def test_untraced__dynamo_runs_it_as_it_is() -> None:
     assert torch.compile(program, backend="eager")(torch.ones(1)).item() == 6.0
     assert traced == [False] * 3
     assert (group.one, Group.two(torch.ones(1)).item()) == (0, 2.0)
+
+
+@pytest.mark.parametrize("found", [None, SimpleNamespace(), SimpleNamespace(_FrameAction=SimpleNamespace(SKIP=1))])
+def test_untraced__without_torchs_interface_changes_nothing(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "eval_frame", found)
+    assert untraced(lambda x: x + 1)(1) == 2
 
 
 def test_import__does_not_import_dynamo() -> None:
