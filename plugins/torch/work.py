@@ -16,7 +16,7 @@ from mlt.torch.tags import with_user_tags
 
 import torch
 import torch.distributed as dist
-from mlt.errors import MltError, OperationTimeoutError, SizeMismatchError
+from mlt.errors import MltError, OperationTimeoutError, PeerFailedError, SizeMismatchError
 from torch.futures import Future
 
 
@@ -47,6 +47,9 @@ def failure_of(description: object, error: Exception) -> RuntimeError:
     if isinstance(error, SizeMismatchError) and " called " in str(error):
         # The barrier is that of mlt.torch.hook before its first bucket.
         advice = " (also the communication hooks of DDP: register them on every rank, or on none)"
+    is_of_ddp = any(word in str(description) for word in ("allreduce", "gradient bucket"))
+    if is_of_ddp and isinstance(error, PeerFailedError) and " left the job" in str(error):
+        advice = " (if it had fewer batches than this rank, train inside DistributedDataParallel's join())"
     failure = RuntimeError(f"{description}: {note}{with_user_tags(str(error))}{advice}")
     failure.__cause__ = None if isinstance(error, MltError) else error
     failure.__context__ = error
