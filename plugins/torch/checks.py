@@ -34,12 +34,25 @@ def check_equal(tensors: Sequence[torch.Tensor], own: torch.Tensor, name: str, w
             )
 
 
+def check_root(root: int, size: int, name: str, argument: str) -> None:
+    if not 0 <= root < size:
+        raise ValueError(
+            f"mlt {name}: {argument} is rank {root} of the group, whose {count_of(size, 'rank')} are 0 to {size - 1}"
+        )
+
+
 def check_transfer(kind: str, tensor: torch.Tensor, tag: int, peer: int | None, *, own: int, size: int) -> None:
     """``peer``: a group rank; None: any. ``own``: this group rank."""
     if peer is not None and (not 0 <= peer < size or peer == own):
-        raise ValueError(f"mlt {kind}: rank {peer} must be another rank of this group of {size}")
+        argument = "dst" if kind == "send" else "src"
+        what = "is this rank itself" if peer == own else "is no rank of this group"
+        raise ValueError(
+            f"mlt {kind}, tag {tag}: {argument} is rank {peer}, which {what}; rank {peer} must be another rank of this "
+            f"group of {size}, 0 to {size - 1} without {own}"
+        )
     if not 0 <= tag < USER_TAGS:
-        raise ValueError(f"mlt {kind}: tag {tag} is outside [0, {USER_TAGS})")
+        other = "" if peer is None else f" {'to' if kind == 'send' else 'from'} rank {peer}"
+        raise ValueError(f"mlt {kind}{other}: tag {tag} is outside [0, {USER_TAGS})")
     check_dense([tensor], kind)
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from mlt._shared import variables
+from mlt._shared import known_variables, variables
 from mlt._shared.patience import Patience
 from mlt._shared.ports import free_port
-from mlt.errors import RendezvousError
+from mlt.errors import ConfigError, RendezvousError
 from mlt.job import interfaces, rendezvous
 
 if TYPE_CHECKING:
@@ -71,8 +71,10 @@ def current_context() -> Context:
     return _shared_context
 
 
-def join(options: Any) -> Membership:
+def join(options: Any, *, checksums: bool | None = None) -> Membership:
     """The membership of a new group with torch's ``options`` (``extended_api`` of ``register_backend``).
+
+    ``checksums``: of a new job; raises ConfigError if that of an existing one is another.
 
     The default group makes the context that its subgroups share. A group "mlt" beside a default group of another
     backend has a job of its own, whose ranks are the group's.
@@ -85,26 +87,40 @@ def join(options: Any) -> Membership:
                 f"the mlt context connects {_shared_context.world_size} workers, the process group wants rank "
                 f"{max(ranks)}: start both with the same WORLD_SIZE"
             )
+        if checksums not in (None, _shared_context.checksums):
+            raise ConfigError(
+                f"pg_options has checksums={checksums}, and the job whose connections this group shares "
+                f"{'has checksums' if _shared_context.checksums else 'has none'}: give them to init_process_group, or "
+                "set MLT_CHECKSUMS on every rank"
+            )
         return Membership(_shared_context, ranks, owns_context=False)
     is_default = not ranks
-    context = _make_context(options, is_default=is_default)
+    context = _make_context(options, is_default=is_default, checksums=checksums)
     if is_default:
         use_context(context)
     return Membership(context, tuple(range(options.group_size)), owns_context=True)
 
 
-def _make_context(options: Any, *, is_default: bool) -> Context:
+def _make_context(options: Any, *, is_default: bool, checksums: bool | None) -> Context:
     # Here: the native library is loaded when a job starts.
     from mlt import Context
     from mlt.options.limits import MAX_RANKS
 
     rank, size, store = options.group_rank, options.group_size, options.store
     if store is None or (is_default and variables.integer(os.environ, "MLT_SERVICES", maximum=MAX_RANKS)):
-        return Context(rank, size)
-    return over_store(store, rank, size, timeout=options.timeout, address=_address_of_rank_0)
+        return Context(rank, size, checksums=checksums)
+    return over_store(store, rank, size, timeout=options.timeout, address=_address_of_rank_0, checksums=checksums)
 
 
-def over_store(store: Any, rank: int, size: int, *, timeout: timedelta, address: Callable[[Any], str]) -> Context:
+def over_store(
+    store: Any,
+    rank: int,
+    size: int,
+    *,
+    timeout: timedelta,
+    address: Callable[[Any], str],
+    checksums: bool | None = None,
+) -> Context:
     """The context of a job of its own, whose ranks meet through ``store``.
 
     ``address``: called at rank 0 with the store, for the address at which rank 0 listens.
@@ -113,6 +129,7 @@ def over_store(store: Any, rank: int, size: int, *, timeout: timedelta, address:
     from mlt.job.configuration import JobConfig
     from mlt.options import arguments, times
 
+    known_variables.warn_once()
     # A wrong variable is an error before this rank waits for rank 0.
     JobConfig.resolve(rank=rank, world_size=size, services=0, master_addr="localhost", rendezvous_port=1)
     arguments.resolve({}, os.environ)
@@ -128,6 +145,7 @@ def over_store(store: Any, rank: int, size: int, *, timeout: timedelta, address:
         secret=_secret_of(store, rank),
         master_addr=address_of_0,
         rendezvous_port=port,
+        checksums=checksums,
         **less,
     )
 

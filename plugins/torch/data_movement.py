@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlt.torch.checks import check_count, check_dense, check_equal, parts_by_splits
+from mlt.torch.compilation import untraced_class
 from mlt.torch.process_group_base import ProcessGroupBase, from_inputs, in_order, root_of
 from mlt.torch.reductions import Landing, as_bytes, in_lists
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from mlt import Operation
 
 
+@untraced_class
 class DataMovement(ProcessGroupBase):
     """Broadcast, the gathers, scatter and the all-to-alls of a process group."""
 
@@ -20,7 +22,7 @@ class DataMovement(ProcessGroupBase):
     def broadcast(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Copy each tensor from ``opts.rootRank`` (a group rank) to the others."""
         check_dense(tensors, "broadcast")
-        root, how = self._ranks[root_of(opts)], self._how(opts)
+        root, how = self._ranks[root_of(opts, self.size(), "broadcast")], self._how(opts)
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
@@ -85,7 +87,7 @@ class DataMovement(ProcessGroupBase):
     def gather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[0]`` into ``output_lists[0][i]`` of ``opts.rootRank``, all of one size."""
         (tensor,) = inputs
-        root = root_of(opts)
+        root = root_of(opts, self.size(), "gather", "dst")
         outputs = output_lists[0] if root == self._rank else []
         check_dense([*outputs, tensor], "gather")
         if root == self._rank:
@@ -105,7 +107,7 @@ class DataMovement(ProcessGroupBase):
     def scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
         """Copy ``input_lists[0][i]`` of ``opts.rootRank`` into group rank i's ``outputs[0]``, all of one size."""
         (output,) = outputs
-        root = root_of(opts)
+        root = root_of(opts, self.size(), "scatter")
         inputs = input_lists[0] if root == self._rank else []
         check_dense([*inputs, output], "scatter")
         if root == self._rank:

@@ -14,6 +14,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from mlt.torch.compilation import untraced_class
 from mlt.torch.reductions import factor_of, multiplied
 from mlt.torch.registration import mlt_group
 
@@ -29,6 +30,7 @@ _NONE = -1  # torch's number outside of a backward pass
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
+@untraced_class
 class LossyReduceScatter(StepRecorder):
     """The reduce-scatter of an FSDP2 model's gradients, of which each rank may miss a bounded part.
 

@@ -50,12 +50,14 @@ class CallName:
 class GroupCalls:
     """The calls of the group ``name``. ``own``: this group rank.
 
-    ``publisher``: the queue that completes the futures of the transport's collectives.
+    ``publisher``: the queue that completes the futures of the transport's collectives. ``recorded_as``: the group's
+    name in the flight recorder.
     """
 
-    def __init__(self, *, own: int, name: str, publisher: CallQueue) -> None:
+    def __init__(self, *, own: int, name: str, publisher: CallQueue, recorded_as: str | None = None) -> None:
         self._rank = own
         self._name = name
+        self._recorded_as = recorded_as or name
         self._count = 0
         self._closed = False
         self._publisher = publisher
@@ -75,7 +77,7 @@ class GroupCalls:
     def submit(self, name: str, program: Callable[[], None], result: Any, *, calls: int = 1) -> MltWork:
         """Queue a program that makes collectives of the transport and waits for them."""
         description, number = self._next(name, calls, result or ())
-        work = MltWork(description, entry=recorder.begin(name_of(name), self._name, number, result))
+        work = MltWork(description, entry=recorder.begin(name_of(name), self._recorded_as, number, result))
 
         def run() -> None:
             self._native.finish()  # the program may use what an earlier collective has not written yet
@@ -103,7 +105,7 @@ class GroupCalls:
         call's, if it is not ``tensors``; ``calls``: how many calls of the program these are, if not one for each.
         """
         description, number = self._next(name, len(tensors) if calls is None else calls, tensors or also_uses)
-        entry = recorder.begin(name_of(name), self._name, number, tensors)
+        entry = recorder.begin(name_of(name), self._recorded_as, number, tensors)
         tensors, observe = list(tensors), None if terms is None else terms.observe
         if result is None:
             result = tensors

@@ -18,8 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch import recorder
+from mlt.torch.compilation import untraced, untraced_class
 from mlt.torch.contexts import current_context
+from mlt.torch.hook_arguments import check_options, check_transport, names_of, recorder_name
 from mlt.torch.process_group import MltProcessGroup
+from mlt.torch.profiling import recorded
 from mlt.torch.registration import mlt_group
 from mlt.torch.resynchronisation import By, Drift, Resynchronisation
 from mlt.torch.rotation import TYPES as ROTATED_TYPES
@@ -47,6 +50,7 @@ _BY_SERVICES = (torch.float32,)
 _AMONG_WORKERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
+@untraced_class
 class BoundedLossState(StepRecorder):
     """State of the hook between steps: how buckets are averaged, their keys, the statistics.
 
@@ -88,8 +92,8 @@ class BoundedLossState(StepRecorder):
         named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
     ) -> None:
         bound = checked(loss_bound)
-        if not isinstance(lossy_results, bool):
-            raise ValueError(f"lossy_results is {lossy_results!r}; give True or False")
+        check_transport(transport)
+        check_options(lossy_results=lossy_results, rotate=rotate, services=services, first_key=first_key)
         super().__init__(history)
         self.loss_bound = bound
         self.lossy_results = lossy_results
@@ -106,10 +110,11 @@ class BoundedLossState(StepRecorder):
         self._types = _AMONG_WORKERS if self._post.func is _all_reduce else _BY_SERVICES
         self._next_key = first_key
         self._keys: dict[Hashable, int] = {}
-        self._names = {id(parameter): name for name, parameter in named_parameters}
+        self._names = names_of(named_parameters)
         self._labels: dict[int, str] = {}  # by key
         self._bucket_count = 0
         self._count = 0  # of buckets, over all steps
+        self._recorded_as = recorder_name()
         self._staging = CallQueue("mlt-hook")  # its threads start with the first bucket on a GPU
 
     def synchronise(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -157,7 +162,7 @@ class BoundedLossState(StepRecorder):
         how = {"loss_bound": bound, "lossy_results": self.lossy_results, "layer": layer, "layers": layers}
         average = partial(self._post, key=key, name=name, **how)
         self._count += 1
-        entry = recorder.begin(name, "bounded_loss_hook", self._count, buffer)
+        entry = recorder.begin(name, self._recorded_as, self._count, buffer)
         # Every rank has the same steps and keys. What cannot lose is left as it is, to the last bit.
         seed = step.step << 32 | key if self._rotate and bound > 0 else None
         if device is None:
@@ -389,12 +394,19 @@ class _Posting:
         """No result to publish: the caller that averages completes the future."""
 
 
+@untraced
 def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook for ``DistributedDataParallel.register_comm_hook(state, bounded_loss_hook)``.
 
     Returns a future of the bucket's flat float32 buffer, averaged over the workers that contributed to each element.
     """
-    return state.synchronise(bucket)
+    if isinstance(bucket, tuple):
+        raise TypeError(
+            f"bounded_loss_hook was called with a {type(bucket).__name__}, not with a bucket of gradients: Dynamo's "
+            'optimize_ddp="python_reducer" gives hooks one tensor at a time; keep its default, True'
+        )
+    future: torch.futures.Future[torch.Tensor] = recorded("bounded_loss_hook", lambda: state.synchronise(bucket))
+    return future
 
 
 def _group_of(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> MltProcessGroup | None:

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from mlt.torch.checks import check_count, check_dense, check_transfer
+from mlt.torch.compilation import untraced_class
 from mlt.torch.data_movement import DataMovement
 from mlt.torch.group_options import Options, allowance_of
 from mlt.torch.process_group_base import from_inputs, in_order, root_of
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mlt import Operation
 
 
+@untraced_class
 class MltProcessGroup(DataMovement):
     """A group of workers; created by ``torch.distributed``, not by programs.
 
@@ -86,7 +88,7 @@ class MltProcessGroup(DataMovement):
     def reduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Combine each tensor over the group, into that of ``opts.rootRank``; the others' are unchanged."""
         check_dense(tensors, "reduce")
-        root = root_of(opts)
+        root = root_of(opts, self.size(), "reduce", "dst")
         terms = self._terms(opts, tensors, "reduce")
         factor = factor_of(opts, "reduce")
 

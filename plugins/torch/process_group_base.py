@@ -10,7 +10,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import contexts
-from mlt.torch.checks import check_configured
+from mlt.torch.checks import check_configured, check_root
+from mlt.torch.compilation import untraced_class
 from mlt.torch.group_calls import GroupCalls
 from mlt.torch.monitored_barrier import MonitoredBarrier
 from mlt.torch.profiling import recorded
@@ -53,6 +54,7 @@ def from_inputs(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@untraced_class
 class ProcessGroupBase(dist.ProcessGroup):
     """A process group without collectives."""
 
@@ -65,7 +67,9 @@ class ProcessGroupBase(dist.ProcessGroup):
         group_id: str,
         timeout: timedelta,
         owns_context: bool = False,
+        recorded_as: str | None = None,
     ) -> None:
+        """``recorded_as``: the flight recorder's name of the group, ``group_id`` by default."""
         # pybind's constructor for Python subclasses takes (rank, size); the stubs only know the one with a store.
         super().__init__(rank, len(ranks))  # type: ignore[call-arg, arg-type]
         self._context = context
@@ -78,9 +82,17 @@ class ProcessGroupBase(dist.ProcessGroup):
         self._owns_context = owns_context
         self._tags = GroupTags(group_id)
         self._publisher = CallQueue(f"mlt-futures-{group_id}")
-        self._calls = GroupCalls(own=rank, name=group_id, publisher=self._publisher)
+        self._calls = GroupCalls(
+            own=rank, name=group_id, publisher=self._publisher, recorded_as=recorded_as or group_id
+        )
         self._transfers = Transfers(
-            context, ranks, own=rank, tag=self._tags.point_to_point, name=group_id, publisher=self._publisher
+            context,
+            ranks,
+            own=rank,
+            tag=self._tags.point_to_point,
+            name=group_id,
+            publisher=self._publisher,
+            recorded_as=recorded_as or group_id,
         )
         self._monitored_barrier = MonitoredBarrier(context, ranks, own=rank, tag=self._tags.barriers)
         # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.
@@ -141,6 +153,16 @@ class ProcessGroupBase(dist.ProcessGroup):
     @property
     def supports_splitting(self) -> bool:
         return False
+
+    # torch's own has the devices of backends in C++ only.
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices whose tensors the group takes; torch asks for checkpoints and objects."""
+        # (torch.cuda.is_available() would initialise the driver, and children could use it no more.)
+        here = ["cpu", *(["cuda"] if torch.version.cuda else [])]
+        backends = _world.pg_backend_config.get(self, "").split(",")
+        configured = [one for one in here if f"{one}:{BACKEND}" in backends]
+        return [torch.device(one) for one in configured or here]
 
     # torch 2.14 asks these of the backend of any group, in ``batch_isend_irecv`` for one.
     def _get_backend(self, device: torch.device) -> Any:
@@ -240,9 +262,12 @@ class ProcessGroupBase(dist.ProcessGroup):
         )
 
 
-def root_of(opts: Any) -> int:
-    """The group rank that a call names as its root, else 0."""
-    return int(opts.rootRank) if opts is not None else 0
+def root_of(opts: Any, size: int, call: str, argument: str = "src") -> int:
+    """The group rank that a call names as its root, else 0. ``argument``: its name in torch.distributed. Raises
+    ValueError for a rank outside of the group."""
+    root = int(opts.rootRank) if opts is not None else 0
+    check_root(root, size, call, argument)
+    return root
 
 
 def _end_at_exit(reference: weakref.ref[ProcessGroupBase]) -> None:

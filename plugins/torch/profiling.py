@@ -26,7 +26,8 @@ def name_of(method: str) -> str:
 
 
 def recorded(method: str, start: Callable[[], Any]) -> Any:
-    """Returns the Work of ``start``. While this thread is profiled, the call is an event. ``method``: the group's.
+    """Returns the Work or future of ``start``. While this thread is profiled, the call is an event. ``method``: of the
+    group, or a hook.
 
     An event that lasted to the end of the work would be ended by another thread. If the profiler was stopped meanwhile,
     torch's processes crashed now and then (2.13).

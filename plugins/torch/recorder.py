@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -22,9 +23,11 @@ from mlt.torch.staging import leaves
 
 import torch.distributed as dist
 from mlt._shared.flight_record import Call, Record, State
-from mlt._shared.output_files import write_text
+from mlt._shared.output_files import UnwritableError, check_folder, write_text
+from mlt.errors import ConfigError
 
 logger = logging.getLogger("mlt")
+VARIABLE: Final = "MLT_FLIGHT_RECORDER"
 CAPACITY: Final = 512  # calls
 # Calls that fail together follow each other quickly, and share a file: of the first, then of all.
 SECONDS_BETWEEN_FILES: Final = 1.0
@@ -159,7 +162,9 @@ class FlightRecorder:
             logger.warning("the flight recorder cannot write to %s: %s", self._folder, error)
 
     def _record(self) -> Record:
-        if dist.is_initialized():
+        if _replica is not None:
+            rank, size = _replica.rank, _replica.count
+        elif dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()
         else:
             rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -172,7 +177,40 @@ class FlightRecorder:
             pid=os.getpid(),
             written=time.time(),
             calls=[entry.described() for entry in entries],
+            replica="" if _replica is None else _replica.name,
         )
+
+
+@dataclass(frozen=True)
+class Replica:
+    """This process as torchft knows it: its ``rank`` in a set of ``count`` replicas."""
+
+    name: str
+    rank: int
+    count: int
+
+
+_replica: Replica | None = None
+
+
+def use_replica(replica: Replica) -> None:
+    """From now on the file is that of a replica."""
+    global _replica
+    _replica = replica
+
+
+def check() -> None:
+    """Raise ConfigError if ``MLT_FLIGHT_RECORDER`` names a folder in which no file can be written. Makes no folder."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return
+    try:
+        check_folder(Path(folder))
+    except UnwritableError as error:
+        raise ConfigError(
+            f"{VARIABLE} is {folder!r}, which cannot be written: {error.reason}; name a folder for the files of all "
+            "ranks, or unset it"
+        ) from None
 
 
 def begin(what: str, group: str, number: int | None, tensors: Any) -> Entry | None:
@@ -187,7 +225,7 @@ def begin(what: str, group: str, number: int | None, tensors: Any) -> Entry | No
 # A child has calls of its own, and its parent's locks may be held.
 @functools.cache
 def _of_this_process() -> FlightRecorder | None:
-    folder = os.environ.get("MLT_FLIGHT_RECORDER")
+    folder = os.environ.get(VARIABLE)
     if not folder:
         return None
     recorder = FlightRecorder(Path(folder))

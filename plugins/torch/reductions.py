@@ -22,6 +22,13 @@ _NAMES: Final[dict[Any, str]] = {
     dist.ReduceOp.PREMUL_SUM: "SUM",  # of tensors that each rank multiplies by its factor first (factor_of)
 }
 LOSSY: Final = ("SUM", "MEAN")
+_SENT: Final = frozenset(
+    getattr(torch, name)
+    for name in (
+        *("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
+        *("uint16", "uint32", "uint64", "bool"),
+    )
+)
 _BITWISE: Final = ("AND", "OR", "XOR")
 # Tensors of up to this size are faster in one list than each on its own, and a list is not longer than that: others
 # overlap it (docs/collectives.md, lists of tensors).
@@ -45,9 +52,12 @@ def reduction_of(opts: Any, tensors: Sequence[torch.Tensor], call: str) -> str:
         if name == "MEAN" and tensor.dtype == torch.bool:
             raise TypeError(f"mlt {call}: AVG needs tensors of numbers, not bool")
         if name in _BITWISE and (is_real or tensor.is_complex()):
-            raise TypeError(f"mlt {call}: {operation} needs integer or bool tensors")
+            raise TypeError(
+                f"mlt {call}: {_label(operation)} combines bits, and a tensor is {tensor.dtype}: it needs integers or "
+                "bool; floating point has SUM, AVG, PRODUCT, MIN, MAX and PREMUL_SUM"
+            )
         if tensor.is_complex() and name not in LOSSY:
-            raise TypeError(f"mlt {call}: complex tensors have SUM and AVG only, not {operation}")
+            raise TypeError(f"mlt {call}: complex tensors have SUM and AVG only, not {_label(operation)}")
     if name == "MEAN" and (integers := sum(map(_is_integer, tensors))):
         if integers < len(tensors):
             raise TypeError(f"mlt {call}: AVG of integers and other tensors in one call; make it two")
@@ -94,6 +104,12 @@ def divisor_of(opts: Any, tensors: Sequence[torch.Tensor], size: int) -> int:
     return size if opts is not None and opts.reduceOp == dist.ReduceOp.AVG and any(map(_is_integer, tensors)) else 1
 
 
+def _label(operation: Any) -> str:
+    """The name of an operation in ``ReduceOp``."""
+    known = next(one for one in _NAMES if operation == one)
+    return str(known).rpartition(".")[2]
+
+
 def factor_of(opts: Any, call: str) -> float:
     """The factor of this rank's tensors before the reduction: PREMUL_SUM's factor, else 1. A factor in a tensor is read
     now. Raises ValueError or TypeError for one that is not a real number in host memory."""
@@ -121,6 +137,13 @@ def multiplied(data: torch.Tensor, factor: float) -> torch.Tensor:
 
 def _is_integer(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def as_elements(tensor: torch.Tensor) -> torch.Tensor:
+    """A flat view of a contiguous CPU tensor, which the transport sends with its type, so that a receive of another is
+    an error; of bytes, if the transport has no such type. Shares its memory."""
+    flat = tensor.detach().view(-1)
+    return flat if flat.dtype in _SENT else flat.view(torch.uint8)
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

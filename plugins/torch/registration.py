@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlt.torch import contexts
+from mlt.torch import contexts, recorder
 from mlt.torch.group_options import options_of
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.process_group_base import BACKEND
@@ -35,7 +35,8 @@ def _create(options: Any, backend_options: object) -> MltProcessGroup:
     """Called by ``init_process_group`` and ``new_group``, with their ``pg_options``."""
     own_options = options_of(backend_options)  # wrong ones are an error before this rank waits for another
     try:
-        membership = contexts.join(options)
+        recorder.check()
+        membership = contexts.join(options, checksums=own_options.checksums)
     except (ConfigError, RendezvousError) as error:
         raise error.with_traceback(None) from None  # as of Context()
     return MltProcessGroup(

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+from mlt.torch.compilation import untraced_class
 from mlt.torch.staging import Device, Staged, device_of, leaves
 from mlt.torch.work import CallQueue, MltWork, future_pair, publish
 
@@ -19,6 +20,7 @@ import torch.distributed as dist
 _has_its_turn: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mlt_has_its_turn", default=False)
 
 
+@untraced_class
 class StagedWork(MltWork):
     """A call on tensors of a device. ``wait`` returns once the copies back are under way; its stream waits for them."""
 
@@ -54,6 +56,7 @@ class StagedWork(MltWork):
             self._device.complete(lambda: super(StagedWork, self).publish(result), self.arrived)
 
 
+@untraced_class
 class StagedReceive(dist.Work):
     """A receive into a mirror; the first thread that waits, or finds it complete, starts the copy to the device."""
 

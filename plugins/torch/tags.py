@@ -8,6 +8,7 @@ state of every tag, so a call cannot have a tag of its own. Collectives have the
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Final
 
 _SPACE: Final = 1 << 62
@@ -32,6 +33,20 @@ class GroupTags:
         self.point_to_point: Final = group | _POINT_TO_POINT
         self.barriers: Final = group | _BARRIERS
         self.stream: Final = _STREAMS | number
+
+
+def with_user_tags(text: str) -> str:
+    """A text of the transport about sends and receives, with the tags that the program gave.
+
+    >>> with_user_tags(f"send of tag {_SPACE | _POINT_TO_POINT | 5} failed")
+    'send of tag 5 failed'
+    """
+    return re.sub(r"\btag (\d{18,20})\b", lambda found: f"tag {_user_tag(int(found[1]))}", text)
+
+
+def _user_tag(tag: int) -> int:
+    is_transfer = tag & _SPACE and tag & _POINT_TO_POINT
+    return tag & ((1 << _GROUP_SHIFT) - 1) if is_transfer else tag
 
 
 def _number(name: str) -> int:

@@ -15,7 +15,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from mlt.torch import contexts
+from mlt.torch import contexts, recorder
+from mlt.torch.compilation import untraced_class
 from mlt.torch.process_group import MltProcessGroup
 
 import torch.distributed as dist
@@ -35,6 +36,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 
+@untraced_class
 class ProcessGroupMlt(ProcessGroupWrapper):  # type: ignore[misc]
     """The replicas of one rank. The operations of torchft's groups, exact.
 
@@ -77,6 +79,9 @@ class ProcessGroupMlt(ProcessGroupWrapper):  # type: ignore[misc]
         """Called by ``configure``, after it has ended the group before."""
         self._sets += 1
         self._error = None
+        within = f"/{self._group_rank}" if self._group_rank else ""
+        recorder.check()
+        recorder.use_replica(recorder.Replica(f"{self._replica_id or 'replica'}{within}", rank, world_size))
         return MltProcessGroup(
             contexts.over_store(store, rank, world_size, timeout=self._timeout, address=_own_address),
             rank=rank,
@@ -84,6 +89,7 @@ class ProcessGroupMlt(ProcessGroupWrapper):  # type: ignore[misc]
             group_id="torchft",
             timeout=self._timeout,
             owns_context=True,
+            recorded_as=f"torchft {self._quorum_id}{within}" if self._quorum_id is not None else "torchft",
         )
 
     def _wrap_work(self, work: Any, opts: object) -> _ReportedWork:
@@ -95,6 +101,7 @@ class ProcessGroupMlt(ProcessGroupWrapper):  # type: ignore[misc]
             self._error = error
 
 
+@untraced_class
 class _ReportedWork(dist.Work):
     """An operation whose failure goes to ``report``: ``wait`` does not raise."""
 

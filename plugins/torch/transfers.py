@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import recorder
+from mlt.torch.compilation import untraced_class
 from mlt.torch.profiling import recorded_wait
 from mlt.torch.recorder import Entry
-from mlt.torch.reductions import as_bytes
+from mlt.torch.reductions import as_elements
 from mlt.torch.staging import leaves
 from mlt.torch.work import CallQueue, failure_of, future_pair, publish
 
@@ -30,6 +31,7 @@ USER_TAGS: Final = 1 << 32
 _SLICE: Final = timedelta(milliseconds=10)
 
 
+@untraced_class
 class TransferWork(dist.Work):
     """Operations of the transport in progress, which end together. ``wait`` drives the transport on its own thread.
 
@@ -104,6 +106,11 @@ class TransferWork(dist.Work):
     def exception(self) -> Any:
         return self._error
 
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the result, for which this waits."""
+        self.wait()
+        return leaves(self._result)
+
     def cancel(self) -> None:
         """Request cancellation; ``wait`` then ends soon."""
         for operation in tuple(self._operations):
@@ -147,6 +154,10 @@ class TransferWork(dist.Work):
 
     def _settle(self) -> None:
         self.settle(None)
+
+
+def _content(tensor: torch.Tensor) -> str:
+    return f"{tensor.nbytes} bytes of {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _memory(tensors: Iterable[torch.Tensor]) -> set[int]:
@@ -226,6 +237,7 @@ class InProgress:
                 work.wait()
 
 
+@untraced_class
 class AnySourceWork(dist.Work):
     """A receive whose data lands in a buffer posted before its source was known; ``source_rank`` waits for it.
 
@@ -252,7 +264,7 @@ class AnySourceWork(dist.Work):
                 source, work, landing = self._choose(timeout.total_seconds() if timeout > timedelta(0) else None)
                 work.wait(timeout)
                 with torch.no_grad():
-                    self._tensor.copy_(landing.view(self._tensor.dtype).reshape(self._tensor.shape))
+                    self._tensor.copy_(landing.reshape(self._tensor.shape))
                 self._source = source
         return True
 
@@ -284,8 +296,17 @@ class Transfers:
     """
 
     def __init__(
-        self, context: Context, ranks: tuple[int, ...], *, own: int, tag: int, name: str, publisher: CallQueue
+        self,
+        context: Context,
+        ranks: tuple[int, ...],
+        *,
+        own: int,
+        tag: int,
+        name: str,
+        publisher: CallQueue,
+        recorded_as: str | None = None,
     ) -> None:
+        self._recorded_as = recorded_as or name  # by the flight recorder
         self._publisher = publisher
         self._context = context
         self._ranks = ranks
@@ -299,7 +320,7 @@ class Transfers:
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork:
         """Start sending a tensor to group rank ``peer``."""
-        data = as_bytes(tensor.detach().contiguous())
+        data = as_elements(tensor.detach().contiguous())
         description = self._describe(f"send to rank {peer}", tag)
         operations = []
         if data.numel():
@@ -363,7 +384,7 @@ class Transfers:
             self._check_size(tensor, landing, tag)
         for peer in range(len(self._ranks)):
             if peer != self._own and peer not in posted:
-                landing = torch.empty(tensor.nbytes, dtype=torch.uint8)
+                landing = torch.empty(tensor.numel(), dtype=tensor.dtype)
                 posted[peer] = (self._post_receive(landing, peer, tag, seconds), landing)
         return posted
 
@@ -373,7 +394,7 @@ class Transfers:
         operations = []
         if landing.numel():
             posted = self._context.post_recv(
-                as_bytes(landing), 0.0, from_=self._ranks[peer], tag=self._tag + tag, timeout=seconds
+                as_elements(landing), 0.0, from_=self._ranks[peer], tag=self._tag + tag, timeout=seconds
             )
             operations = [posted.name_in_log(description)]
 
@@ -386,14 +407,14 @@ class Transfers:
         return TransferWork(operations, description, [tensor], self._publisher, landed, entry=entry)
 
     def _check_size(self, tensor: torch.Tensor, landing: torch.Tensor, tag: int) -> None:
-        if tensor.nbytes != landing.nbytes:
+        if (tensor.numel(), tensor.dtype) != (landing.numel(), landing.dtype):
             raise ValueError(
-                f"{self._describe('recv', tag)}: an earlier receive from any source posted {landing.nbytes} bytes for "
-                f"each rank, this one has {tensor.nbytes}; give messages of different sizes different tags"
+                f"{self._describe('recv', tag)}: an earlier receive from any source posted {_content(landing)} for "
+                f"each rank, this one has {_content(tensor)}; give messages of different sizes or types different tags"
             )
 
     def _record(self, what: str, tag: int, tensor: torch.Tensor) -> Entry | None:
-        return recorder.begin(f"{what}, tag {tag}", self._name, None, tensor)
+        return recorder.begin(f"{what}, tag {tag}", self._recorded_as, None, tensor)
 
     def _describe(self, what: str, tag: int) -> str:
         return f"mlt {what}, tag {tag} (group {self._name!r}, rank {self._own})"

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
+from mlt.torch.compilation import untraced_class
 from mlt.torch.profiling import recorded_wait
 from mlt.torch.recorder import Entry
+from mlt.torch.staging import leaves
+from mlt.torch.tags import with_user_tags
 
 import torch
 import torch.distributed as dist
-from mlt.errors import MltError, OperationTimeoutError, SizeMismatchError
+from mlt.errors import MltError, OperationTimeoutError, PeerFailedError, SizeMismatchError
 from torch.futures import Future
 
 
@@ -44,12 +47,16 @@ def failure_of(description: object, error: Exception) -> RuntimeError:
     if isinstance(error, SizeMismatchError) and " called " in str(error):
         # The barrier is that of mlt.torch.hook before its first bucket.
         advice = " (also the communication hooks of DDP: register them on every rank, or on none)"
-    failure = RuntimeError(f"{description}: {note}{error}{advice}")
+    is_of_ddp = any(word in str(description) for word in ("allreduce", "gradient bucket"))
+    if is_of_ddp and isinstance(error, PeerFailedError) and " left the job" in str(error):
+        advice = " (if it had fewer batches than this rank, train inside DistributedDataParallel's join())"
+    failure = RuntimeError(f"{description}: {note}{with_user_tags(str(error))}{advice}")
     failure.__cause__ = None if isinstance(error, MltError) else error
     failure.__context__ = error
     return failure
 
 
+@untraced_class
 class MltWork(dist.Work):
     """A call in progress. ``wait`` raises RuntimeError with the call's name (``failure_of``).
 
@@ -108,6 +115,11 @@ class MltWork(dist.Work):
 
     def exception(self) -> Any:
         return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the result, for which this waits."""
+        self.wait()
+        return leaves(self.get_future().wait())
 
     def get_future(self) -> Future[Any]:
         return self._future

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, _waits, priority
-from mlt._shared import first_failure
+from mlt._shared import first_failure, known_variables
 from mlt._shared.argument_types import check_types, explained
 from mlt._shared.loss_bounds import loss_bound_of
 from mlt._waits import WaitWatch as WaitWatch  # for the type
@@ -136,6 +136,7 @@ class Context(GroupCollectives):
         place: Any = {name: value for name, value in options.items() if name in JobArguments.__annotations__}
         given = {"rank": rank, "world_size": world_size, "services": services, **options}
         check_types("Context", _TYPES, given, _FORMS)
+        known_variables.warn_once()
         config = JobConfig.resolve(rank=rank, world_size=world_size, services=services, **place)
         self._config = config
         self._workers = tuple(range(config.world_size))
@@ -150,6 +151,7 @@ class Context(GroupCollectives):
         io_threads_module.refuse(options.get("io_threads"), options.get("io_cpus"))
         native = _core.Options(data_dscp=list(dscp.data), control_dscp=dscp.control)
         arguments.apply(options, native)
+        self._checksums = bool(native.checksums)
         deadline = time.monotonic() + connect_timeout
         address = own_address.local_host(config)
         if config.size > 1:
@@ -212,6 +214,11 @@ class Context(GroupCollectives):
     def dscp(self) -> qos.DscpMap:
         """DSCPs of the packets, by traffic class."""
         return qos.DscpMap(data=tuple(self._engine.data_dscp), control=self._engine.control_dscp)
+
+    @property
+    def checksums(self) -> bool:
+        """Whether collectives carry checksums from memory to memory."""
+        return self._checksums
 
     @property
     def engine(self) -> _core.Engine:

@@ -84,14 +84,22 @@ def lossy(bound: float | str, *, lossy_results: bool = False) -> Iterator[None]:
         yield
 
 
+def _is_step(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+
 def warm_up(bound: float | str, steps: int) -> LossSchedule:
     """No loss in the first ``steps`` steps, then ``bound``: early gradients are large, and their loss costs most.
+
+    Raises ValueError unless ``steps`` is 0 or more.
 
     >>> schedule = warm_up(0.1, steps=100)
     >>> schedule(99, 0), schedule(100, 0)
     (0.0, 0.1)
     """
     later = loss_bound_of(bound)
+    if not _is_step(steps):
+        raise ValueError(f"steps is {steps!r}; give the number of steps without loss, 0 or more")
     return lambda step, _layer: 0.0 if step < steps else later
 
 
@@ -105,7 +113,12 @@ def phases(*starts: tuple[int, float | str]) -> LossSchedule:
     [0.0, 0.2, 0.2, 0.05]
     """
     steps = [start for start, _ in starts]
-    if not steps or steps[0] != 0 or any(later <= earlier for earlier, later in pairwise(steps)):
+    if (
+        not steps
+        or not all(map(_is_step, steps))
+        or steps[0] != 0
+        or any(later <= earlier for earlier, later in pairwise(steps))
+    ):
         raise ValueError(f"the phases start at the steps {steps}; give increasing steps, the first of them 0")
     bounds = [(start, loss_bound_of(bound)) for start, bound in reversed(starts)]
     return lambda step, _layer: next(bound for start, bound in bounds if start <= step)

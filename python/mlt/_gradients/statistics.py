@@ -144,8 +144,8 @@ class StepLog:
     """
 
     def __init__(self, history: int) -> None:
-        if history < 1:
-            raise ValueError(f"history is {history}; keep at least one step")
+        if isinstance(history, bool) or not isinstance(history, int) or history < 1:
+            raise ValueError(f"history is {history!r}; keep at least one step")
         self._lock = threading.Lock()
         self._open: OpenStep | None = None
         self._started = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -31,7 +32,10 @@ class Call(BaseModel):
 
 
 class Record(BaseModel):
-    """The file of one rank, written at the time ``written``, in seconds since 1970."""
+    """The file of one rank, written at the time ``written``, in seconds since 1970.
+
+    ``replica``: torchft's name of this process, whose rank is then that in its last set of replicas.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,11 +46,14 @@ class Record(BaseModel):
     pid: int
     written: float
     calls: list[Call]
+    replica: str = ""
 
     @property
     def file_name(self) -> str:
         """
-        >>> Record(rank=3, world_size=4, host="a", pid=7, written=0.0, calls=[]).file_name
-        'rank3.json'
+        >>> record = Record(rank=3, world_size=4, host="a", pid=7, written=0.0, calls=[])
+        >>> record.file_name, record.model_copy(update={"replica": "train:0/1"}).file_name
+        ('rank3.json', 'rank-train_0_1.json')
         """
-        return f"rank{self.rank}.json"
+        # A replica's rank changes, and another has it then.
+        return f"rank-{re.sub(r'[^A-Za-z0-9.-]', '_', self.replica)}.json" if self.replica else f"rank{self.rank}.json"

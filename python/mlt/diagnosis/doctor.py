@@ -18,7 +18,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Literal
 
-from mlt._shared import variables
+from mlt._shared import known_variables, variables
 from mlt._shared.addresses import without_brackets
 from mlt._shared.capabilities import CAP_IPC_LOCK, CAP_NET_ADMIN, has_capability
 from mlt._shared.extras import checkout, how_to_install, package_of, pip, requirements
@@ -84,6 +84,8 @@ def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
 
 def _variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Those of the transport, as a job reads them; ``_interface`` has MLT_INTERFACE."""
+    for name, meant in known_variables.misspelt(sorted(environ)).items():
+        yield Finding("problem", known_variables.misspelt_text(name, meant), f"unset {name}, and set {meant}")
     readers: tuple[Callable[[], object], ...] = (
         lambda: arguments.resolve({}, environ),
         lambda: paths.resolve(None, environ=environ),

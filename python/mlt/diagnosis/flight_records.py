@@ -18,6 +18,8 @@ from mlt.errors import ConfigError
 from mlt.job.rendezvous import ranks_text
 
 _VARIABLE = "MLT_FLIGHT_RECORDER"
+# Calls whose sizes may differ from rank to rank: only the root has a list, or the parts differ.
+_SIZED_BY_RANK = ("gather", "scatter", "all_to_all", "reduce_scatter")
 # Between the first file of one failure and the last: calls may time out after each other.
 _SAME_FAILURE_SECONDS = 600.0
 
@@ -64,7 +66,8 @@ def _ranks(records: Sequence[Record]) -> Iterator[Finding]:
     """Each rank's first failed call."""
     for record in records:
         failed = next((call for call in record.calls if call.state == "failed"), None)
-        who = f"rank {record.rank} ({record.host}, pid {record.pid})"
+        replica = f"replica {record.replica}, " if record.replica else ""
+        who = f"rank {record.rank} ({replica}{record.host}, pid {record.pid})"
         if failed is None:
             yield Finding("problem", f"{who}: its file has no failed call any more, of {len(record.calls)}")
             continue
@@ -100,9 +103,14 @@ def _group(group: str, records: Sequence[Record]) -> Iterator[Finding]:
 
 
 def _first_difference(by_rank: dict[int, dict[int, Call]]) -> int | None:
-    """The lowest number under which two ranks made different calls. (Only root or sender may give other sizes.)"""
+    """The lowest number under which two ranks made different calls, or one that failed with other sizes or types."""
     for number in sorted({number for calls in by_rank.values() for number in calls}):
-        if len({calls[number].call for calls in by_rank.values() if number in calls}) > 1:
+        found = [calls[number] for calls in by_rank.values() if number in calls]
+        if len({call.call for call in found}) > 1:
+            return number
+        has_failed = any(call.state == "failed" for call in found)
+        is_alike = len({(call.bytes, tuple(call.types)) for call in found}) == 1
+        if has_failed and not is_alike and found[0].call not in _SIZED_BY_RANK:
             return number
     return None
 

@@ -97,6 +97,39 @@ def lossy_new_group(bound: float) -> Any:
     return told | {"losses": asdict(options.losses)}
 
 
+def lossy_results_of_a_group() -> Any:
+    """Whether the results of these all-reduces may lose: of the group, of integers, within lossy(0.1), within
+    lossy(0.1, lossy_results=True), of a group without options."""
+    dist.init_process_group("mlt")
+    options = mlt.torch.Options(loss_bound=0.2, lossy_results=True)
+    group, plain = dist.new_group(backend="mlt", pg_options=options), dist.new_group(backend="mlt")
+    context, posted = mlt.torch.current_context(), []
+    post = context.post_all_reduce
+
+    def all_reduce(*arguments: Any, **named: Any) -> Any:
+        posted.append(named["lossy_results"])
+        return post(*arguments, **named)
+
+    context.post_all_reduce = all_reduce  # type: ignore[method-assign]
+    dist.all_reduce(ones(), group=group)
+    dist.all_reduce(ones(torch.int32), group=group)
+    with mlt.torch.lossy(0.1):
+        dist.all_reduce(ones(), group=group)
+    with mlt.torch.lossy(0.1, lossy_results=True):
+        dist.all_reduce(ones(), group=plain)
+    dist.all_reduce(ones(), group=plain)
+    dist.reduce_scatter_tensor(torch.zeros(4), ones(count=4 * SIZE), group=group)
+    return {"posted": posted, "reductions": options.losses.reductions}
+
+
+def checked() -> Any:
+    dist.init_process_group("mlt", pg_options=mlt.torch.Options(checksums=True))
+    group = dist.new_group(pg_options=mlt.torch.Options(checksums=True))
+    dist.all_reduce(x := torch.ones(3), group=group)
+    error = error_of(lambda: dist.new_group(backend="mlt", pg_options=mlt.torch.Options(checksums=False)))
+    return {"checksums": mlt.torch.current_context().checksums, "sum": x.tolist(), "error": error}
+
+
 def error_of(call: Callable[[], object]) -> str:
     try:
         call()

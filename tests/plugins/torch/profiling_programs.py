@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import mlt.torch
 import torch
 import torch.distributed as dist
 from mlt.torch.process_group import MltProcessGroup
@@ -55,6 +56,18 @@ def traced(folder: str, late_seconds: float) -> Any:
     (trace,) = Path(folder).glob(f"rank{RANK}.*.json")
     events = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("ph") == "X"]
     return [(event["name"], event["dur"] / 1e6) for event in events if event["name"].startswith("mlt:")]
+
+
+def hooked() -> Any:
+    """Names of what the profiler recorded of two steps with the hook."""
+    network = nn.Linear(8, 8)
+    replica = DistributedDataParallel(network)
+    replica.register_comm_hook(mlt.torch.BoundedLossState(loss_bound=0.0), mlt.torch.bounded_loss_hook)
+    replica(torch.ones(4, 8)).sum().backward()
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        for _ in range(2):
+            replica(torch.ones(4, 8)).sum().backward()
+    return [event.name for event in found.events() if "hook" in event.name]
 
 
 def debugged() -> Any:

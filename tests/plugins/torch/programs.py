@@ -611,6 +611,54 @@ def replicas(context: mlt.Context, options: dict[str, Any]) -> Any:
     return told
 
 
+def replicas_with_buffers(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """``verify_replicas`` of DDP with BatchNorm after a step, with buffers and without; then of a parameter too."""
+    import mlt.torch
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4))
+    replica = DistributedDataParallel(model)
+    told = []
+    for step in range(2):
+        replica(torch.full((3, 4), float(RANK + 1)) + torch.rand(3, 4)).sum().backward()
+        if step == 1 and RANK == 1:
+            with torch.no_grad():
+                model[1].bias[0] += 1
+        for buffers in (True, False):
+            try:
+                mlt.torch.verify_replicas(replica, buffers=buffers)
+                told.append("")
+            except RuntimeError as error:
+                told.append(str(error))
+    return told
+
+
+def replicas_of_shards(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """``verify_replicas`` of a model of FSDP2, of one that DTensor replicates, and of shards as if they were alike."""
+    import mlt.torch
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import distribute_module
+
+    def error_of(model: torch.nn.Module, group: dist.ProcessGroup | None = None) -> str:
+        try:
+            mlt.torch.verify_replicas(model, group)
+        except (RuntimeError, TypeError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    mesh = init_device_mesh("cpu", (WORKERS,))
+    torch.manual_seed(0)
+    sharded = torch.nn.Linear(4, 4)
+    fully_shard(sharded, mesh=mesh)
+    alike = distribute_module(torch.nn.Linear(4, 4), mesh)
+    return [error_of(sharded), error_of(alike), error_of(sharded, dist.group.WORLD)]
+
+
 def unanswered() -> None:
     """Rank 0's program fails while one of its collectives waits for rank 1, which lives on and watches how it goes."""
     import mlt.torch
@@ -691,7 +739,9 @@ def hook_on(context: mlt.Context, options: dict[str, Any]) -> Any:
 
     replica = torch.nn.parallel.DistributedDataParallel(network(seed=0))
     if RANK in options["ranks"]:
-        state = mlt.torch.BoundedLossState(loss_bound=0.1, rotate=RANK in options.get("rotating", []))
+        rotate, by_services = RANK in options.get("rotating", []), options.get("by_services")
+        transport = mlt.PushPull(context) if by_services == "given" else None
+        state = mlt.torch.BoundedLossState(transport, loss_bound=0.1, rotate=rotate, services=by_services and True)
         replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
     started, error = time.monotonic(), None
     try:
@@ -772,6 +822,8 @@ PROGRAMS = {
     "lossy_shares": lossy_shares,
     "premultiplied": premultiplied,
     "replicas": replicas,
+    "replicas_of_shards": replicas_of_shards,
+    "replicas_with_buffers": replicas_with_buffers,
     "split": split,
     "staged": staged,
     "straggler": straggler,

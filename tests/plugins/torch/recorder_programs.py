@@ -33,6 +33,16 @@ def differ() -> Any:
     return ""
 
 
+def differ_in_size() -> Any:
+    """The ranks' second calls differ in the type, and so in the number of elements of as many bytes."""
+    dist.all_reduce(torch.ones(3))
+    try:
+        dist.all_reduce(torch.ones(1000) if RANK == 0 else torch.ones(500, dtype=torch.float64))
+    except RuntimeError as failure:
+        return str(failure)
+    return ""
+
+
 def killed() -> Any:
     """The last rank dies before its third step; its gradients are averaged by the hook."""
     torch.manual_seed(1)

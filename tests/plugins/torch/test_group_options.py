@@ -92,6 +92,32 @@ def test_options__are_torchs_and_may_be_copied() -> None:
         options.loss_bound = 0.5  # type: ignore[misc]
 
 
+def test_options__have_results_that_may_lose_and_checksums() -> None:
+    options = mlt.torch.Options(loss_bound="1%", lossy_results=True, checksums=True)
+    for one in (options, copy.copy(options), pickle.loads(pickle.dumps(options))):
+        assert (one.lossy_results, one.checksums) == (True, True)
+        assert str(one) == "Options(loss_bound=0.01, lossy_results=True, checksums=True)"
+        assert allowance_of(one).lossy_results
+    assert not allowance_of(mlt.torch.Options(lossy_results=True)).lossy_results  # nothing may be lost
+    for wrong in ({"lossy_results": "yes"}, {"checksums": 1}):
+        with pytest.raises(ValueError, match=names(*wrong, "True or False" if "lossy_results" in wrong else "None")):
+            mlt.torch.Options(**wrong)  # type: ignore[arg-type]
+
+
+def test_lossy_results__of_a_group_lose_on_the_way_back_too() -> None:
+    program = "lossy_results_of_a_group"
+    for told in answers(run_job(program, workers=WORKERS, programs=PROGRAMS, drop=0.05), workers=WORKERS):
+        assert told["posted"] == [True, False, False, True, False]  # see the program
+        assert told["reductions"] == 2
+
+
+def test_checksums__are_those_of_the_group_that_starts_the_job() -> None:
+    for told in answers(run_job("checked", programs=PROGRAMS)):
+        assert told["checksums"] is True
+        assert told["sum"] == [2.0] * 3
+        assert_names(told["error"], "ConfigError", "checksums=False", "init_process_group", "MLT_CHECKSUMS")
+
+
 def test_losses__are_counted_from_every_thread_and_start_at_0() -> None:
     options = mlt.torch.Options(loss_bound="1%")
     assert options.losses == Losses()

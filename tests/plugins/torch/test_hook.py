@@ -141,8 +141,12 @@ def test_hook__on_some_ranks_only_is_an_error_of_every_rank_at_once(services: in
         assert told["after"] == [2.0] * 3
 
 
-def test_hook__that_rotates_on_some_ranks_only_is_an_error_of_every_rank() -> None:
-    for outcome in run_job("hook_on", ranks=[0, 1], rotating=[1]):
+@pytest.mark.parametrize(("services", "by_services"), [(0, None), (1, None), (1, "asked"), (1, "given")])
+def test_hook__that_rotates_on_some_ranks_only_is_an_error_of_every_rank(
+    services: int, by_services: str | None
+) -> None:
+    outcomes = run_job("hook_on", services=services, by_services=by_services, ranks=[0, 1], rotating=[1])
+    for outcome in outcomes[:2]:
         told = outcome.answer
         assert told["error"] is not None, outcome.output
         assert_names(told["error"], "rotate=True on group rank 1", "rotate=False on group rank 0", "the same")

@@ -36,6 +36,23 @@ def test_pending_collective__does_not_hold_up_the_end_of_a_failed_process() -> N
     assert watching.answer["gone_after"] < 20
 
 
+CHECKPOINTS = Path(__file__).with_name("checkpoint_programs.py")
+
+
+def test_checkpoint__is_saved_while_the_program_trains_without_another_backend(tmp_path: Path) -> None:
+    for answer in answers(run_job("saved", programs=CHECKPOINTS, folder=str(tmp_path))):
+        assert answer == {"loaded": True, "trained": True}
+
+
+def test_state__of_rank_0_becomes_that_of_a_sharded_model() -> None:
+    assert answers(run_job("from_rank_0", programs=CHECKPOINTS)) == [True, True]
+
+
+def test_devices__are_those_of_this_torch_that_the_group_takes() -> None:
+    both = [["cpu"] + ["cuda"] * bool(torch.version.cuda), ["cpu"]]
+    assert answers(run_job("devices", programs=CHECKPOINTS)) == [both, both]
+
+
 ENDING = """
 import os
 import sys

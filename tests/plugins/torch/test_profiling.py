@@ -35,6 +35,10 @@ def test_trace__has_each_call_and_the_wait_for_its_end(tmp_path: Path) -> None:
     assert max(seconds for name, seconds in first if name == "mlt:wait") > 0.5 * LATE_SECONDS
 
 
+def test_profile__has_each_bucket_of_the_hook() -> None:
+    assert answers(run_job("hooked", programs=PROGRAMS)) == [["mlt:bounded_loss_hook"] * 2] * 2
+
+
 def test_debug_mode__works_without_torchs_wrapper_and_calls_that_differ_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

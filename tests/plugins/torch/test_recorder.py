@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checks import assert_names
+from checks import assert_names, names
 from job import answers, run_job
 from mlt.torch import recorder
 from mlt.torch.recorder import CAPACITY, FlightRecorder
@@ -19,8 +19,14 @@ from mlt.torch.work import MltWork
 
 from mlt._shared.flight_record import Record
 from mlt.diagnosis.flight_records import examine_records
+from mlt.errors import ConfigError
 
 PROGRAMS = Path(__file__).with_name("recorder_programs.py")
+
+
+@pytest.fixture(autouse=True)
+def no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_replica", None)
 
 
 def record_of(folder: Path, rank: int = 0) -> Record:
@@ -145,6 +151,49 @@ def test_begin__nothing_is_recorded_without_the_variable(monkeypatch: pytest.Mon
     monkeypatch.delenv("MLT_FLIGHT_RECORDER", raising=False)
     recorder._of_this_process.cache_clear()
     assert recorder.begin("barrier", "0", 1, []) is None
+
+
+def test_check__names_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in ("file", "file/below", ""):
+        monkeypatch.setenv("MLT_FLIGHT_RECORDER", str(tmp_path / folder) if folder else "")
+        if folder:
+            with pytest.raises(ConfigError, match=names("MLT_FLIGHT_RECORDER", str(tmp_path / folder), "unset")):
+                recorder.check()
+        else:
+            recorder.check()
+    monkeypatch.setenv("MLT_FLIGHT_RECORDER", str(tmp_path / "new" / "below"))
+    recorder.check()
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_init__ends_with_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MLT_FLIGHT_RECORDER", str(tmp_path / "file"))
+    program = """
+import torch.distributed as dist
+dist.init_process_group("mlt", store=dist.HashStore(), rank=0, world_size=1)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert_names(done.stderr, "ConfigError", "MLT_FLIGHT_RECORDER", "it is a file")
+
+
+def test_file__of_a_replica_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_replica", recorder.Replica("train_0:ab/1", rank=2, count=3))
+    FlightRecorder(tmp_path).begin("barrier", "torchft 5", 1, []).end(RuntimeError("x"))
+    (file,) = tmp_path.iterdir()
+    record = Record.model_validate_json(file.read_text())
+    assert file.name == record.file_name == "rank-train_0_ab_1.json"
+    assert (record.rank, record.world_size, record.replica) == (2, 3, "train_0:ab/1")
+    assert_names(next(iter(examine_records(tmp_path))).what, "rank 2", "replica train_0:ab/1")
+
+
+def test_ranks__whose_sizes_differ_have_files_that_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLT_FLIGHT_RECORDER", str(tmp_path))
+    assert all(answers(run_job("differ_in_size", programs=PROGRAMS)))
+    found = [finding.what for finding in examine_records(tmp_path)]
+    assert_names(found[-1], "call 2 differs", "rank 0 all_reduce of 4 KB", "rank 1 all_reduce of 4 KB", "float64")
 
 
 def test_ranks__whose_calls_differ_have_files_that_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from mlt.torch.reductions import (
     LISTED_BYTES,
     Landing,
     as_bytes,
+    as_elements,
     divisor_of,
     factor_of,
     in_lists,
@@ -52,6 +53,22 @@ def test_reduction_of__names_one_of_the_transport() -> None:
 def test_reduction_of__refuses_what_is_undefined(operation: object, dtype: torch.dtype, error: type[Exception]) -> None:
     with pytest.raises(error, match=names("mlt reduce")):
         reduction_of(opts(operation), [torch.ones(1, dtype=dtype)], "reduce")
+
+
+def test_reduction_of__names_operation_and_type_of_bits() -> None:
+    for operation in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
+        facts = (str(operation).rpartition(".")[2], "torch.float16", "integers or bool", "SUM")
+        for given in (operation, dist.ReduceOp(operation)):  # as c10d passes it
+            with pytest.raises(TypeError, match=names("mlt allreduce", *facts)):
+                reduction_of(opts(given), [torch.ones(1, dtype=torch.float16)], "allreduce")
+
+
+def test_as_elements__has_the_types_of_the_transport() -> None:
+    assert as_elements(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert as_elements(torch.ones((), requires_grad=True)).shape == (1,)
+    assert as_elements(torch.ones(2, dtype=torch.complex64)).numel() == 16
+    for name in ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "uint64", "bool"):
+        assert as_elements(torch.zeros(1, dtype=getattr(torch, name))).dtype == getattr(torch, name)
 
 
 def test_factor_of__is_the_number_of_the_operation() -> None:

@@ -16,6 +16,23 @@ def test_verify_replicas__names_what_differs_and_where_on_every_rank() -> None:
     assert_names(one_less, "rank 1 has")
 
 
+def test_verify_replicas__explains_buffers_and_can_leave_them_out() -> None:
+    first, second = answers(run_job("replicas_with_buffers"))
+    assert first == second
+    buffers, alone, both, parameter = first
+    assert_names(buffers, "0.running_mean", "rank(s) 1", "buffer", "BatchNorm", "buffers=False")
+    assert alone == ""
+    assert both == parameter
+    assert_names(parameter, "1.bias", "outside the optimizer")
+
+
+def test_verify_replicas__of_sharded_models_needs_the_ranks_with_the_same_parts() -> None:
+    for sharded, alike, parts in answers(run_job("replicas_of_shards")):
+        assert_names(sharded, "TypeError", "'bias'", "sharded", "full_tensor()", "HSDP")
+        assert alike == ""
+        assert_names(parts, "RuntimeError", "'bias'", "rank(s) 1")
+
+
 def test_digest__distinguishes_name_type_shape_and_value() -> None:
     tensor = torch.arange(4, dtype=torch.float32)
     others = (("bias", tensor), ("w", tensor.view(torch.int32)), ("w", tensor.reshape(2, 2)), ("w", tensor + 0.5))

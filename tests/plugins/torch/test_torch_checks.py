@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from checks import names
-from mlt.torch.checks import check_configured, check_count, check_dense, check_transfer, parts_by_splits
+from mlt.torch.checks import (
+    check_configured,
+    check_count,
+    check_dense,
+    check_root,
+    check_transfer,
+    parts_by_splits,
+)
 from mlt.torch.transfers import USER_TAGS
 
 
@@ -34,10 +41,17 @@ def test_check_count__names_both_numbers() -> None:
 @pytest.mark.parametrize(
     ("tag", "peer", "facts"),
     [
-        (0, 1, ("rank 1", "another rank", "3")),  # itself
-        (0, 3, ("rank 3", "group of 3")),
+        (7, 1, ("tag 7", "dst is rank 1", "this rank itself", "another rank", "3")),
+        (0, 3, ("rank 3", "no rank", "group of 3")),
         (0, -1, ("rank -1",)),
-        (-1, 2, ("tag -1",)),
+        (
+            -1,
+            2,
+            (
+                "to rank 2",
+                "tag -1",
+            ),
+        ),
         (USER_TAGS, None, (f"tag {USER_TAGS}",)),
     ],
 )
@@ -45,6 +59,13 @@ def test_check_transfer__names_the_rank_or_the_tag(tag: int, peer: int | None, f
     check_transfer("send", torch.ones(1), USER_TAGS - 1, 2, own=1, size=3)
     with pytest.raises(ValueError, match=names("send", *facts)):
         check_transfer("send", torch.ones(1), tag, peer, own=1, size=3)
+
+
+def test_check_root__names_argument_and_ranks() -> None:
+    check_root(1, 2, "broadcast", "src")
+    for root in (2, 7, -1):
+        with pytest.raises(ValueError, match=names("mlt reduce", f"dst is rank {root}", "2 ranks are 0 to 1")):
+            check_root(root, 2, "reduce", "dst")
 
 
 def test_parts_by_splits__cuts_rows() -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from mlt.torch import tags
-from mlt.torch.tags import GroupTags
+from mlt.torch.tags import GroupTags, with_user_tags
 from mlt.torch.transfers import USER_TAGS
 
 
@@ -30,6 +30,13 @@ def test_group_tags__kinds_do_not_overlap() -> None:
             assert begin + count <= following
         assert one.point_to_point + USER_TAGS < 2**63
         assert 0 < one.stream < 2**32
+
+
+def test_with_user_tags__shows_what_the_program_gave() -> None:
+    tags = GroupTags("3")
+    assert with_user_tags(f"send of tag {tags.point_to_point + 70_000} (16 bytes)") == "send of tag 70000 (16 bytes)"
+    barrier = f"receive of tag {tags.barriers}"
+    assert with_user_tags(barrier) == barrier
 
 
 def test_group_tags__a_shared_number_is_rejected() -> None:

@@ -23,12 +23,14 @@ if importlib.util.find_spec("torchft") is None:
 
 import torch
 import torch.distributed as dist
+from mlt.torch import recorder
 from mlt.torch.torchft import ProcessGroupMlt
 from torchft.coordination import LighthouseServer
 from torchft.local_sgd import DiLoCo
 from torchft.manager import Manager
 
 from mlt._shared.extras import how_to_install
+from mlt._shared.flight_record import Record
 
 RECIPE = Path(__file__).parents[3] / "examples" / "pytorch" / "torchft_ddp.py"
 LIMIT = timedelta(seconds=60)
@@ -86,6 +88,22 @@ def test_configure__makes_a_job_of_each_set_of_replicas(store: Any, groups: list
         assert [group.size() for group in members] == [len(members)] * len(members)
         assert sums(members) == [[1.0 * len(members), 2.0 * len(members)]] * len(members)
         assert [group.errored() for group in members] == [None] * len(members)
+
+
+def test_recorder__has_a_name_for_each_replica_and_each_set(
+    store: Any, groups: list[ProcessGroupMlt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_of_this_process", lambda: flight)
+    monkeypatch.setattr(recorder, "_replica", None)
+    for quorum in (4, 5):
+        flight = recorder.FlightRecorder(tmp_path)
+        address = f"127.0.0.1:{store.port}/torchft/{quorum}/1"
+        groups[0].configure(address, "train_0:ab", 0, 1, quorum, 1)
+        groups[0].allreduce([torch.ones(2)], dist.AllreduceOptions()).wait()
+        flight.write()
+        record = Record.model_validate_json((tmp_path / "rank-train_0_ab_1.json").read_text())
+        assert (record.replica, record.rank, record.world_size) == ("train_0:ab/1", 0, 1)
+        assert [(call.group, call.number) for call in record.calls] == [(f"torchft {quorum}/1", 1)]
 
 
 def test_replica_that_leaves__is_an_error_of_the_group_and_not_of_the_wait(

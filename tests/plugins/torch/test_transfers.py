@@ -70,6 +70,14 @@ def test_wait__ends_at_its_own_timeout_and_may_be_repeated(pair: tuple[Transfers
     assert tensor.tolist() == [1.0, 1.0]
 
 
+def test_result__waits_and_has_the_tensors(pair: tuple[Transfers, Transfers]) -> None:
+    sender, receiver = pair
+    receive = receiver.recv(torch.zeros(2), 0, 0, 30)
+    sender.send(torch.full((2,), 7.0), 1, 0, 30)
+    (tensor,) = receive.result()
+    assert tensor.tolist() == [7.0, 7.0]
+
+
 def test_get_future__completes_without_a_wait(pair: tuple[Transfers, Transfers]) -> None:
     sender, receiver = pair
     future = receiver.recv(torch.zeros(2), 0, 0, 30).get_future()
@@ -135,6 +143,37 @@ def test_recv_any__another_size_is_refused(pair: tuple[Transfers, Transfers]) ->
     receiver.recv_any(torch.zeros(4), 9, 30)
     with pytest.raises(ValueError, match=names("tag 9", "16 bytes", "has 8")):
         receiver.recv_any(torch.zeros(2), 9, 30)
+    with pytest.raises(ValueError, match=names("tag 9", "float32", "int32", "different tags")):
+        receiver.recv_any(torch.zeros(4, dtype=torch.int32), 9, 30)
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [(torch.float32, torch.uint8), (torch.float32, torch.int64), (torch.float16, torch.bfloat16)],
+)
+def test_recv__of_another_type_is_an_error_of_both_that_names_tag_peer_and_types(
+    pair: tuple[Transfers, Transfers], sent: torch.dtype, received: torch.dtype
+) -> None:
+    sender, receiver = pair
+    receive = receiver.recv(torch.zeros(16 // received.itemsize, dtype=received), 0, 11, 30)
+    send = sender.send(torch.ones(16 // sent.itemsize, dtype=sent), 1, 11, 30)
+    types = [str(one).removeprefix("torch.") for one in (sent, received)]
+    for work, peer in ((send, "to rank 1"), (receive, "from rank 0")):
+        with pytest.raises(RuntimeError, match=names(peer, "tag 11", *types)):
+            work.wait()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bool, torch.float8_e5m2, torch.uint16, torch.bfloat16])
+def test_recv_any__of_every_type(pair: tuple[Transfers, Transfers], dtype: torch.dtype) -> None:
+    sender, receiver = pair
+    given, got, again = torch.ones(3).to(dtype), torch.zeros(3).to(dtype), torch.zeros(3).to(dtype)
+    receive = receiver.recv_any(got, 4, 30)
+    sender.send(given, 1, 4, 30)
+    sender.send(given, 1, 4, 30)
+    assert receive.source_rank() == 0
+    assert receiver.recv(again, 0, 4, 30).wait()
+    assert torch.equal(got.to(torch.complex64), given.to(torch.complex64))
+    assert torch.equal(again.to(torch.complex64), given.to(torch.complex64))
 
 
 def test_recv_any__says_after_5_seconds_that_it_waits(

@@ -56,6 +56,20 @@ def test_wait__returns_once_completed() -> None:
     assert work.wait()
     assert work.is_success()
     assert work.get_future().wait() is result
+    assert work.result() == result
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "is_advised"),
+    [
+        ("mlt allreduce of float32[3] (call 9)", "rank 0 left the job: its process closed its context", True),
+        ("gradient bucket 0 of step 3", "rank 0 left the job: its process closed its context", True),
+        ("mlt broadcast", "rank 0 left the job: its process closed its context", False),
+        ("mlt allreduce", "rank 0 died", False),
+    ],
+)
+def test_failure__of_a_rank_that_left_names_join(call: str, text: str, is_advised: bool) -> None:
+    assert ("join()" in str(failure_of(call, mlt.PeerFailedError(text)))) == is_advised
 
 
 def test_wait__ends_at_its_own_timeout() -> None:

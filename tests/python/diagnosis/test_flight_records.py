@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checks import assert_names, names
@@ -12,10 +14,19 @@ from mlt.diagnosis.flight_records import examine_records
 from mlt.errors import ConfigError
 
 
-def call(what: str, number: int | None, state: State = "completed", *, group: str = "0", error: str = "") -> Call:
+def call(
+    what: str,
+    number: int | None,
+    state: State = "completed",
+    *,
+    group: str = "0",
+    error: str = "",
+    size: int = 4096,
+    types: Sequence[str] = ("float32",),
+) -> Call:
     seconds = None if state == "in progress" else 0.25
     return Call(
-        call=what, group=group, number=number, bytes=4096, types=["float32"], began=1.0, seconds=seconds, state=state,
+        call=what, group=group, number=number, bytes=size, types=list(types), began=1.0, seconds=seconds, state=state,
         error=error or None,
     )  # fmt: skip
 
@@ -56,6 +67,25 @@ def test_records__name_the_first_calls_that_differ(tmp_path: Path) -> None:
         write(tmp_path, rank, call("barrier", 1), call(odd, 2), call(odd, 3, "failed", error="differ"))
     differs = found(tmp_path)[-1]
     assert_names(differs[1], "call 2 differs", "rank 0 all_reduce", "rank 1 broadcast", "rank 2 all_reduce")
+
+
+@pytest.mark.parametrize("other", [{"size": 8192}, {"types": ("int32",)}])
+def test_records__name_a_failed_call_that_differs_in_size_or_type_only(tmp_path: Path, other: dict[str, Any]) -> None:
+    for rank in range(3):
+        its = other if rank == 1 else {}
+        write(tmp_path, rank, call("all_reduce", 1), call("all_reduce", 2, "failed", error="differ", **its))
+    differs = found(tmp_path)[-1]
+    assert_names(differs[1], "call 2 differs", "rank 0 all_reduce of 4 KiB of float32", "rank 1 all_reduce of")
+    assert_names(differs[1], "8 KiB of float32" if "size" in other else "4 KiB of int32")
+
+
+def test_records__sizes_of_calls_that_succeeded_or_depend_on_the_rank_are_no_difference(tmp_path: Path) -> None:
+    for rank in range(3):
+        write(
+            tmp_path, rank, call("reduce", 1, size=rank), call("gather", 2, "failed", error="x", size=rank),
+            call("all_reduce", 3, "failed", error="x"),
+        )  # fmt: skip
+    assert found(tmp_path)[-1] == ("ok", "group '0': ranks 0, 1, 2 began 3 calls")
 
 
 def test_records__groups_are_compared_on_their_own(tmp_path: Path) -> None:

@@ -43,6 +43,14 @@ def test_bounds__outside_their_range_are_refused(bound: Any) -> None:
         pass
 
 
+@pytest.mark.parametrize("steps", [-1, "3", 2.5, True, None])
+def test_schedules__reject_what_is_no_number_of_steps(steps: object) -> None:
+    with pytest.raises(ValueError, match=names("steps", repr(steps), "0 or more")):
+        loss.warm_up(0.1, steps)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=names(repr(steps), "increasing steps")):
+        loss.phases((0, 0.1), (steps, 0.2))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("steps", [[], [1], [0, 5, 5], [0, 9, 3]])
 def test_phases__start_at_0_and_increase(steps: list[int]) -> None:
     with pytest.raises(ValueError, match=names(steps)):

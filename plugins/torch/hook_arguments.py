@@ -1,0 +1,56 @@
+"""The arguments of ``BoundedLossState``: each wrong one is an error that says what to write."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def check_transport(transport: object) -> None:
+    """Raise TypeError for a number, a model or anything else that averages nothing."""
+    if transport is None or isinstance(transport, dist.ProcessGroup) or hasattr(transport, "post_all_reduce"):
+        return
+    if hasattr(transport, "push_pull"):
+        return
+    is_bound = isinstance(transport, int | float | str) or callable(transport)
+    advice = f"for a loss bound write BoundedLossState(loss_bound={transport!r})" if is_bound else "leave it out"
+    if isinstance(transport, torch.nn.Module):
+        advice = "leave it out: the hook is registered on the model, model.register_comm_hook(state, bounded_loss_hook)"
+    raise TypeError(
+        f'BoundedLossState: transport is {transport!r}; it is a process group "mlt", a mlt.Context or a '
+        f"mlt.PushPull; {advice}"
+    )
+
+
+def check_options(*, lossy_results: Any, rotate: Any, services: Any, first_key: Any) -> None:
+    """Raise ValueError for a switch that is not True or False, and for a key that is none."""
+    for name, value in (("lossy_results", lossy_results), ("rotate", rotate), ("services", services)):
+        if not isinstance(value, bool) and (name, value) != ("services", None):
+            none = ", or None for the faster of both" if name == "services" else ""
+            raise ValueError(f"{name} is {value!r}; give True or False{none}")
+    if isinstance(first_key, bool) or not isinstance(first_key, int) or first_key < 0:
+        raise ValueError(f"first_key is {first_key!r}; give a key of push-pull, 0 or more")
+
+
+def names_of(named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[int, str]:
+    """Parameters' names by identity. Raises TypeError for parameters without names."""
+    names = {}
+    for pair in named_parameters:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise TypeError("BoundedLossState: named_parameters has no names; give it model.named_parameters()")
+        names[id(pair[1])] = pair[0]
+    return names
+
+
+_states = itertools.count(1)  # of this process
+
+
+def recorder_name() -> str:
+    """The flight recorder's name of the buckets of one more state, whose numbers begin at 1 again. Ranks that make
+    their states in the same order have the same names."""
+    number = next(_states)
+    return "bounded_loss_hook" if number == 1 else f"bounded_loss_hook {number}"
