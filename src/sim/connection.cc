@@ -5,12 +5,11 @@
 
 namespace mlt::sim {
 
-Connections::Connections(std::uint16_t hosts, std::uint64_t seed)
-    : hosts_(hosts), prng_(seed), pairs_(std::size_t{hosts} * hosts), streams_(std::size_t{hosts} * hosts) {}
+Connections::Connections(std::uint16_t hosts, std::uint64_t seed) : hosts_(hosts), prng_(seed) {}
 
 std::uint64_t Connections::open(std::uint16_t a, std::uint16_t b) {
   MLT_CHECK(a != b && number(a, b) == 0);
-  Pair& opened = pair(a, b);
+  Pair& opened = pairs_[key(a, b)];
   opened.number = ++opened_;
   const std::uint16_t low = a < b ? a : b;
   const std::uint16_t high = a < b ? b : a;
@@ -20,6 +19,6 @@ std::uint64_t Connections::open(std::uint16_t a, std::uint16_t b) {
   return opened.number;
 }
 
-void Connections::close(std::uint16_t a, std::uint16_t b) { pair(a, b).number = 0; }
+void Connections::close(std::uint16_t a, std::uint16_t b) { pairs_[key(a, b)].number = 0; }
 
 }  // namespace mlt::sim

@@ -12,6 +12,7 @@
 #include "base/prng.h"
 #include "core/event.h"
 #include "sim/event_heap.h"
+#include "sim/pair_table.h"
 
 namespace mlt::sim {
 
@@ -26,9 +27,11 @@ class Connections {
   std::uint64_t open(std::uint16_t a, std::uint16_t b);
   void close(std::uint16_t a, std::uint16_t b);
   // 0: none.
-  std::uint64_t number(std::uint16_t a, std::uint16_t b) const { return pair(a, b).number; }
+  std::uint64_t number(std::uint16_t a, std::uint16_t b) const { return pairs_.get(key(a, b)).number; }
   // What `from` must put into every datagram to `to`.
-  std::uint64_t cookie(std::uint16_t from, std::uint16_t to) const { return pair(from, to).cookies[from < to ? 0 : 1]; }
+  std::uint64_t cookie(std::uint16_t from, std::uint16_t to) const {
+    return pairs_.get(key(from, to)).cookies[from < to ? 0 : 1];
+  }
 
   // Queues a message; the caller schedules `stream` at the returned time unless that stream is scheduled already.
   struct Message {
@@ -52,14 +55,13 @@ class Connections {
     std::uint64_t number = 0;
     std::array<std::uint64_t, 2> cookies{};  // of the lower rank, of the higher
   };
-  Pair& pair(std::uint16_t a, std::uint16_t b) { return pairs_[a < b ? stream_of(a, b) : stream_of(b, a)]; }
-  const Pair& pair(std::uint16_t a, std::uint16_t b) const { return pairs_[a < b ? stream_of(a, b) : stream_of(b, a)]; }
+  std::uint32_t key(std::uint16_t a, std::uint16_t b) const { return a < b ? stream_of(a, b) : stream_of(b, a); }
 
   std::uint16_t hosts_;
   base::Prng prng_;
   std::uint64_t opened_ = 0;
-  std::vector<Pair> pairs_;
-  std::vector<Stream> streams_;
+  PairTable<Pair> pairs_;
+  PairTable<Stream> streams_;
 };
 
 }  // namespace mlt::sim

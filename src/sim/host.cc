@@ -61,7 +61,7 @@ void Host::start() {
   MLT_CHECK(!is_up());
   ++incarnation_;
   endpoint_ = std::make_unique<core::Endpoint>(config_.endpoint);
-  connections_.assign(config_.endpoint.peers, 0);
+  connections_.clear();
 }
 
 void Host::crash() {
@@ -73,6 +73,20 @@ void Host::crash() {
   paused_until_ = 0;
   turn_at_ = event_at_ = base::kNever;
   ++event_number_;
+}
+
+std::uint64_t Host::connection(std::uint16_t peer) const {
+  const auto found = std::ranges::lower_bound(connections_, peer, {}, &Connection::peer);
+  return found == connections_.end() || found->peer != peer ? 0 : found->number;
+}
+
+void Host::set_connection(std::uint16_t peer, std::uint64_t number) {
+  const auto place = std::ranges::lower_bound(connections_, peer, {}, &Connection::peer);
+  if (place == connections_.end() || place->peer != peer) {
+    connections_.insert(place, {peer, number});
+  } else {
+    place->number = number;
+  }
 }
 
 void Host::pause(base::TimeNs now, base::TimeNs until) {
@@ -187,12 +201,12 @@ void Host::apply(base::TimeNs local, const Input& input) {
                  [&](const Up& up) {
                    world_.coming_up(rank_, up.up);
                    entry()->on_control(local, up.up);
-                   connections_[up.up.peer] = up.connection;
+                   set_connection(up.up.peer, up.connection);
                  },
                  [&](const core::PeerDown& down) {
                    world_.going_down(rank_, down.peer);
                    entry()->on_control(local, down);
-                   connections_[down.peer] = 0;
+                   set_connection(down.peer, 0);
                    world_.went_down(rank_, down.peer);
                  },
                  [&](const core::PathLimit& limit) {

@@ -74,7 +74,7 @@ class Host {
   const HostConfig& config() const { return config_; }
   std::uint32_t incarnation() const { return incarnation_; }
   // The connection to `peer` that the endpoint knows of; 0: none.
-  std::uint64_t connection(std::uint16_t peer) const { return connections_[peer]; }
+  std::uint64_t connection(std::uint16_t peer) const;
   // Datagrams and messages taken from the network and not yet read.
   std::uint64_t unread() const;
 
@@ -114,6 +114,10 @@ class Host {
     std::vector<std::byte> bytes;
     bool of_machines = false;
   };
+  struct Connection {
+    std::uint16_t peer = 0;
+    std::uint64_t number = 0;
+  };
   struct Up {
     core::PeerUp up;
     std::uint64_t connection = 0;
@@ -147,6 +151,7 @@ class Host {
   }
   bool is_between_batches(base::TimeNs now) const;
   void wait(base::TimeNs now, Input input);
+  void set_connection(std::uint16_t peer, std::uint64_t number);
 
   World& world_;
   std::uint16_t rank_;
@@ -155,7 +160,7 @@ class Host {
   std::unique_ptr<core::Transmit> run_;
   std::unique_ptr<core::ControlOutput> output_;
   std::uint32_t incarnation_ = 0;
-  std::vector<std::uint64_t> connections_;
+  std::vector<Connection> connections_;  // by peer; of those that were ever up
   base::TimeNs paused_until_ = 0;
   std::vector<Input> inbox_;
   std::vector<Input> reading_;

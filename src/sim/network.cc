@@ -27,7 +27,6 @@ Network::Network(const Topology& topology, std::uint64_t seed, std::uint32_t max
       events_(events),
       prng_(seed),
       buffers_(topology.nodes),
-      blocked_(std::size_t{topology.hosts} * topology.hosts),
       nics_(topology.hosts, kNoPacket) {
   for (std::uint32_t node = 0; node < topology.nodes; ++node) buffers_[node].limit_bytes = topology.buffer_bytes[node];
   edges_.reserve(topology.edges.size());
@@ -191,7 +190,7 @@ void Network::pause(base::TimeNs now, std::uint32_t edge, std::uint32_t queues) 
 }
 
 void Network::block(std::uint16_t from, std::uint16_t to, bool blocked) {
-  blocked_[std::size_t{from} * hosts_ + to] = blocked ? 1 : 0;
+  blocked_[pair_of(from, to)] = blocked;
 }
 
 }  // namespace mlt::sim

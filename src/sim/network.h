@@ -13,6 +13,7 @@
 #include "base/prng.h"
 #include "sim/event_heap.h"
 #include "sim/ledger.h"
+#include "sim/pair_table.h"
 #include "sim/route_table.h"
 #include "sim/topology.h"
 
@@ -43,7 +44,7 @@ class Network {
   void pause(base::TimeNs now, std::uint32_t edge, std::uint32_t queues);
   // Drops everything from one host to another while blocked.
   void block(std::uint16_t from, std::uint16_t to, bool blocked);
-  bool is_blocked(std::uint16_t from, std::uint16_t to) const { return blocked_[std::size_t{from} * hosts_ + to] != 0; }
+  bool is_blocked(std::uint16_t from, std::uint16_t to) const { return blocked_.get(pair_of(from, to)); }
 
   Link& link(std::uint32_t edge) { return edges_[edge].link; }
   SwitchPort& port(std::uint32_t edge) { return edges_[edge].port; }
@@ -71,6 +72,7 @@ class Network {
     SwitchPort port;
   };
 
+  std::uint32_t pair_of(std::uint16_t from, std::uint16_t to) const { return std::uint32_t{from} * hosts_ + to; }
   void enqueue(base::TimeNs now, std::uint32_t edge, std::uint32_t index);
   void forward(base::TimeNs now, std::uint32_t node, std::uint32_t index);
   void cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves);
@@ -87,7 +89,7 @@ class Network {
   base::Prng prng_;
   std::vector<EdgeState> edges_;
   std::vector<SharedBuffer> buffers_;
-  std::vector<std::uint8_t> blocked_;
+  PairTable<bool> blocked_;
   std::vector<std::uint32_t> nics_;  // per host: its first edge
   Ledger ledger_;
   std::uint64_t hops_ = 0;

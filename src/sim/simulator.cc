@@ -25,8 +25,7 @@ Simulator::Simulator(const SimulatorConfig& config, const Topology& topology)
       now_(config.start_ns),
       network_(topology, config.seed ^ 0x6E6574776F726BULL, longest_datagram(config.segment_bytes), events_),
       connections_(topology.hosts, config.seed ^ 0x636F6F6B6965ULL),
-      prng_(config.seed ^ 0x73696DULL),
-      known_(std::size_t{topology.hosts} * topology.hosts) {
+      prng_(config.seed ^ 0x73696DULL) {
   hosts_.reserve(topology.hosts);
   World& world = *this;
   for (std::uint16_t rank = 0; rank < topology.hosts; ++rank) {
@@ -63,7 +62,7 @@ void Simulator::connect(std::uint16_t a, std::uint16_t b, base::DurationNs sprea
 void Simulator::peer_up(std::uint16_t rank, std::uint16_t peer) {
   if (!hosts_[rank].is_up()) return;
   if (known(rank, peer) != 0) peer_down(rank, peer, known(rank, peer));  // a new hello ends the old connection
-  known(rank, peer) = connections_.number(rank, peer);
+  set_known(rank, peer, connections_.number(rank, peer));
   core::PeerUp up;
   up.peer = peer;
   up.local_cookie = connections_.cookie(peer, rank);
@@ -84,7 +83,7 @@ void Simulator::peer_up(std::uint16_t rank, std::uint16_t peer) {
 
 void Simulator::peer_down(std::uint16_t rank, std::uint16_t peer, std::uint64_t number) {
   if (!hosts_[rank].is_up() || known(rank, peer) != number) return;
-  known(rank, peer) = 0;
+  set_known(rank, peer, 0);
   if (trace) trace({now_, TraceKind::kPeerDown, rank, nullptr, {}, "peer " + std::to_string(peer) + " is down"});
   hosts_[rank].control(now_, core::PeerDown{peer});
 }
@@ -104,7 +103,7 @@ void Simulator::crash(std::uint16_t rank, base::DurationNs notice_ns) {
   for (std::uint16_t peer = 0; peer < hosts(); ++peer) {
     if (peer == rank) continue;
     const std::uint64_t number = connections_.number(rank, peer);
-    known(rank, peer) = 0;
+    set_known(rank, peer, 0);
     if (number == 0) continue;
     connections_.close(rank, peer);
     at(now_ + notice_ns, [this, rank, peer, number] { peer_down(peer, rank, number); });
@@ -128,7 +127,7 @@ void Simulator::leave(std::uint16_t rank) {
       }
       connections_.close(rank, peer);
     }
-    known(rank, peer) = 0;  // also if it has ended and its end has not been read here
+    set_known(rank, peer, 0);  // also if it has ended and its end has not been read here
   }
   lost_in_crashes_ += hosts_[rank].unread();
   if (on_crash) on_crash(rank, hosts_[rank].endpoint());

@@ -13,6 +13,7 @@
 #include "sim/connection.h"
 #include "sim/host.h"
 #include "sim/network.h"
+#include "sim/pair_table.h"
 #include "sim/virtual_driver.h"
 
 namespace mlt::sim {
@@ -128,8 +129,12 @@ class Simulator final : public VirtualDriver {
                      bool goodbye = false);
   void peer_up(std::uint16_t rank, std::uint16_t peer);
   void peer_down(std::uint16_t rank, std::uint16_t peer, std::uint64_t number);
-  std::uint64_t& known(std::uint16_t rank, std::uint16_t peer) {
-    return known_[std::size_t{rank} * hosts_.size() + peer];
+  // The connection with `peer` that the host of `rank` knows of; 0: none.
+  std::uint64_t known(std::uint16_t rank, std::uint16_t peer) const {
+    return known_.get(connections_.stream_of(rank, peer));
+  }
+  void set_known(std::uint16_t rank, std::uint16_t peer, std::uint64_t number) {
+    known_[connections_.stream_of(rank, peer)] = number;
   }
 
   SimulatorConfig config_;
@@ -139,7 +144,7 @@ class Simulator final : public VirtualDriver {
   Connections connections_;
   base::Prng prng_;
   std::vector<Host> hosts_;
-  std::vector<std::uint64_t> known_;
+  PairTable<std::uint64_t> known_;
   std::vector<std::function<void()>> actions_;
   std::vector<std::uint32_t> free_actions_;
   std::uint64_t events_run_ = 0;
