@@ -8,7 +8,7 @@ namespace mlt::core {
 AckLedger::AckLedger(std::uint16_t peers, std::uint8_t paths)
     : paths_(paths),
       peers_(peers),
-      arrivals_(std::size_t{peers} * paths),
+      arrivals_(peers, paths),
       due_words_(base::words_for_bits(peers)),
       due_(due_words_.data(), peers) {}
 
@@ -58,7 +58,7 @@ void AckLedger::add_other_blocks(base::TimeNs now, std::uint16_t rank, std::uint
 std::uint32_t AckLedger::used(std::uint16_t rank) const {
   std::uint32_t used = 0;
   for (std::uint8_t path = 0; path < paths_; ++path) {
-    if (arrivals_[std::size_t{rank} * paths_ + path].highest_sequence != 0) used |= 1U << path;
+    if (arrivals_.row(rank)[path].highest_sequence != 0) used |= 1U << path;
   }
   return used;
 }

@@ -13,6 +13,7 @@
 
 #include "base/bitmap.h"
 #include "base/datagram.h"
+#include "base/packed_rows.h"
 #include "base/time.h"
 #include "core/counter.h"
 #include "core/path_spray.h"
@@ -67,9 +68,6 @@ class AckLedger {
   // The first peer to which an ACK is due; the number of peers if there is none.
   std::size_t first_due() const { return due_.find_set(0); }
 
-  // Memory of one more peer (tests/bench/core_memory.cc).
-  static constexpr std::size_t bytes_per_peer(std::size_t paths) { return sizeof(PerPeer) + paths * sizeof(PerPath); }
-
  private:
   struct PerPath {
     std::uint32_t highest_sequence = 0;  // 0: nothing arrived yet
@@ -94,11 +92,11 @@ class AckLedger {
     wire::TransferId transfer;
   };
 
-  PerPath& arrivals(std::uint16_t peer, std::uint8_t path) { return arrivals_[std::size_t{peer} * paths_ + path]; }
+  PerPath& arrivals(std::uint16_t peer, std::uint8_t path) { return arrivals_.row(peer)[path]; }
 
   std::uint8_t paths_;
-  std::vector<PerPeer> peers_;
-  std::vector<PerPath> arrivals_;  // by peer and path
+  base::PackedArray<PerPeer> peers_;
+  base::PackedRows<PerPath> arrivals_;  // by peer and path
   std::vector<std::uint64_t> due_words_;
   base::BitmapView due_;  // peers
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/lazy_array.h"
+#include "base/packed_rows.h"
 #include "base/time.h"
 #include "core/tag_table.h"
 #include "wire/control.h"
@@ -130,7 +131,7 @@ class EarlyBuffer {
   base::LazyArray<EarlyTransfer> transfers_;
   std::vector<std::uint32_t> segment_chains_;  // heads; kNil: empty
   std::vector<std::uint32_t> transfer_chains_;
-  std::vector<PeerRecords> peers_;
+  base::PackedArray<PeerRecords> peers_;
   std::uint32_t free_segment_ = kNil;
   std::uint32_t free_transfer_ = kNil;
   std::uint32_t segment_bytes_;

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
+#include "base/packed_rows.h"
 #include "core/send_queue.h"
 #include "core/send_state.h"
 #include "core/transfer_slots.h"
@@ -66,9 +66,6 @@ class EarlyDataLimit {
   std::uint32_t sends(std::uint16_t peer) const { return peers_[peer].waiting + peers_[peer].transfers; }
   void add_usage(std::uint16_t peer, Usage& usage) const;
 
-  // Memory of one more peer (tests/bench/core_memory.cc).
-  static constexpr std::size_t bytes_per_peer() { return sizeof(PerPeer); }
-
  private:
   struct PerPeer {
     std::uint32_t offered_segments = 1;
@@ -82,7 +79,7 @@ class EarlyDataLimit {
     std::uint32_t waiting = 0;           // their number
   };
 
-  std::vector<PerPeer> peers_;
+  base::PackedArray<PerPeer> peers_;
   TransferSlots<SendState>& sends_;
 };
 

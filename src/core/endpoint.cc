@@ -1,13 +1,18 @@
 #include "core/endpoint.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace mlt::core {
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : shared_(config), arena_(config.bitmap_words), sender_(shared_, arena_), receiver_(shared_, arena_) {
+    : shared_(config),
+      links_(config.peers),
+      arena_(config.bitmap_words),
+      sender_(shared_, arena_),
+      receiver_(shared_, arena_) {
   // RECOVERY R2.1.1: A job MUST configure the same number of paths, 1 to 16, at every rank; it is not negotiated.
   MLT_CHECK(config.paths >= 1 && config.paths <= MLT_MAX_PATHS);
   MLT_CHECK(config.rank < config.peers);
@@ -26,11 +31,13 @@ void Endpoint::release_polled() {
 
 PostStatus Endpoint::post_send(TimeNs now, const SendRequest& request) {
   release_polled();
+  use(request.peer);
   return sender_.post(now, request);
 }
 
 PostStatus Endpoint::post_recv(TimeNs now, const ReceiveRequest& request) {
   release_polled();
+  use(request.peer);
   return receiver_.post(now, request);
 }
 
@@ -64,14 +71,15 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
   from = wire::cookie_rank(prefix.cookie);
   // PROTOCOL 4.3.4: It MUST drop the datagram unless that connection is up and all 64 bits are its cookie
   //     (drop_bad_cookie).
-  if (from >= shared_.config.peers || !shared_.peers[from].up || shared_.peers[from].local_cookie != prefix.cookie) {
+  const bool is_rank = from < shared_.config.peers;
+  if (!is_rank || !view(from).is_up || view(from).up.local_cookie != prefix.cookie) {
     shared_.counters.add(Counter::k_drop_bad_cookie);
-    if (from < shared_.config.peers) {
+    if (is_rank) {
       // PROTOCOL 7.5.10: provided that it dropped a datagram of the peer before this connection was up. That datagram
       //     named the peer's rank, with the cookie that the receiver gave it if cookies are drawn before connections.
       // Without the right cookie anyone could have sent it, and would delay the peer's first receives.
-      Peer& peer = shared_.peers[from];
-      peer.refused = peer.refused || peer.issued_cookie == 0 || peer.issued_cookie == prefix.cookie;
+      Link& link = links_[from];
+      link.refused = link.refused || link.issued_cookie == 0 || link.issued_cookie == prefix.cookie;
     }
     return false;
   }
@@ -80,6 +88,7 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
     shared_.counters.add(Counter::k_drop_bad_path);
     return false;
   }
+  use(from);
   shared_.peers[from].heard = true;
   return true;
 }
@@ -87,7 +96,7 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
 void Endpoint::set_issued_cookie(std::uint64_t cookie) {
   const std::uint16_t peer = wire::cookie_rank(cookie);
   MLT_CHECK(peer < shared_.config.peers);
-  shared_.peers[peer].issued_cookie = cookie;
+  links_[peer].issued_cookie = cookie;
 }
 
 void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn, TimeNs arrival_ns) {
@@ -202,28 +211,44 @@ void Endpoint::bring_up(const PeerUp& up) {
   MLT_CHECK(up.peer < shared_.config.peers && up.peer != shared_.config.rank);
   MLT_CHECK(up.segment_bytes > 0 && up.segment_bytes % 8 == 0 && up.segment_bytes <= shared_.config.max_segment_bytes);
   MLT_CHECK(wire::cookie_rank(up.local_cookie) == up.peer && wire::cookie_rank(up.remote_cookie) == config().rank);
-  Peer& peer = shared_.peers[up.peer];
-  MLT_CHECK(!peer.up);
+  Link& link = links_[up.peer];
+  MLT_CHECK(!link.is_up);
+  MLT_CHECK(link.issued_cookie == 0 || link.issued_cookie == up.local_cookie);
+  link.up = up;
+  link.is_up = true;
+  link.refused_before_up = std::exchange(link.refused, false);
+  if (link.is_used) begin(link);  // what an earlier connection left ends with the new one
+}
+
+void Endpoint::use(std::uint16_t peer) {
+  if (peer >= shared_.config.peers) return;
+  const Link& link = std::as_const(links_)[peer];
+  if (link.is_up && !link.is_used) begin(links_[peer]);
+}
+
+double Endpoint::line_rate(const Link& link) const {
+  // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip shows how busy the processes are,
+  //     not a network.
+  return link.up.holds_back ? kUncontrolledBytesPerSecond : shared_.config.timely.line_rate_bytes_per_second;
+}
+
+void Endpoint::begin(Link& link) {
+  const PeerUp& up = link.up;
+  link.is_used = true;
   // PROTOCOL 3.5.2: An endpoint MUST start a connection that comes up with fresh state for the peer: sequence numbers,
   //     rate, round trip and every tag's generations from zero.
-  const bool refused = peer.refused;
-  const std::uint64_t issued_cookie = peer.issued_cookie;
-  MLT_CHECK(issued_cookie == 0 || issued_cookie == up.local_cookie);
+  Peer& peer = shared_.peers[up.peer];
   static_cast<PeerConnection&>(peer) = PeerConnection{};
-  peer.spray.restart(shared_.config.first_sequence);
-  peer.refused_before_up = refused;
-  peer.issued_cookie = issued_cookie;
+  peer.spray.restart(shared_.paths_out.row(up.peer), shared_.config.first_sequence);
+  peer.refused_before_up = link.refused_before_up;
   peer.up = true;
-  peer.local_cookie = up.local_cookie;
   peer.remote_cookie = up.remote_cookie;
   peer.segment_bytes = up.segment_bytes;
   peer.path_window = PathWindow(up.window_bytes, shared_.config.max_window_bytes);
   peer.holds_back = up.holds_back;
   peer.rtt = RttEstimator(up.holds_back);
   TimelyConfig timely = shared_.config.timely;
-  // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip shows how busy the processes are,
-  //     not a network.
-  if (up.holds_back) timely.line_rate_bytes_per_second = kUncontrolledBytesPerSecond;
+  timely.line_rate_bytes_per_second = line_rate(link);
   peer.rate.emplace(timely);
   sender_.on_peer_up(up);
   receiver_.on_peer_up(up.peer, packets_per_ack(up));
@@ -234,7 +259,10 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
   if (const auto* up = std::get_if<PeerUp>(&input)) {
     bring_up(*up);
   } else if (const auto* down = std::get_if<PeerDown>(&input)) {
-    if (down->peer >= shared_.config.peers || !shared_.peers[down->peer].up) return;
+    if (down->peer >= shared_.config.peers || !view(down->peer).is_up) return;
+    Link& link = links_[down->peer];
+    link.is_up = false;
+    if (!link.is_used) return;
     shared_.peers[down->peer].up = false;
     sender_.on_peer_down(now, down->peer);
     receiver_.on_peer_down(now, down->peer);
@@ -262,18 +290,23 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
 void Endpoint::on_timeout(TimeNs now) {
   release_polled();
   std::uint32_t slot = 0;
-  const std::uint32_t peers = shared_.config.peers;
   // RECOVERY R3.1.1: Every wait MUST end: by what it waits for, or by one of these timers. An endpoint has one timer
   //     per send and per receive, and two per peer
   while (shared_.timers.pop_due(now, slot)) {
-    if (slot < peers) {
-      sender_.on_peer_timer(now, static_cast<std::uint16_t>(slot));
-    } else if (slot < 2 * peers) {
-      sender_.on_mtu_timer(now, static_cast<std::uint16_t>(slot - peers));
-    } else if (slot % 2 == 0) {
-      sender_.on_send_timer(now, slot / 2 - peers);
-    } else {
-      receiver_.on_receive_timer(now, slot / 2 - peers);
+    const std::uint32_t number = slot / Shared::kTimerKinds;
+    const auto peer_of_timer = [&] { return static_cast<std::uint16_t>(shared_.peers.item_at(number)); };
+    switch (slot % Shared::kTimerKinds) {
+      case Shared::kPeerTimer:
+        sender_.on_peer_timer(now, peer_of_timer());
+        break;
+      case Shared::kMtuTimer:
+        sender_.on_mtu_timer(now, peer_of_timer());
+        break;
+      case Shared::kSendTimer:
+        sender_.on_send_timer(now, number);
+        break;
+      default:
+        receiver_.on_receive_timer(now, number);
     }
   }
 }
@@ -313,27 +346,34 @@ Usage Endpoint::usage() const {
 TimeNs Endpoint::next_timeout() const { return shared_.timers.next(); }
 
 std::uint32_t Endpoint::segment_count(std::uint16_t peer, std::uint64_t total_bytes) const {
-  if (peer >= shared_.config.peers || !shared_.peers[peer].up || total_bytes > ~std::uint32_t{0}) return 0;
-  return SegmentGrid(static_cast<std::uint32_t>(total_bytes), shared_.peers[peer].segment_bytes).count();
+  if (peer >= shared_.config.peers || !view(peer).is_up || total_bytes > ~std::uint32_t{0}) return 0;
+  return SegmentGrid(static_cast<std::uint32_t>(total_bytes), view(peer).up.segment_bytes).count();
 }
 
 double Endpoint::rate_bytes_per_second(std::uint16_t peer) const {
-  return peer < shared_.config.peers && shared_.peers[peer].rate ? shared_.peers[peer].rate->rate_bytes_per_second()
-                                                                 : 0.0;
+  if (peer >= shared_.config.peers) return 0;
+  const Peer& state = shared_.peer_view(peer);
+  if (state.rate) return state.rate->rate_bytes_per_second();
+  return view(peer).is_up ? line_rate(view(peer)) : 0;
 }
 
 double Endpoint::port_rate_bytes_per_second(TimeNs now, std::uint16_t peer) const {
   if (peer >= shared_.config.peers) return 0;
-  const Peer& state = shared_.peers[peer];
-  return state.rate && !state.holds_back ? state.rate->port_rate_bytes_per_second(now) : 0;
+  const Peer& state = shared_.peer_view(peer);
+  if (state.rate) return state.holds_back ? 0 : state.rate->port_rate_bytes_per_second(now);
+  return view(peer).is_up && !view(peer).up.holds_back ? line_rate(view(peer)) : 0;
 }
 
 PathView Endpoint::path_view(std::uint16_t peer, std::uint8_t path) const {
-  return peer < shared_.config.peers && path < shared_.config.paths ? shared_.peers[peer].spray.view(path) : PathView{};
+  PathView path_of;
+  if (peer >= shared_.config.peers || path >= shared_.config.paths) return path_of;
+  if (view(peer).is_used) return shared_.peer_view(peer).spray.view(path);
+  path_of.weight = PathSpray::kFullWeight;
+  return path_of;
 }
 
 std::uint32_t Endpoint::path_limit_bytes(std::uint16_t peer) const {
-  return peer < shared_.config.peers && shared_.peers[peer].up ? sender_.path_limit_bytes(peer) : 0;
+  return peer < shared_.config.peers && shared_.peer_view(peer).up ? sender_.path_limit_bytes(peer) : 0;
 }
 
 }  // namespace mlt::core

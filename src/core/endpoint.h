@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "base/datagram.h"
+#include "base/packed_rows.h"
 #include "core/config.h"
 #include "core/counter.h"
 #include "core/event.h"
@@ -60,10 +61,10 @@ class Endpoint {
   // Of the slowest port on the way to the peer (port_rate.h); 0: not up, or nothing but the peer limits it.
   double port_rate_bytes_per_second(TimeNs now, std::uint16_t peer) const;
   // Sends and receives in progress.
-  std::uint32_t operations_with(std::uint16_t peer) const { return shared_.peers[peer].operations; }
+  std::uint32_t operations_with(std::uint16_t peer) const { return shared_.peer_view(peer).operations; }
   std::uint32_t operations() const { return shared_.operations; }
   // When the last datagram of a peer arrived; 0: none.
-  TimeNs datagram_at(std::uint16_t peer) const { return shared_.peers[peer].datagram_at; }
+  TimeNs datagram_at(std::uint16_t peer) const { return shared_.peer_view(peer).datagram_at; }
   Usage usage() const;
   // Whether the early buffer holds any record.
   bool has_early() const { return receiver_.has_early(); }
@@ -77,6 +78,18 @@ class Endpoint {
   TimeNs paced_until() const { return sender_.paced_until(); }
 
  private:
+  // What a peer costs as long as nothing is exchanged with it: hundreds of peers are up that a rank never uses. The
+  // state of the rest (Peer, and its records in the parts) is made at the first use, as it would have been when the
+  // connection came up.
+  struct Link {
+    PeerUp up;
+    std::uint64_t issued_cookie = 0;  // what up.local_cookie will be once it is up; 0: not known before
+    bool is_up = false;
+    bool is_used = false;  // its state was made, for this connection or an earlier one
+    bool refused = false;  // received datagrams in its name that are not of this connection, perhaps of the next
+    bool refused_before_up = false;  // received such datagrams since the connection before this one was up
+  };
+
   void on_parity_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::span<const std::byte> datagram,
                           const wire::Prefix& prefix, base::Ecn ecn);
   void on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::span<const std::byte> datagram,
@@ -85,9 +98,16 @@ class Endpoint {
   void count_drop(wire::DropReason reason);
   std::uint32_t packets_per_ack(const PeerUp& up) const;
   void bring_up(const PeerUp& up);
+  // An operation with the peer is posted, or a datagram of it came.
+  void use(std::uint16_t peer);
+  void begin(Link& link);
+  // Makes no record of a peer that never was up.
+  const Link& view(std::uint16_t peer) const { return links_[peer]; }
+  double line_rate(const Link& link) const;
   void release_polled();
 
   Shared shared_;
+  base::PackedArray<Link> links_;  // by peer
   base::WordArena arena_;
   Sender sender_;
   Receiver receiver_;

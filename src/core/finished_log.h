@@ -2,11 +2,11 @@
 // sender of a replaced one receives kFinishedBefore, which does not mean success.
 #pragma once
 
-#include <bit>
 #include <cstdint>
-#include <vector>
 
+#include "base/lazy_array.h"
 #include "base/time.h"
+#include "core/slot_index.h"
 #include "core/tag_table.h"
 #include "wire/control.h"
 
@@ -26,35 +26,28 @@ struct FinishedReceive {
 // The last `entries` outcomes: a ring for the order, hash chains for look-up.
 class FinishedLog {
  public:
-  explicit FinishedLog(std::uint32_t entries)
-      : ring_(entries), chains_(std::bit_ceil(std::uint64_t{entries}), kNil), next_(entries, kNil) {}
+  explicit FinishedLog(std::uint32_t entries) : ring_(entries), by_transfer_(entries) {}
 
   void put(const FinishedReceive& finished) {
+    if (newest_ == ring_.size()) ring_.grow();
     if (ring_[newest_].used) unlink(newest_);
     ring_[newest_] = finished;
-    std::uint32_t& chain = chain_of(finished.peer, finished.transfer);
-    next_[newest_] = chain;
-    chain = newest_;
-    newest_ = newest_ + 1 == ring_.size() ? 0 : newest_ + 1;
+    link(newest_);
+    newest_ = newest_ + 1 == ring_.capacity() ? 0 : newest_ + 1;
   }
 
   const FinishedReceive* find(std::uint16_t peer, const wire::TransferId& transfer) {
-    for (std::uint32_t at = chain_of(peer, transfer); at != kNil; at = next_[at]) {
-      if (ring_[at].peer == peer && ring_[at].transfer == transfer) return &ring_[at];
-    }
-    return nullptr;
+    const std::uint32_t at = place_of(peer, transfer);
+    return at == kNil ? nullptr : &ring_[at];
   }
 
   // Changes the generation recorded for the transfer.
   void renumber(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t generation) {
-    std::uint32_t at = chain_of(peer, transfer);
-    while (at != kNil && !(ring_[at].peer == peer && ring_[at].transfer == transfer)) at = next_[at];
+    const std::uint32_t at = place_of(peer, transfer);
     if (at == kNil) return;
     unlink(at);
     ring_[at].transfer.generation = generation;
-    std::uint32_t& chain = chain_of(peer, ring_[at].transfer);
-    next_[at] = chain;
-    chain = at;
+    link(at);
   }
 
   // Calls `visit` for every entry that ended at `since_ns` or later.
@@ -74,18 +67,18 @@ class FinishedLog {
   }
 
  private:
-  std::uint32_t& chain_of(std::uint16_t peer, const wire::TransferId& transfer) {
-    return chains_[hash_transfer(peer, transfer) & (chains_.size() - 1)];
+  // kNil if the log has no such entry.
+  std::uint32_t place_of(std::uint16_t peer, const wire::TransferId& transfer) const {
+    std::uint32_t at = by_transfer_.first(hash_transfer(peer, transfer));
+    while (at != kNil && !(ring_[at].peer == peer && ring_[at].transfer == transfer)) at = by_transfer_.next(at);
+    return at;
   }
-  void unlink(std::uint32_t entry) {
-    std::uint32_t* link = &chain_of(ring_[entry].peer, ring_[entry].transfer);
-    while (*link != entry) link = &next_[*link];
-    *link = next_[entry];
-  }
+  std::uint64_t hash_of(std::uint32_t entry) const { return hash_transfer(ring_[entry].peer, ring_[entry].transfer); }
+  void link(std::uint32_t entry) { by_transfer_.insert(hash_of(entry), entry); }
+  void unlink(std::uint32_t entry) { by_transfer_.erase(hash_of(entry), entry); }
 
-  std::vector<FinishedReceive> ring_;
-  std::vector<std::uint32_t> chains_;  // heads
-  std::vector<std::uint32_t> next_;
+  base::LazyArray<FinishedReceive> ring_;  // those that were ever used
+  SlotIndex by_transfer_;
   std::uint32_t newest_ = 0;  // where the next outcome goes
 };
 

@@ -5,7 +5,7 @@
 namespace mlt::core {
 
 std::uint64_t FlowControl::in_flight_bytes(std::uint16_t rank) const {
-  const Peer& peer = shared_.peers[rank];
+  const Peer& peer = shared_.peer_view(rank);
   return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
 }
 

@@ -16,7 +16,7 @@ static_assert(MtuSearch::kShortProbeBytes == wire::kMtuProbeBytes);
 
 MtuChecks::MtuChecks(Shared& shared)
     : shared_(shared),
-      searches_(std::size_t{shared.config.peers} * shared.config.paths),
+      searches_(shared.config.peers, shared.config.paths),
       due_words_(base::words_for_bits(shared.config.peers)),
       probes_due_(due_words_.data(), shared.config.peers) {}
 

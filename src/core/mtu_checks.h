@@ -13,6 +13,7 @@
 
 #include "base/bitmap.h"
 #include "base/datagram.h"
+#include "base/packed_rows.h"
 #include "core/mtu_search.h"
 #include "core/peer.h"
 #include "wire/control.h"
@@ -64,17 +65,10 @@ class MtuChecks {
   // Max datagram size that some path to the peer carries; 0: no limit is known.
   std::uint32_t limit_bytes(std::uint16_t peer) const;
 
-  // Memory of one more peer (tests/bench/core_memory.cc).
-  static constexpr std::size_t bytes_per_peer(std::size_t paths) { return paths * sizeof(MtuSearch); }
-
  private:
   // By path.
-  std::span<MtuSearch> searches_of(std::size_t peer) {
-    return std::span(searches_).subspan(peer * shared_.config.paths, shared_.config.paths);
-  }
-  std::span<const MtuSearch> searches_of(std::size_t peer) const {
-    return std::span(searches_).subspan(peer * shared_.config.paths, shared_.config.paths);
-  }
+  std::span<MtuSearch> searches_of(std::size_t peer) { return searches_.row(peer); }
+  std::span<const MtuSearch> searches_of(std::size_t peer) const { return searches_.row(peer); }
   void start(std::uint16_t peer, std::uint8_t path);
   // True if the path has a limit now.
   bool apply(std::uint16_t peer, std::uint8_t path, MtuSearch::Outcome outcome);
@@ -86,7 +80,7 @@ class MtuChecks {
   void arm(std::uint16_t peer);
 
   Shared& shared_;
-  std::vector<MtuSearch> searches_;  // by peer and path
+  base::PackedRows<MtuSearch> searches_;  // by peer and path
   std::vector<std::uint64_t> due_words_;
   base::BitmapView probes_due_;  // peers
 };

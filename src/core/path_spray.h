@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -81,11 +82,48 @@ class PathSpray {
 
   PathSpray() = default;  // without a path, and without memory: to be assigned
   // `first_sequence`: of the first packet on each path; not 0.
-  explicit PathSpray(std::uint8_t paths, std::uint32_t first_sequence = 1) : paths_(paths), paths_out_(paths) {
-    restart(first_sequence);
+  explicit PathSpray(std::uint8_t paths, std::uint32_t first_sequence = 1) : own_(paths) {
+    restart(own_, first_sequence);
   }
-  // As constructed, with the same number of paths; neither allocates nor frees.
-  void restart(std::uint32_t first_sequence) {
+  PathSpray(PathSpray&&) = default;
+  PathSpray& operator=(PathSpray&&) = default;
+
+  // RECOVERY R2.1.3: Sequence numbers, loss, delay and acknowledgement blocks MUST be counted per path; window and rate
+  //     are the peer's.
+  struct PathOut {
+    std::uint32_t last_sequence = 0;  // newest sent
+    std::uint32_t resolved = 0;       // all packets up to here arrived or were declared lost: not in flight
+    // All packets up to here left by `checkpoint_ns`; equal to `resolved` if nothing is in flight.
+    std::uint32_t checkpoint = 0;
+    base::TimeNs checkpoint_ns = 0;
+    base::TimeNs last_sent_ns = 0;
+    std::uint64_t packets_sent = 0;
+    std::uint64_t packets_reported = 0;
+    std::uint32_t reported = 0;  // the counter in the receiver's latest report; wraps
+    double loss = 0;
+    double lasting_loss = 0;            // mean of the last kLastingHorizon packets, or of fewer
+    std::uint32_t lasting_packets = 0;  // of which it is the mean
+    RttEstimator rtt;                   // of replies over `reply_path_`
+    base::DurationNs probe_rtt_ns =
+        0;  // of probes over this path; 0: no probe was answered yet, or the last one was not
+    base::TimeNs probe_backoff_until_ns = 0;  // end of the backoff after an unanswered probe
+    base::DurationNs probe_backoff_ns = 0;
+    double loss_gain = 1 / kLossHorizon;  // of one packet in the estimate
+    std::uint32_t weight = kFullWeight;
+    std::int64_t credit = 0;         // deficit in packets times weights
+    std::uint32_t lost_packets = 0;  // declared lost since the last arrival
+    std::uint32_t lost_times = 0;    // occasions of these losses
+    bool suspended = false;
+    bool resting = false;
+    bool narrow = false;
+    std::uint32_t suspended_sequence = 0;    // the newest when it was suspended
+    base::TimeNs retry_ns = 0;               // time of the next retry
+    base::DurationNs retry_interval_ns = 0;  // interval from that retry to the following one
+  };
+  // As constructed, with memory of the caller's, one record for each path; neither allocates nor frees.
+  void restart(std::span<PathOut> memory, std::uint32_t first_sequence) {
+    paths_out_ = memory;
+    paths_ = static_cast<std::uint8_t>(memory.size());
     for (PathOut& out : paths_out_) {
       out = PathOut{};
       out.last_sequence = out.resolved = out.checkpoint = first_sequence - 1;
@@ -99,9 +137,6 @@ class PathSpray {
     delivered_packets_ = 0;
     changes_ = {};
   }
-  // Memory of each path (tests/bench/core_memory.cc).
-  static constexpr std::size_t bytes_per_path() { return sizeof(PathOut); }
-
   // ---- sending ----
 
   // Returns the path of the next batch; `limit` receives the max number of packets in it.
@@ -165,39 +200,6 @@ class PathSpray {
   std::uint32_t take_lossy_paths() { return std::exchange(lossy_paths_, 0); }
 
  private:
-  // RECOVERY R2.1.3: Sequence numbers, loss, delay and acknowledgement blocks MUST be counted per path; window and rate
-  //     are the peer's.
-  struct PathOut {
-    std::uint32_t last_sequence = 0;  // newest sent
-    std::uint32_t resolved = 0;       // all packets up to here arrived or were declared lost: not in flight
-    // All packets up to here left by `checkpoint_ns`; equal to `resolved` if nothing is in flight.
-    std::uint32_t checkpoint = 0;
-    base::TimeNs checkpoint_ns = 0;
-    base::TimeNs last_sent_ns = 0;
-    std::uint64_t packets_sent = 0;
-    std::uint64_t packets_reported = 0;
-    std::uint32_t reported = 0;  // the counter in the receiver's latest report; wraps
-    double loss = 0;
-    double lasting_loss = 0;            // mean of the last kLastingHorizon packets, or of fewer
-    std::uint32_t lasting_packets = 0;  // of which it is the mean
-    RttEstimator rtt;                   // of replies over `reply_path_`
-    base::DurationNs probe_rtt_ns =
-        0;  // of probes over this path; 0: no probe was answered yet, or the last one was not
-    base::TimeNs probe_backoff_until_ns = 0;  // end of the backoff after an unanswered probe
-    base::DurationNs probe_backoff_ns = 0;
-    double loss_gain = 1 / kLossHorizon;  // of one packet in the estimate
-    std::uint32_t weight = kFullWeight;
-    std::int64_t credit = 0;         // deficit in packets times weights
-    std::uint32_t lost_packets = 0;  // declared lost since the last arrival
-    std::uint32_t lost_times = 0;    // occasions of these losses
-    bool suspended = false;
-    bool resting = false;
-    bool narrow = false;
-    std::uint32_t suspended_sequence = 0;    // the newest when it was suspended
-    base::TimeNs retry_ns = 0;               // time of the next retry
-    base::DurationNs retry_interval_ns = 0;  // interval from that retry to the following one
-  };
-
   static void count_loss(PathOut& out, std::int64_t packets, std::int64_t lost);
   void declare_lost(PathOut& out, std::uint32_t until);
   void resume(PathOut& out);
@@ -227,7 +229,8 @@ class PathSpray {
   std::uint32_t max_weight_ = kFullWeight;
   std::uint64_t delivered_packets_ = 0;
   Changes changes_;
-  std::vector<PathOut> paths_out_;  // of the configured paths alone: an idle peer costs as little as its paths
+  std::vector<PathOut> own_;      // or the memory is the caller's
+  std::span<PathOut> paths_out_;  // by path
 };
 
 }  // namespace mlt::core

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
+#include "base/packed_rows.h"
 #include "core/completion_queue.h"
 #include "core/config.h"
 #include "core/counter.h"
@@ -32,8 +32,6 @@ inline constexpr std::uint8_t kNoPath = 0xFF;
 struct PeerConnection {
   bool up = false;
   bool holds_back = false;  // the path has flow control of its own: no rate control, no path MTU search
-  std::uint64_t local_cookie = 0;
-  std::uint64_t issued_cookie = 0;  // what local_cookie will be once it is up; 0: not known before
   std::uint64_t remote_cookie = 0;
   std::uint32_t segment_bytes = 0;
   std::uint32_t operations = 0;  // in progress: sends and receives
@@ -51,16 +49,16 @@ struct PeerConnection {
   bool replies_by_control = false;  // the newest reply to a probe came over TCP: datagrams may not get through
 
   // Receiving. Owned by Receiver.
-  TimeNs datagram_at = 0;  // of the last datagram from it
-  bool heard = false;      // received a packet on this connection: the peer is up
-  bool refused = false;    // received datagrams in its name that are not of this connection, perhaps of the next
+  TimeNs datagram_at = 0;            // of the last datagram from it
+  bool heard = false;                // received a packet on this connection: the peer is up
   bool refused_before_up = false;    // received such datagrams since the connection before this one was up
   bool early_refused = false;        // the early buffer had no space for a segment of a transfer without a record
   DurationNs reorder_window_ns = 0;  // largest observed delay of a packet behind a later one
 };
 
+// Made when the peer is first used: an operation is posted, or a datagram comes. Until then it is up as Endpoint says.
 struct Peer : PeerConnection {
-  PathSpray spray;  // Sender's; restarted with each connection, because it has memory of its own
+  PathSpray spray;  // Sender's; restarted with each connection
 };
 
 // State shared by sender and receiver. Owned by the endpoint.
@@ -68,23 +66,27 @@ struct Shared {
   explicit Shared(const EndpointConfig& endpoint_config)
       : config(endpoint_config),
         peers(endpoint_config.peers),
-        timers(std::size_t{2} * endpoint_config.peers +
-               std::size_t{2} * std::max(endpoint_config.max_sends, endpoint_config.max_receives)),
-        completions(endpoint_config.max_sends, endpoint_config.max_receives) {
-    for (Peer& peer : peers) peer.spray = PathSpray(config.paths, config.first_sequence);
-  }
+        paths_out(endpoint_config.peers, endpoint_config.paths),
+        timers(std::size_t{kTimerKinds} * std::max({std::uint32_t{endpoint_config.peers} + 1U,
+                                                    endpoint_config.max_sends, endpoint_config.max_receives})),
+        completions(endpoint_config.max_sends, endpoint_config.max_receives) {}
 
-  // Timer slots: peers, their MTU checks, then sends and receives in turn. Low slots are used first, to save memory.
-  std::uint32_t peer_timer(std::uint16_t peer) const { return peer; }
-  std::uint32_t mtu_timer(std::uint16_t peer) const { return std::uint32_t{config.peers} + peer; }
-  std::uint32_t send_timer(std::uint32_t slot) const { return 2 * (config.peers + slot); }
-  std::uint32_t receive_timer(std::uint32_t slot) const { return 2 * (config.peers + slot) + 1; }
+  // Timer slots: those of peers, of their MTU checks, of sends and of receives in turn. Peers are numbered in the order
+  // of their first use. Low slots are used first, to save memory.
+  enum TimerKind : std::uint32_t { kPeerTimer, kMtuTimer, kSendTimer, kReceiveTimer, kTimerKinds };
+  std::uint32_t peer_timer(std::uint16_t peer) { return timer(peers.place(peer), kPeerTimer); }
+  std::uint32_t mtu_timer(std::uint16_t peer) { return timer(peers.place(peer), kMtuTimer); }
+  static std::uint32_t send_timer(std::uint32_t slot) { return timer(slot, kSendTimer); }
+  static std::uint32_t receive_timer(std::uint32_t slot) { return timer(slot, kReceiveTimer); }
+
+  // Makes no record of a peer that was never used.
+  const Peer& peer_view(std::uint16_t peer) const { return peers[peer]; }
 
   // kPosted, or why no operation can be posted for this peer.
   PostStatus check_peer(std::uint16_t peer) const {
     if (peer >= config.peers || peer == config.rank) return PostStatus::kUnknownPeer;
     // PROTOCOL 18.1.3: An endpoint MUST refuse a post to a peer that is not up with the reason that it went down.
-    return peers[peer].up ? PostStatus::kPosted : PostStatus::kPeerNotConnected;
+    return peer_view(peer).up ? PostStatus::kPosted : PostStatus::kPeerNotConnected;
   }
 
   void add_operation(std::uint16_t peer) {
@@ -96,9 +98,14 @@ struct Shared {
     --operations;
   }
 
+  static std::uint32_t timer(std::size_t number, TimerKind kind) {
+    return static_cast<std::uint32_t>(number) * kTimerKinds + kind;
+  }
+
   EndpointConfig config;
-  std::vector<Peer> peers;
-  std::uint32_t operations = 0;  // in progress, with all peers
+  base::PackedArray<Peer> peers;
+  base::PackedRows<PathSpray::PathOut> paths_out;  // by peer and path
+  std::uint32_t operations = 0;                    // in progress, with all peers
   TimingWheel timers;
   CompletionQueue completions;
   Counters counters;

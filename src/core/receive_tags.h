@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
-#include <vector>
 
+#include "base/packed_rows.h"
 #include "core/config.h"
 #include "core/counter.h"
 #include "core/finished_log.h"
@@ -66,9 +66,6 @@ class ReceiveTags {
   // Forgets all tags of a peer: its connection went down, or a new one came up.
   void reset(std::uint16_t peer);
 
-  // Memory of one more peer (tests/bench/core_memory.cc).
-  static constexpr std::size_t bytes_per_peer() { return sizeof(PerPeer); }
-
  private:
   struct PerPeer {
     std::uint32_t floor = 0;  // first generation of a tag that is new here, by the peer's latest report
@@ -82,7 +79,7 @@ class ReceiveTags {
 
   std::uint32_t unknown_tags_;
   TagTable<ReceiveTag> table_;
-  std::vector<PerPeer> peers_;
+  base::PackedArray<PerPeer> peers_;
 };
 
 }  // namespace mlt::core

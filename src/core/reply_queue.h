@@ -1,8 +1,8 @@
 // Replies that wait to be sent, in order. A full queue takes none: the caller drops it, and the sender probes again.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "wire/control.h"
 
@@ -30,36 +30,36 @@ struct Reply {
 
 class ReplyQueue {
  public:
+  // Memory is touched as it is used.
   explicit ReplyQueue(std::uint32_t capacity) : ring_(capacity) {}
 
   // False if the queue is full.
   [[nodiscard]] bool push(const Reply& reply) {
-    if (size_ == ring_.size()) return false;
-    ring_[(head_ + size_) % ring_.size()] = reply;
+    if (size_ == ring_.capacity()) return false;
+    const std::size_t place = (head_ + size_) % ring_.capacity();
+    if (place == ring_.size()) ring_.grow();
+    ring_[place] = reply;
     ++size_;
     return true;
   }
   Reply* front() { return size_ == 0 ? nullptr : &ring_[head_]; }
-  void pop() {
-    head_ = (head_ + 1) % ring_.size();
-    --size_;
-  }
+  void pop() { head_ = --size_ == 0 ? 0 : (head_ + 1) % ring_.capacity(); }
   std::size_t size() const { return size_; }
-  std::size_t capacity() const { return ring_.size(); }
+  std::size_t capacity() const { return ring_.capacity(); }
   // Discards replies of an old connection: on the next one the same transfer id names another transfer.
   // PROTOCOL 18.1.2: Replies and aborts of one connection MUST NOT reach the next, where the same transfer names
   //     another tensor.
   void forget(std::uint16_t peer) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size_; ++i) {
-      const Reply reply = ring_[(head_ + i) % ring_.size()];
-      if (reply.peer != peer) ring_[(head_ + kept++) % ring_.size()] = reply;
+      const Reply reply = ring_[(head_ + i) % ring_.capacity()];
+      if (reply.peer != peer) ring_[(head_ + kept++) % ring_.capacity()] = reply;
     }
     size_ = kept;
   }
 
  private:
-  std::vector<Reply> ring_;
+  base::LazyArray<Reply> ring_;
   std::size_t head_ = 0;
   std::size_t size_ = 0;
 };

@@ -21,7 +21,9 @@ SendTag* SendTags::for_post(std::uint16_t rank, std::uint64_t tag) {
   // PROTOCOL 17.1.2: An endpoint MUST NOT refuse a post for lack of a tag while less than the peer's share of half of
   //     the tags is in use with it, however many are in use with others.
   if (!table_.has_space(rank)) {
-    for (std::uint16_t other = 0; other < shared_.config.peers; ++other) retire(other);
+    for (std::size_t place = 1; place <= peers_.used(); ++place) {
+      retire(static_cast<std::uint16_t>(peers_.item_at(place)));
+    }
     if (!table_.has_space(rank)) return nullptr;
   }
   SendTag* entry = table_.find_or_insert(rank, tag);

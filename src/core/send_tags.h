@@ -12,8 +12,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "base/packed_rows.h"
 #include "core/peer.h"
 #include "core/slot_set.h"
 #include "core/tag_table.h"
@@ -43,9 +43,6 @@ class SendTags {
   std::uint32_t count(std::uint16_t peer) const { return peers_[peer].count; }
   std::uint32_t held(std::uint16_t peer) const { return peers_[peer].held; }
 
-  // Memory of one more peer (tests/bench/core_memory.cc).
-  static constexpr std::size_t bytes_per_peer() { return sizeof(PerPeer); }
-
  private:
   struct PerPeer {
     std::uint32_t floor = 0;         // first generation of a tag that is new here
@@ -64,7 +61,7 @@ class SendTags {
 
   Shared& shared_;
   TagTable<SendTag> table_;
-  std::vector<PerPeer> peers_;
+  base::PackedArray<PerPeer> peers_;
   SlotSet retirements_due_;  // peers
 };
 

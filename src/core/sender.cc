@@ -293,7 +293,8 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
 
 void Sender::add_usage(Usage& usage) const {
   usage.sends = {sends_.used(), sends_.limit()};
-  for (std::uint16_t peer = 0; peer < shared_.config.peers; ++peer) {
+  for (std::size_t place = 1; place <= shared_.peers.used(); ++place) {
+    const auto peer = static_cast<std::uint16_t>(shared_.peers.item_at(place));
     if (shared_.peers[peer].up) early_.add_usage(peer, usage);
   }
 }

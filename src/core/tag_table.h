@@ -10,9 +10,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "base/lazy_array.h"
+#include "base/packed_rows.h"
 #include "core/slot_index.h"
 #include "wire/control.h"
 
@@ -165,7 +165,7 @@ class TagTable {
   std::uint32_t common_used_ = 0;
   base::LazyArray<Entry> entries_;
   SlotIndex index_;
-  std::vector<PerPeer> peers_;
+  base::PackedArray<PerPeer> peers_;
   std::uint32_t free_ = kNil;  // linked by `next_of_peer`
   std::uint32_t used_ = 0;
 };

@@ -14,7 +14,7 @@ using core::SendTags;
 
 struct SendTagsWorld {
   explicit SendTagsWorld(const core::EndpointConfig& config = config_of(4)) : shared(config), tags(shared) {
-    for (core::Peer& peer : shared.peers) peer.up = true;
+    for (std::size_t peer = 0; peer < shared.peers.size(); ++peer) shared.peers[peer].up = true;
   }
   static core::EndpointConfig config_of(std::uint32_t retire_after) {
     core::EndpointConfig config;
