@@ -49,6 +49,7 @@ void PathChecks::on_peer_up(const core::PeerUp& up, bool is_listener) {
 }
 
 void PathChecks::on_peer_down(std::uint16_t peer) {
+  if (!view(peer).is_up) return;
   stop(peer);
   if (checks_[peer].is_blocked()) --blocked_;
   checks_[peer] = {};
@@ -59,8 +60,9 @@ void PathChecks::on_peer_down(std::uint16_t peer) {
 //     or the last check of that kind did, if that is later.
 void PathChecks::watch(base::TimeNs now, std::uint16_t peer, bool is_needed, base::TimeNs datagram_at,
                        base::DurationNs silence_ns) {
+  if (!view(peer).is_up) return;
   Check& check = checks_[peer];
-  if (!check.is_up || !is_needed) {
+  if (!is_needed) {
     check.quiet_since = base::kNever;
     return;
   }
@@ -77,7 +79,9 @@ void PathChecks::request(std::uint16_t peer) {
 }
 
 void PathChecks::forget_silence() {
-  for (Check& check : checks_) check.quiet_since = base::kNever;
+  for (std::size_t place = 1; place <= checks_.used(); ++place) {
+    checks_[checks_.item_at(place)].quiet_since = base::kNever;
+  }
 }
 
 // Of those that wait, as many as may run.
@@ -131,7 +135,7 @@ bool PathChecks::on_datagram(std::span<const std::byte> datagram) {
   wire::Prefix prefix;
   if (wire::decode_prefix(datagram, prefix) != wire::DropReason::kNone) return false;
   const std::uint16_t from = wire::cookie_rank(prefix.cookie);
-  if (from >= checks_.size() || !checks_[from].is_up || checks_[from].local_cookie != prefix.cookie) return false;
+  if (from >= checks_.size() || !view(from).is_up || view(from).local_cookie != prefix.cookie) return false;
   if (((all_paths_ >> prefix.path) & 1U) == 0) return false;
   Check& check = checks_[from];
   check.arrived |= static_cast<std::uint16_t>(1U << prefix.path);
@@ -157,7 +161,7 @@ void PathChecks::on_arrival(Check& check, std::uint16_t peer, bool is_reply) {
 
 void PathChecks::on_report(base::TimeNs now, std::uint16_t from, std::span<const std::byte> bytes) {
   // PROTOCOL 3.9.5: A receiver MUST ignore a path report of another length than 6 bytes.
-  if (bytes.size() != kReportBytes || !checks_[from].is_up) return;
+  if (bytes.size() != kReportBytes || !view(from).is_up) return;
   Check& check = checks_[from];
   now_ = now;
   // PROTOCOL 3.9.4: A side that receives a path report MUST begin a check at once, unless one is running, a reply ended
@@ -259,7 +263,7 @@ base::TimeNs PathChecks::next_timeout() const {
 base::TimeNs PathChecks::next_timer() const {
   base::TimeNs next = base::kNever;
   for (const std::uint16_t peer : running_) {
-    next = std::min({next, checks_[peer].next_probe, checks_[peer].next_report});
+    next = std::min({next, view(peer).next_probe, view(peer).next_report});
   }
   return next;
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/datagram.h"
+#include "base/packed_rows.h"
 #include "base/time.h"
 #include "core/event.h"
 
@@ -104,6 +105,7 @@ class PathChecks {
     bool is_blocked() const { return blocked_from || blocked_to; }
   };
 
+  const Check& view(std::uint16_t peer) const { return checks_[peer]; }
   base::DurationNs patient(base::DurationNs time) const;
   base::TimeNs next_timer() const;
   void discount_lateness(base::TimeNs now);
@@ -122,7 +124,7 @@ class PathChecks {
   std::uint32_t next_timestamp_;
   base::TimeNs now_ = 0;                // of the last call that was given it
   std::size_t blocked_ = 0;             // peers that are blocked
-  std::vector<Check> checks_;           // [r]: of rank r
+  base::PackedArray<Check> checks_;     // [r]: of rank r; made when a connection comes up that is not shared memory
   std::vector<std::uint16_t> running_;  // ranks
   std::deque<std::uint16_t> waiting_;   // peers whose check is to begin
   std::deque<std::uint16_t> reports_;   // peers to which one is due: one for each and 200 ms

@@ -326,7 +326,7 @@ void ControlChannel::read_frames(Connection& connection, base::TimeNs now, Contr
   for (int reads = 0; reads < kMaxReads && connection.state != State::kClosed; ++reads) {
     switch (connection.stream.fill()) {
       case FrameStream::Status::kBlocked:
-        return;
+        return;  // fill() has released
       case FrameStream::Status::kEnd:
         return on_ended(connection, 0, now, sink);
       case FrameStream::Status::kFailed:
@@ -355,8 +355,10 @@ void ControlChannel::read_frames(Connection& connection, base::TimeNs now, Contr
         on_frame(connection, header.type, payload, now, sink);
       }
     }
-    if (!connection.stream.may_have_more()) return;
+    if (!connection.stream.may_have_more()) break;
   }
+  // Idle connections keep no buffers.
+  connection.stream.release_consumed();
 }
 
 void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::span<const std::byte> payload,

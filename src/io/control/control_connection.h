@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,16 +34,25 @@ struct ControlChannel::Connection {
   std::optional<std::uint16_t> rank;  // the peer's: known from the start if outgoing, else from its hello
   SocketAddress remote;
   ClientSources::Source source = 0;  // of an incoming connection
-  Hello hello;                       // the peer's
   base::TimeNs closes_at;            // closed at this time unless it is up
   Liveness liveness;                 // once up
   bool host_hangs = false;           // this side took a peer with the same host address as silent
 
-  std::array<std::byte, 2 * kOpeningBytes> transcript{};  // both openings, the connecting side's first
-  std::size_t drained_bytes = 0;                          // read and discarded after a refusal
+  std::size_t drained_bytes = 0;  // read and discarded after a refusal
 
-  std::span<std::byte, kOpeningBytes> connecting_opening() { return std::span(transcript).first<kOpeningBytes>(); }
-  std::span<std::byte, kOpeningBytes> listening_opening() { return std::span(transcript).last<kOpeningBytes>(); }
+  // Until it is up: a rank of a large job has a thousand connections that are.
+  struct Handshake {
+    std::array<std::byte, 2 * kOpeningBytes> transcript{};  // both openings, the connecting side's first
+    Hello hello;                                            // the peer's
+  };
+  std::unique_ptr<Handshake> handshake = std::make_unique<Handshake>();
+
+  std::span<std::byte, kOpeningBytes> connecting_opening() {
+    return std::span(handshake->transcript).first<kOpeningBytes>();
+  }
+  std::span<std::byte, kOpeningBytes> listening_opening() {
+    return std::span(handshake->transcript).last<kOpeningBytes>();
+  }
 
   // An incoming connection without a proof of the job's secret; also one that was rejected and still reads the reason.
   bool is_unproved() const { return !outgoing && !proved && state != State::kClosed; }

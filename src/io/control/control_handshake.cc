@@ -112,7 +112,7 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
                          connection.remote.format(),
                      now, sink);
   }
-  connection.hello = hello;
+  connection.handshake->hello = hello;
   if (connection.outgoing) {
     // PROTOCOL 3.5.1: The connecting side MUST send confirm once it accepts the hello that replies to its own, and is
     //     up then.
@@ -189,6 +189,8 @@ void ControlChannel::on_refusal(Connection& connection, std::span<const std::byt
 
 void ControlChannel::come_up(Connection& connection, base::TimeNs now, ControlSink& sink) {
   Peer& peer = peers_[*connection.rank];
+  const Hello hello = connection.handshake->hello;
+  connection.handshake.reset();
   connection.state = State::kUp;
   connection.liveness.on_up(now);
   neighbours_changed_ = true;
@@ -196,13 +198,13 @@ void ControlChannel::come_up(Connection& connection, base::TimeNs now, ControlSi
   connection.stream.set_max_payload(options_.max_message_bytes);
   peer.state = PeerState::kUp;
   peer.connection = &connection;
-  peer.incarnation = connection.hello.incarnation;
+  peer.incarnation = hello.incarnation;
   peer.deadline = base::kNever;
   peer.next_attempt = base::kNever;
   PeerHello event;
-  event.hello = connection.hello;
-  event.control_address = connection.remote.with_port(connection.hello.control_port);
-  resolve_paths(connection, connection.hello, event.udp_addresses);
+  event.hello = hello;
+  event.control_address = connection.remote.with_port(hello.control_port);
+  resolve_paths(connection, hello, event.udp_addresses);
   sink.on_peer_up(event);
 }
 

@@ -33,8 +33,8 @@ void ControlChannel::send_opening(Connection& connection, std::uint16_t answered
     // PROTOCOL 3.8.1: A connection MUST start with an opening of 40 bytes from the connecting side, to which the
     //     listening side replies with its own and the proof of it.
     std::array<std::byte, kOpeningBytes + kProofBytes> bytes;
-    const Proof proof =
-        key_.prove(ProofRole::kListening, static_cast<std::uint8_t>(FrameType::kOpen), connection.transcript, {});
+    const Proof proof = key_.prove(ProofRole::kListening, static_cast<std::uint8_t>(FrameType::kOpen),
+                                   connection.handshake->transcript, {});
     std::copy(proof.begin(), proof.end(), std::copy(own.begin(), own.end(), bytes.begin()));
     queued = connection.stream.queue(static_cast<std::uint8_t>(FrameType::kOpen), bytes);
   }
@@ -106,7 +106,7 @@ void ControlChannel::on_unproved_refusal(Connection& connection, std::span<const
 // Queues a handshake frame that follows the openings, with its proof.
 bool ControlChannel::queue_proved(Connection& connection, FrameType type, std::span<const std::byte> payload) {
   const ProofRole role = connection.outgoing ? ProofRole::kConnecting : ProofRole::kListening;
-  const Proof proof = key_.prove(role, static_cast<std::uint8_t>(type), connection.transcript, payload);
+  const Proof proof = key_.prove(role, static_cast<std::uint8_t>(type), connection.handshake->transcript, payload);
   std::array<std::byte, kHelloMaxBytes + kProofBytes> bytes;
   MLT_CHECK(payload.size() <= kHelloMaxBytes);
   std::copy(proof.begin(), proof.end(), std::copy(payload.begin(), payload.end(), bytes.begin()));
@@ -119,7 +119,7 @@ bool ControlChannel::check_proof(Connection& connection, FrameType type, std::sp
   const std::size_t covered = payload.size() - std::min(payload.size(), kProofBytes);
   const ProofRole role = connection.outgoing ? ProofRole::kListening : ProofRole::kConnecting;
   const bool proved = key_.verify(payload.subspan(covered), role, static_cast<std::uint8_t>(type),
-                                  connection.transcript, payload.first(covered));
+                                  connection.handshake->transcript, payload.first(covered));
   payload = payload.first(covered);
   if (proved) {
     if (connection.is_unproved()) unproved_.remove(connection.source);

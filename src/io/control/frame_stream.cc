@@ -12,8 +12,11 @@ namespace mlt::io {
 namespace {
 constexpr std::size_t kReadChunkBytes = 16'384;
 constexpr std::size_t kMinReadBytes = 1'024;
-// Larger buffers are freed once they are empty.
-constexpr std::size_t kKeptBytes = 2'048;
+// Larger buffers are freed once they are empty: a heartbeat fits, a hello does not.
+constexpr std::size_t kKeptBytes = 64;
+
+// Assigning {} would keep the memory: it is an empty list of elements.
+void free_buffer(std::vector<std::byte>& buffer) { std::vector<std::byte>().swap(buffer); }
 }  // namespace
 
 bool FrameStream::queue(std::uint8_t type, std::span<const std::byte> payload) {
@@ -48,7 +51,7 @@ FrameStream::Status FrameStream::flush() {
     }
   }
   if (out_.capacity() > kKeptBytes) {
-    out_ = {};
+    free_buffer(out_);
     out_begin_ = 0;
   }
   if (ending_) ::shutdown(fd_.get(), SHUT_WR);  // fails only if the connection has ended, which the next read reports
@@ -56,9 +59,7 @@ FrameStream::Status FrameStream::flush() {
 }
 
 FrameStream::Status FrameStream::fill() {
-  in_.erase(in_.begin(), in_.begin() + static_cast<std::ptrdiff_t>(in_begin_));
-  in_begin_ = 0;
-  if (in_.empty() && in_.capacity() > kKeptBytes) in_ = {};
+  release_consumed();
   // Read here first, so that a connection has memory for what it has received, not for what it might: an idle job has
   // thousands of connections. Until a client is a peer, its largest frame is the limit.
   std::array<std::byte, kReadChunkBytes> chunk;
@@ -76,6 +77,12 @@ FrameStream::Status FrameStream::fill() {
     error_ = errno;
     return Status::kFailed;
   }
+}
+
+void FrameStream::release_consumed() {
+  in_.erase(in_.begin(), in_.begin() + static_cast<std::ptrdiff_t>(in_begin_));
+  in_begin_ = 0;
+  if (in_.empty() && in_.capacity() > kKeptBytes) free_buffer(in_);
 }
 
 FrameStream::Next FrameStream::next(FrameHeader& header, std::span<const std::byte>& payload) {

@@ -38,10 +38,15 @@ class FrameStream {
   Status flush();
   std::size_t pending_bytes() const { return out_.size() - out_begin_; }
 
+  // Memory of both buffers.
+  std::size_t buffer_bytes() const { return in_.capacity() + out_.capacity(); }
+
   // Reads what the socket has, up to a chunk; invalidates earlier payloads.
   Status fill();
   // Whether the last fill() that returned kOk stopped at the chunk's end. The end of the stream is not counted.
   bool may_have_more() const { return may_have_more_; }
+  // Of what was read and consumed; invalidates earlier payloads.
+  void release_consumed();
   // The next whole frame; its payload is valid until fill().
   Next next(FrameHeader& header, std::span<const std::byte>& payload);
 

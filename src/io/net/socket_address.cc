@@ -16,17 +16,19 @@ namespace mlt::io {
 
 namespace {
 
-// Copies sockaddr_storage into one family's structure, to respect strict aliasing.
+// Copies the storage into one family's structure, to respect strict aliasing.
 template <typename Family>
-Family as(const sockaddr_storage& storage) {
+Family as(const sockaddr_in6& storage) {
+  static_assert(sizeof(Family) <= sizeof storage);
   Family result;
   std::memcpy(&result, &storage, sizeof result);
   return result;
 }
 
 template <typename Family>
-sockaddr_storage store(const Family& address) {
-  sockaddr_storage storage{};
+sockaddr_in6 store(const Family& address) {
+  static_assert(sizeof address <= sizeof(sockaddr_in6));
+  sockaddr_in6 storage{};
   std::memcpy(&storage, &address, sizeof address);
   return storage;
 }
@@ -124,7 +126,9 @@ std::optional<SocketAddress> SocketAddress::resolve(const std::string& host, std
 
 SocketAddress SocketAddress::from_raw(const sockaddr_storage& storage) {
   SocketAddress result;
-  result.storage_ = storage;
+  if (storage.ss_family == AF_INET || storage.ss_family == AF_INET6) {
+    std::memcpy(&result.storage_, &storage, sizeof result.storage_);
+  }
   return result;
 }
 

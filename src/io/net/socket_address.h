@@ -1,6 +1,7 @@
 // An IPv4 or IPv6 address with a port, as system calls take it and as text.
 #pragma once
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -34,7 +35,7 @@ class SocketAddress {
   static SocketAddress local_of(int fd);
   static SocketAddress remote_of(int fd);
 
-  int family() const { return storage_.ss_family; }
+  int family() const { return storage_.sin6_family; }
   bool is_wildcard() const;
   bool is_loopback() const;  // 127.0.0.0/8, also as ::ffff:127.0.0.0/104, or ::1
   std::uint16_t port() const;
@@ -55,7 +56,8 @@ class SocketAddress {
   bool operator==(const SocketAddress& other) const;
 
  private:
-  sockaddr_storage storage_{};
+  // Of either family: a sockaddr_in begins with the same field, and is shorter. A job has several of each peer.
+  sockaddr_in6 storage_{};
 };
 
 }  // namespace mlt::io

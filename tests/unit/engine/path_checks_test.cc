@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -134,7 +135,7 @@ struct CheckedPair {
   };
 
   base::TimeNs now = 5 * base::kSecond;
-  std::vector<PathChecks> checks;
+  std::array<PathChecks, 2> checks;
   std::vector<Flight> flying;
   std::vector<Report> reported;
   base::DurationNs delay = 0;

@@ -121,3 +121,39 @@ TEST_CASE("end_output__lets_the_other_side_read_to_the_end") {
   pair.b.reset();
   CHECK(pair.a->fill() == FrameStream::Status::kEnd);
 }
+
+TEST_CASE("release_consumed__leaves_an_idle_connection_without_the_buffers_of_its_handshake") {
+  StreamPair pair;
+  const std::vector<std::byte> hello(200), heartbeat;
+  io::FrameHeader header;
+  std::span<const std::byte> got;
+  const auto pass = [&](std::span<const std::byte> payload) {
+    REQUIRE(pair.a->queue(20, payload));
+    REQUIRE(pair.a->flush() == FrameStream::Status::kOk);
+    REQUIRE(pair.b->fill() == FrameStream::Status::kOk);
+    REQUIRE(pair.b->next(header, got) == FrameStream::Next::kFrame);
+    CHECK(got.size() == payload.size());
+    pair.b->release_consumed();
+  };
+  pass(hello);
+  CHECK(pair.a->buffer_bytes() == 0);
+  CHECK(pair.b->buffer_bytes() == 0);
+  for (int i = 0; i < 100; ++i) pass(heartbeat);
+  CHECK(pair.a->buffer_bytes() <= 64);
+  CHECK(pair.b->buffer_bytes() <= 64);
+}
+
+TEST_CASE("release_consumed__keeps_a_frame_of_which_a_part_has_come") {
+  StreamPair pair;
+  std::vector<std::byte> bytes(io::kFrameHeaderBytes + 100);
+  io::encode_frame_header({100, 20}, bytes.data());
+  io::FrameHeader header;
+  std::span<const std::byte> got;
+  REQUIRE(::send(pair.a->fd(), bytes.data(), 50, 0) == 50);
+  REQUIRE(pair.b->fill() == FrameStream::Status::kOk);
+  CHECK(pair.b->next(header, got) == FrameStream::Next::kIncomplete);
+  pair.b->release_consumed();
+  REQUIRE(::send(pair.a->fd(), bytes.data() + 50, bytes.size() - 50, 0) > 0);
+  REQUIRE(pair.b->fill() == FrameStream::Status::kOk);
+  CHECK(pair.b->next(header, got) == FrameStream::Next::kFrame);
+}

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 
+#include <cstring>
+
 using namespace mlt;
 using io::SocketAddress;
 
@@ -60,4 +62,15 @@ TEST_CASE("resolve__numbers_need_no_resolver_and_names_without_answer_say_so") {
   CHECK(!SocketAddress::resolve(too_long, 5, error).has_value());
   CHECK(error.code != io::OsErrorCode::kNone);
   CHECK(error.text.find(too_long) != std::string::npos);
+}
+
+TEST_CASE("socket_address__is_as_short_as_the_longer_family_and_keeps_no_other") {
+  CHECK(sizeof(SocketAddress) == sizeof(sockaddr_in6));
+  sockaddr_storage unix_address{};
+  unix_address.ss_family = AF_UNIX;
+  CHECK(SocketAddress::from_raw(unix_address).family() == AF_UNSPEC);
+  const SocketAddress scoped = *SocketAddress::from_host("fe80::1%1", 7);
+  sockaddr_storage raw{};
+  std::memcpy(&raw, scoped.raw(), scoped.raw_size());
+  CHECK(SocketAddress::from_raw(raw) == scoped);
 }
