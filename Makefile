@@ -202,6 +202,8 @@ targets: $(WHEEL_AND_TOOLS) $(VENV)/.mpi
 
 # SCALE_ARGS=--short: 64 ranks and 600 keys, held to limits; half a minute.
 scale: $(WHEEL_AND_TOOLS)
+	$(BIN)/cmake --preset default
+	$(BIN)/cmake --build --preset default --target mlt_sim_scale
 	$(BIN)/python tools/scale $(SCALE_ARGS)
 
 # What the tests of all collectives record: docs/results/collectives.md; as root.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import statistics
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ranks import LIMIT_SECONDS, GlooRank, MltRank, Rank
@@ -21,6 +24,8 @@ DATAPATHS = {"UDP": "udp", "shared memory": None}
 PACKETS = ("data_packets_sent", "acks_sent", "probes_sent", "bitmaps_sent", "stops_sent")
 # Parameters of a case that are figures of the same name.
 IDENTITY = ("transport", "ranks", "workers", "keys", "datapath")
+
+SIMULATION = Path(__file__).resolve().parents[2] / "build" / "default" / "tests" / "mlt_sim_scale"
 
 Figures = dict[str, Any]
 
@@ -110,6 +115,17 @@ def small_messages(transport: str, datapath: str, count: int) -> Figures:
     if found:
         figures["probes_per_message"] = sum(found["probes_sent"]) / count
         figures["system_calls_per_message"] = sum(found["udp_runs_sent"]) / count
+    return figures
+
+
+def simulated_job(ranks: int) -> Figures:
+    """An all-reduce by halving and doubling of so many simulated ranks, with 0.1 % loss (tests/sim/scale)."""
+    if not SIMULATION.exists():
+        raise RuntimeError(f"{SIMULATION} is not built: run make scale")
+    done = subprocess.run([SIMULATION, "--ranks", str(ranks)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{ranks} simulated ranks: {done.stderr.strip()}")
+    figures: Figures = json.loads(done.stdout)
     return figures
 
 

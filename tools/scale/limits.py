@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -46,6 +47,8 @@ class Form:
     key_growth: float  # longest over shortest time per key
     probe_share: float  # of all packets
     messages_per_second: float
+    simulated_sizes: Sequence[int]
+    simulated_growth: float  # of a rank's cost, over that of the levels of its tree
 
 
 LONG = Form(
@@ -69,6 +72,8 @@ LONG = Form(
     key_growth=1.5,
     probe_share=0.01,
     messages_per_second=300_000,
+    simulated_sizes=(64, 256, 1_024, 4_096),
+    simulated_growth=1.0,
 )
 
 # Where a storm of probes kept a service from its work, 600 keys took 25 to 48 ms each; with a read chunk of 16 KiB for
@@ -88,11 +93,12 @@ SHORT = replace(
     idle_size=64,
     idle_core_percent=8.0,
     rank_kib=8 * 1024,
-    peer_kib=16.0,
+    peer_kib=6.0,
     seconds_per_key=0.020,
     key_growth=4.0,
     probe_share=0.4,
     messages_per_second=2_000,
+    simulated_sizes=(),  # ctest runs 64 and 256: sim_scale
 )
 
 
@@ -165,6 +171,38 @@ def check_messages(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
         target, met = (f">= {minimum:,.0f}", rate >= minimum) if place == 0 else ("", None)
         measured = f"{rate:,.0f} a second, {one['cpu_microseconds_per_message']:.1f} us of CPU each"
         verdicts.append(Verdict(case, measured, f"{rate / minimum:.2f}", target, met, "messages"))
+    return verdicts
+
+
+def check_simulated(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
+    """Growth of a rank's cost from the smallest job to the largest. What a rank has of a tensor is no cost of a rank,
+    and is the same in each."""
+    if not runs:
+        return []
+    first, last = complete(runs)[0], complete(runs)[-1]
+    levels = math.log2(last["ranks"]) / math.log2(first["ranks"])
+    case = f"{last['ranks']:,} simulated ranks, all-reduce in a tree, 0.1 % loss"
+    ended = Verdict(
+        case,
+        f"ends after {last['virtual_microseconds']:,.0f} us of virtual time, {last['cpu_seconds']:.1f} s of CPU",
+        "-",
+        f"{form.simulated_sizes[-1]:,} ranks end",
+        all("error" not in one for one in runs),
+        "simulated",
+    )
+    verdicts = [ended]
+    for what, name in (
+        ("events", "events_per_rank"),
+        ("datagrams", "datagrams_per_rank"),
+        ("memory", "kib_per_rank"),
+        ("CPU", "cpu_microseconds_per_rank"),  # of this one process, whose memory leaves its caches: for information
+    ):
+        growth = last[name] / first[name]
+        measured = f"{growth:.2f} times that of {first['ranks']} ranks, with {levels:.2f} times the levels"
+        target, met = ("as log n", growth <= form.simulated_growth * levels) if what != "CPU" else ("", None)
+        verdicts.append(
+            Verdict(f"{case}: {what} of a rank", measured, f"{growth / levels:.2f}", target, met, "simulated")
+        )
     return verdicts
 
 

@@ -45,12 +45,22 @@ def message_run(rate: float, transport: str = "mlt") -> dict[str, Any]:
     }  # fmt: skip
 
 
+def simulated_run(ranks: int, **more: Any) -> dict[str, Any]:
+    levels = ranks.bit_length() - 1
+    return {
+        "ranks": ranks, "connections_per_rank": levels + 1.0, "events_per_rank": 80.0 * levels,
+        "datagrams_per_rank": 20.0 * levels, "cpu_microseconds_per_rank": 200.0, "kib_per_rank": 1_000.0 + levels,
+        "cpu_seconds": 2.0, "set_up_cpu_seconds": 1.0, "virtual_microseconds": 900.0, **more,
+    }  # fmt: skip
+
+
 def figures(scale: ModuleType) -> dict[str, Any]:
     """The figures of a run that meets every target."""
     return {
         "jobs": [job(ranks) for ranks in scale.LONG.sizes],
         "keys": [key_run(count, 0.001) for count in scale.LONG.keys],
         "messages": [message_run(300_000), message_run(1_000, "gloo")],
+        "simulated": [simulated_run(ranks) for ranks in scale.LONG.simulated_sizes],
         "gloo": [job(8, transport="gloo")],
     }
 
@@ -62,7 +72,7 @@ def missed(scale: ModuleType, found: dict[str, Any]) -> list[str]:
 def test_check__of_a_run_within_every_target(scale: ModuleType) -> None:
     verdicts = scale.check(scale.LONG, figures(scale))
     assert missed(scale, figures(scale)) == []
-    assert sum(one.met is True for one in verdicts) == 10
+    assert sum(one.met is True for one in verdicts) == 14
     assert all(one.met is None for one in verdicts if one.run == "gloo" or "gloo" in one.case)
 
 
@@ -76,6 +86,8 @@ def test_check__of_a_run_within_every_target(scale: ModuleType) -> None:
         ("keys", 0, {"failures": ["rank 3: silent for 3 s"]}, "silent peers"),
         ("keys", 1, {"probes": 11}, "probes"),
         ("messages", 0, {"messages_per_second": 299_000}, "messages of 64 B"),
+        ("simulated", -1, {"events_per_rank": 970.0}, "4,096 simulated ranks"),
+        ("simulated", -1, {"kib_per_rank": 2_100.0}, "memory of a rank"),
     ],
 )
 def test_check__names_the_missed_target(
@@ -104,12 +116,12 @@ def test_check__a_rank_without_its_peers(scale: ModuleType) -> None:
 
 def test_page__has_tables_arithmetic_and_command(scale: ModuleType) -> None:
     lines = scale.table(scale.check(scale.LONG, figures(scale)))
-    text = scale.pages.page(figures(scale), lines, "a head", "make scale", ["this (because)"])
-    assert text.count("| yes |") == 10
+    text = scale.pages.page(figures(scale), lines, "a head", "make scale")
+    assert text.count("| yes |") == 14
+    assert "| 1,024 | 11 | 800 | 200 | 200 us | 1,010 | 900 us |" in text
     assert "| 256 | mlt | 5.00 s |" in text
     assert "| private memory | 3.9 MiB and 1.5 KiB a peer | 19 MiB |" in text
     assert "| 2,000 | 2.00, 2.00, 2.00 s | 1.00 | 1,000 | 10 (1.0 %) | 0 |" in text
-    assert "Not measured: this (because)." in text
     assert "Command: `make scale`" in text
 
 
@@ -153,6 +165,7 @@ def test_measure__a_case_that_failed_misses_its_targets(
 
     monkeypatch.setattr(scale.cases, "job", job_of)
     monkeypatch.setattr(scale.cases, "key_rounds", lambda _, keys, *, rounds: key_run(keys, 0.001))
+    monkeypatch.setattr(scale.cases, "simulated_job", simulated_run)
     monkeypatch.setattr(scale.cases, "small_messages", lambda transport, _, __: message_run(400_000, transport))
     found = scale.measure(scale.LONG)
     assert found["jobs"][-1] == {"transport": "mlt", "ranks": 256, "error": "rank 5 died during all_reduce"}
@@ -160,9 +173,22 @@ def test_measure__a_case_that_failed_misses_its_targets(
     assert [one.case for one in verdicts if one.met is False] == [
         "256 ranks connected", "256 ranks, all-reduce of 4 B", "256 ranks, all-reduce of 1 MiB"
     ]  # fmt: skip
-    text = scale.pages.page(found, scale.table(verdicts), "a head", "make scale", [])
+    text = scale.pages.page(found, scale.table(verdicts), "a head", "make scale")
     assert "Failed: rank 5 died during all_reduce" in text
     scale.pages.draw(found, tmp_path / "scale.png")
+
+
+def test_simulated_job__names_what_failed(scale: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "mlt_sim_scale"
+    monkeypatch.setattr(scale.cases, "SIMULATION", program)
+    with pytest.raises(RuntimeError, match=names("mlt_sim_scale", "not built", "make scale")):
+        scale.cases.simulated_job(64)
+    program.write_text("#!/bin/sh\necho no memory >&2; exit 1\n", encoding="ascii")
+    program.chmod(0o755)
+    with pytest.raises(RuntimeError, match=names("64 simulated ranks", "no memory")):
+        scale.cases.simulated_job(64)
+    program.write_text('#!/bin/sh\necho "{\\"ranks\\": $2}"\n', encoding="ascii")
+    assert scale.cases.simulated_job(64) == {"ranks": 64}
 
 
 def test_check__failed_keys_and_messages(scale: ModuleType) -> None:

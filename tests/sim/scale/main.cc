@@ -28,6 +28,7 @@ test::TreeCost run_apart(const test::TreeAllReduce& what) {
   if (child == 0) {
     // A process may have 65,530 mappings, fewer than thousands of endpoints have large tables.
     mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
     cost = test::run_tree(what);
     const bool is_written = write(ends[1], &cost, sizeof cost) == sizeof cost;
     _exit(is_written ? 0 : 1);
