@@ -20,6 +20,11 @@ constexpr std::size_t kTransmitBudget = 16;
 constexpr base::DurationNs kReadFirstNs = 500 * base::kMicrosecond;
 // Batches sent on the thread of a post: the caller has other work.
 constexpr std::size_t kPostBudget = 4;
+// Short posts whose packets may wait for each other, beside so many operations in progress, and for how long.
+constexpr std::size_t kMaxPostsWaiting = 63;
+constexpr std::uint32_t kManyOperations = 64;
+constexpr base::DurationNs kPostsWaitNs = 200 * base::kMicrosecond;
+constexpr base::DurationNs kQuietNs = base::kMillisecond;
 // Between two batches to a slow port a thread sleeps until the next may leave, and reads then what has arrived: one
 // wake-up instead of one for each packet that arrives, or of polling. Peers wait so much longer for replies: not where
 // a turn reads more than these bytes, so that the window of a fast peer does not become full meanwhile.
@@ -183,6 +188,7 @@ bool EventLoop::run_commands() {
 
 bool EventLoop::step(bool is_channel_quiet) {
   bool busy = run_commands();
+  user_operations_.take_small_post();  // sent by this turn
   const TimeNs now = now_ = io::monotonic_now();
   ++turns_;
   turn_bytes_ = 0;
@@ -192,16 +198,25 @@ bool EventLoop::step(bool is_channel_quiet) {
   while (received == kReceiveBudget && endpoint_.next_timeout() <= now && io::monotonic_now() - now < kReadFirstNs) {
     received = datapath_.outer->receive(now, kReceiveBudget, *this);
   }
-  if (turn_bytes_ > 0) read_bytes_ = turn_bytes_;
+  if (turn_bytes_ > 0) {
+    read_bytes_ = turn_bytes_;
+    arrived_at_ = now;
+  }
   busy |= control_service_.service(now, *this);
-  if (endpoint_.next_timeout() <= now) {
+  const bool is_timed = endpoint_.next_timeout() <= now;
+  if (is_timed) {
     endpoint_.on_timeout(now);
     busy = true;
   }
   busy |= collectives_.on_timeout(now);
   busy |= drain_completions(now);
   path_checks_.turn(now, received < kReceiveBudget);
-  busy |= transmit(kTransmitBudget) > 0;
+  // Where nothing arrived and no timer ran, there is nothing else that could leave.
+  const bool waits = posts_waiting_ > 0 && turn_bytes_ == 0 && !is_timed && now < posts_due_ && posts_may_wait();
+  if (!waits) {
+    posts_waiting_ = 0;
+    busy |= transmit(kTransmitBudget);
+  }
   control_service_.send_fallback(now_);
   if (drain_completions(now)) busy = has_more_to_send_ = true;
   return busy;
@@ -212,15 +227,32 @@ bool EventLoop::run_posts() {
   run_commands();
   now_ = io::monotonic_now();
   drain_completions(now_);
+  const bool is_small = user_operations_.take_small_post();
+  if (is_small && posts_may_wait()) {
+    if (posts_waiting_++ == 0) posts_due_ = base::after(now_, kPostsWaitNs);
+    return has_more_to_send_;
+  }
+  posts_waiting_ = 0;
   transmit(kPostBudget);
   control_service_.send_fallback(now_);
   if (drain_completions(now_)) has_more_to_send_ = true;
   return has_more_to_send_;
 }
 
+// Whether what a short post sends may leave with that of the next posts, in one call of the system.
+// PROTOCOL 6.2.3: While it has 64 operations or more in progress, it MAY keep what follows from a post for those of
+//     further posts, for at most 200 us, whatever else says that it leaves at once.
+// Only while datagrams arrive, whose next turn sends it too. Not where processes share memory: it takes no call there,
+// and a peer would sleep meanwhile.
+bool EventLoop::posts_may_wait() const {
+  if (datapath_.shared != nullptr && datapath_.shared->peers() > 0) return false;
+  return posts_waiting_ < kMaxPostsWaiting && endpoint_.operations() >= kManyOperations &&
+         now_ - arrived_at_ < kQuietNs;
+}
+
 TimeNs EventLoop::next_timeout() const {
-  return std::min({endpoint_.next_timeout(), channel_->next_timeout(), datapath_.outer->next_timeout(),
-                   collectives_.next_timeout(), path_checks_.next_timeout()});
+  return std::min({posts_waiting_ > 0 ? posts_due_ : base::kNever, endpoint_.next_timeout(), channel_->next_timeout(),
+                   datapath_.outer->next_timeout(), collectives_.next_timeout(), path_checks_.next_timeout()});
 }
 
 // Not where processes share memory: there a peer of this host waits for its data to be read. Not without stamps of
@@ -236,12 +268,12 @@ bool EventLoop::datagrams_may_wait(TimeNs now) const {
 
 EventLoop::Descriptors EventLoop::descriptors() const { return {datapath_.outer->readable_fd(), channel_->poll_fd()}; }
 
-// Returns the number of batches sent.
-std::size_t EventLoop::transmit(std::size_t budget) {
+// True if any batch left.
+bool EventLoop::transmit(std::size_t budget) {
   if (local_peers_) local_peers_->drop_broken(*channel_);
-  const std::size_t sent = transmitter_.transmit(now_, budget);
-  has_more_to_send_ = sent == budget;
-  return sent;
+  const bool any = transmitter_.transmit(now_, budget);
+  has_more_to_send_ = transmitter_.has_more();
+  return any;
 }
 
 bool EventLoop::drain_completions(TimeNs now) {

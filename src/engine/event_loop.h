@@ -117,7 +117,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   bool has_operations() const override { return operations_.in_progress() > 0; }
 
   bool run_commands();
-  std::size_t transmit(std::size_t budget);
+  bool transmit(std::size_t budget);
+  bool posts_may_wait() const;
   bool drain_completions(TimeNs now);
   void on_completion(TimeNs now, const core::Completion& completion);
   void snapshot_counters();
@@ -163,6 +164,9 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   core::Completion completion_;
   std::uint64_t turns_ = 0;
   bool has_more_to_send_ = false;  // the last turn or post may not have sent all
+  std::size_t posts_waiting_ = 0;  // whose packets wait for the next turn
+  TimeNs posts_due_ = 0;           // when they leave at the latest
+  TimeNs arrived_at_ = 0;          // of the last turn that read any datagram
   std::uint64_t turn_bytes_ = 0;   // read in the turn
   std::uint64_t read_bytes_ = 0;   // by the last turn that read any
   TimeNs now_ = 0;                 // of the turn or command

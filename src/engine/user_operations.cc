@@ -27,11 +27,13 @@ void add_missing_ranges(const core::Completion& completion, Completion& done) {
 }  // namespace
 
 void UserOperations::post(base::TimeNs now, const core::SendRequest& request) {
+  note_size(request.data.size());
   const core::PostStatus status = endpoint_.post_send(now, request);
   if (status != core::PostStatus::kPosted) reject(request.operation, request.peer, request.tag, status);
 }
 
 void UserOperations::post(base::TimeNs now, const core::ReceiveRequest& request) {
+  note_size(request.data.size());
   const core::PostStatus status = endpoint_.post_recv(now, request);
   if (status != core::PostStatus::kPosted) reject(request.operation, request.peer, request.tag, status);
 }

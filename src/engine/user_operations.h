@@ -5,7 +5,9 @@
 // (collectives.h).
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <utility>
 
 #include "core/endpoint.h"
 #include "engine/operation_table.h"
@@ -33,8 +35,13 @@ class UserOperations {
   // No effect if `operation` is no send or receive in progress.
   void cancel(base::TimeNs now, OperationId operation);
   void on_completion(const core::Completion& completion);
+  // Whether there was a post since the last call, and all of them were of a few hundred bytes.
+  bool take_small_post() { return std::exchange(has_small_, false) & !std::exchange(has_large_, false); }
 
  private:
+  static constexpr std::size_t kSmallBytes = 448;  // with its header, a datagram that may leave with others
+
+  void note_size(std::size_t bytes) { (bytes <= kSmallBytes ? has_small_ : has_large_) = true; }
   void reject(OperationId operation, std::uint16_t peer, std::uint64_t tag, core::PostStatus status);
   std::string error_text(const core::Completion& completion) const;
 
@@ -44,6 +51,8 @@ class UserOperations {
   const PeerTable& peers_;
   const PathMtuErrors& path_mtu_errors_;
   const Transmitter& transmitter_;
+  bool has_small_ = false;
+  bool has_large_ = false;
 };
 
 }  // namespace mlt::engine

@@ -614,6 +614,53 @@ TEST_CASE("post__to_a_rank_that_posts_nothing_holds_up_no_other") {
   for (const OperationId operation : silent) CHECK(finish(job[0], operation).status == Status::kCancelled);
 }
 
+TEST_CASE("post__short_messages_leave_together_while_many_are_in_progress") {
+  constexpr std::size_t kMessages = 2'000, kWindow = 256, kBytes = 64;
+  Options options;
+  options.datapath = "udp";
+  std::uint64_t fewest = ~std::uint64_t{0};
+  // The best of a few: a host that is busy with other work delays what they wait for.
+  for (int attempt = 0; attempt < 5 && fewest > kMessages / 2; ++attempt) {
+    Job job(2, options);
+    const auto data = pattern(kBytes * kMessages, 1);
+    std::vector<std::byte> arrived(data.size());
+    std::vector<OperationId> receives, sends;
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      receives.push_back(job[1].post_recv(from(0, i, std::span(arrived).subspan(kBytes * i, kBytes))));
+    }
+    const std::uint64_t before = job.count(0, "udp_runs_sent");
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      if (i >= kWindow) CHECK(finish(job[0], sends[i - kWindow]).status == Status::kComplete);
+      sends.push_back(job[0].post_send(to(1, i, std::span(data).subspan(kBytes * i, kBytes))));
+    }
+    for (std::size_t i = kMessages - kWindow; i < kMessages; ++i) finish(job[0], sends[i]);
+    for (const OperationId receive : receives) CHECK(finish(job[1], receive).missing_bytes == 0);
+    CHECK(arrived == data);
+    fewest = std::min(fewest, job.count(0, "udp_runs_sent") - before);
+  }
+  CHECK(fewest <= kMessages / 2);
+}
+
+TEST_CASE("post__a_short_message_behind_many_leaves_without_another_call") {
+  Options options;
+  options.datapath = "udp";
+  Job job(2, options);
+  const auto data = pattern(64, 1);
+  std::vector<std::byte> arrived(64);
+  // They stay in progress, with replies that say so.
+  std::vector<OperationId> unmatched;
+  for (std::uint64_t tag = 0; tag < 200; ++tag) unmatched.push_back(job[0].post_send(to(1, tag, data)));
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    const OperationId receive = job[1].post_recv(from(0, 1'000 + round, arrived));
+    job[0].post_send(to(1, 1'000 + round, data));
+    const auto done = job[1].wait(receive, kSecond);
+    REQUIRE(done.has_value());
+    CHECK(done->status == Status::kComplete);
+  }
+  CHECK(arrived == data);
+  for (const OperationId send : unmatched) job[0].cancel(send);
+}
+
 TEST_CASE("options__limits_out_of_range_are_named") {
   Options options;
   options.max_operations = 131'073;

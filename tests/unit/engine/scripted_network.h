@@ -16,7 +16,11 @@ struct ScriptedNetwork final : io::NetworkDatapath {
 
   const io::Capabilities& capabilities() const override { return capabilities_; }
   io::SendStatus send(base::TimeNs, const base::DatagramRun& run) override {
-    sent.push_back({run.peer, run.total_bytes});
+    Sent one{run.peer, run.total_bytes, run.datagram_count, {}};
+    for (std::uint32_t i = 0; i < run.slice_count; ++i) {
+      one.content.insert(one.content.end(), run.slices[i].data, run.slices[i].data + run.slices[i].size);
+    }
+    sent.push_back(std::move(one));
     return status;
   }
   std::size_t receive(base::TimeNs, std::size_t, io::ReceiveSink&) override { return 0; }
@@ -31,6 +35,8 @@ struct ScriptedNetwork final : io::NetworkDatapath {
   struct Sent {
     std::uint16_t peer;
     std::uint32_t bytes;
+    std::uint32_t datagrams;
+    std::vector<std::byte> content;
   };
   std::vector<io::SocketAddress> addresses;
   std::vector<Sent> sent;
