@@ -189,8 +189,6 @@ void Network::pause(base::TimeNs now, std::uint32_t edge, std::uint32_t queues) 
   serve(now, edge);
 }
 
-void Network::block(std::uint16_t from, std::uint16_t to, bool blocked) {
-  blocked_[pair_of(from, to)] = blocked;
-}
+void Network::block(std::uint16_t from, std::uint16_t to, bool blocked) { blocked_[pair_of(from, to)] = blocked; }
 
 }  // namespace mlt::sim
