@@ -1,7 +1,6 @@
 #include "collective/push_pull.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -11,8 +10,6 @@
 namespace mlt::collective {
 
 namespace {
-
-std::string service_text(std::uint16_t service) { return "summation service rank " + std::to_string(service); }
 
 std::string use_text(std::size_t elements, double loss_bound, bool average) {
   return std::to_string(elements) + " elements, loss bound " + in_short(loss_bound) +
@@ -37,8 +34,7 @@ std::string PushPull::abort_text(std::uint64_t key, int failed_rank) const {
 void PushPull::on_gone(std::uint16_t from, const Gone& gone) {
   // PROTOCOL 14.1.18: A worker MUST ignore gone from a rank that is none of its services, and of a rank that is no
   //     worker.
-  const bool is_worker = !services_.empty() && gone.rank < *std::ranges::min_element(services_);
-  if (!is_worker || std::ranges::find(services_, from) == services_.end()) return;
+  if (!services_.is_worker(gone.rank) || !services_.contains(from)) return;
   const auto rank = static_cast<std::uint16_t>(gone.rank);
   if (!gone_.insert(rank).second) return;
   const std::string error = verbs_.peer_error(rank);
@@ -79,24 +75,23 @@ PushPull::Key& PushPull::key_of(const PushPullRequest& request) {
   key->elements = request.input.size();
   key->loss_bound = request.loss_bound;
   key->average = request.average;
-  const PartitionGrid grid(request.input.size(), services_.size());
+  const PartitionGrid grid(request.input.size(), services_.count());
   std::size_t segment = 0;
   for (std::size_t i = 0; i < grid.count(); ++i) {
     Partition partition;
     const auto index = static_cast<std::uint32_t>(i);
-    partition.key = key.get();
-    partition.service = service_of(request.key, index);
-    partition.grid_bytes = verbs_.grid_bytes(partition.service);
+    partition.service = services_.service_of(request.key, index);
+    partition.record = TakeoverRecord(verbs_.grid_bytes(partition.service), services_.may_move());
     partition.first = grid.first(i);
     partition.count = grid.elements(i);
     partition.first_segment = segment;
     // The caller's priorities are of the segments to the service that the key says, also where that is gone.
-    const std::uint16_t own = services_[service_index(request.key, index, services_.size())];
+    const std::uint16_t own = services_.own_service(request.key, index);
     partition.segments =
         core::SegmentGrid(static_cast<std::uint32_t>(partition.count * sizeof(float)), verbs_.segment_bytes(own))
             .count();
     segment += partition.segments;
-    key->partitions.push_back(partition);
+    key->partitions.push_back(std::move(partition));
   }
   keys_.push_back(std::move(key));
   return *keys_.back();
@@ -137,16 +132,6 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
   finish_if_over(now, key);
 }
 
-// The service of a partition, or that which takes its place.
-std::uint16_t PushPull::service_of(std::uint64_t key, std::uint32_t partition) const {
-  std::uint16_t service = 0;
-  for (std::size_t gone = 0; gone < services_.size(); ++gone) {
-    service = services_[next_index(key, partition, services_.size(), gone)];
-    if (!dead_services_.contains(service) || dead_services_.size() > max_dead_services_) break;
-  }
-  return service;
-}
-
 Register PushPull::shape_of(const Key& key, std::uint32_t index) const {
   Register shape;
   shape.key = key.key;
@@ -158,7 +143,7 @@ Register PushPull::shape_of(const Key& key, std::uint32_t index) const {
   shape.order = key.request.order;
   shape.traffic_class = key.request.traffic_class;
   shape.tensor_elements = key.elements;
-  shape.services = static_cast<std::uint32_t>(services_.size());
+  shape.services = static_cast<std::uint32_t>(services_.count());
   return shape;
 }
 
@@ -168,7 +153,7 @@ void PushPull::register_partitions(Key& key) {
     const Partition& partition = key.partitions[i];
     encode(shape_of(key, i), scratch_);
     // Where services may die, on_peer_down() asks the next one.
-    if (!verbs_.send_message(partition.service, scratch_) && !may_move()) {
+    if (!verbs_.send_message(partition.service, scratch_) && !services_.may_move()) {
       key.broken = down_text(partition.service);
       key.broken_by = partition.service;
       key.done.status = core::CompletionStatus::kPeerFailed;
@@ -185,11 +170,9 @@ void PushPull::post_all(TimeNs now, Key& key) {
   for (Partition& partition : key.partitions) {
     partition.pushing = partition.pulling = true;
     partition.push_posted = partition.pull_posted = false;
-    partition.again = {};
     partition.missing_bytes = 0;
-    if (!may_move()) continue;
-    const std::size_t cells = (partition.count * sizeof(float) + partition.grid_bytes - 1) / partition.grid_bytes;
-    partition.here.assign(base::words_for_bits(std::max<std::size_t>(1, cells)), 0);
+    partition.record.begin_round(key.request.input.subspan(partition.first, partition.count),
+                                 key.request.output.subspan(partition.first, partition.count));
   }
   for (std::uint32_t i = 0; i < key.partitions.size() && key.broken.empty(); ++i) post_partition(now, key, i);
 }
@@ -217,9 +200,9 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     if (request.lossy_results) pull.loss_bound = request.loss_bound;
     pull.fill = core::Fill::kKeep;  // stand_in()
     pull.timeout_ns = timeout_ns;
-    if (may_move()) {
-      pull.place = &PushPull::place_result;
-      pull.place_context = &partition;
+    if (services_.may_move()) {
+      pull.place = &TakeoverRecord::place;
+      pull.place_context = &partition.record;
     }
     status = verbs_.post_recv(now, pull);
     partition.pull_posted = status == core::PostStatus::kPosted;
@@ -230,7 +213,7 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     push.peer = partition.service;
     push.tag = partition_tag(key.key, index);
     push.data = std::as_bytes(request.input.subspan(partition.first, partition.count));
-    if (!partition.again.empty()) push.data = std::as_bytes(std::span(partition.again));
+    if (!partition.record.again().empty()) push.data = std::as_bytes(std::span(partition.record.again()));
     push.element = wire::ElementType::kFloat32;
     push.order = request.order;
     push.uniform_priority = core::SegmentPriority::important(request.traffic_class);
@@ -245,7 +228,7 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
       //     service MUST post the receive then, and not before.
       encode(Ready{key.key, index}, scratch_);
       // Without it the push would wait for a receive that the service does not post.
-      if (!verbs_.send_message(partition.service, scratch_) && !may_move())
+      if (!verbs_.send_message(partition.service, scratch_) && !services_.may_move())
         status = core::PostStatus::kPeerNotConnected;
     }
   }
@@ -327,7 +310,7 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     Partition& partition = key->partitions[registered->partition];
     if (partition.registered || partition.service != from) return;
     partition.on_demand = registered->on_demand;
-    on_confirmed(now, *key, registered->partition, partition.rounds);
+    on_confirmed(now, *key, registered->partition, partition.record.rounds());
   } else if (const auto* moved = std::get_if<Moved>(&message)) {
     key = find(moved->key, moved->partition);
     if (key == nullptr) return;
@@ -358,7 +341,7 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
 void PushPull::on_confirmed(TimeNs now, Key& key, std::uint32_t index, std::uint64_t rounds) {
   Partition& partition = key.partitions[index];
   partition.registered = true;
-  partition.must_replay = partition.rounds > rounds;
+  partition.must_replay = partition.record.rounds() > rounds;
   const bool are_all = --key.unregistered == 0;
   if (!key.broken.empty()) return;
   if (partition.must_replay || key.posted) post_partition(now, key, index);
@@ -442,9 +425,7 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
     }
     break_key(now, key, completion.status, partition.service, text);
   } else if (!is_send) {
-    ++partition.rounds;
-    const std::span<const float> result = key.request.output.subspan(partition.first, partition.count);
-    if (may_move()) partition.last.assign(result.begin(), result.end());
+    partition.record.on_result();
   }
   if (partition.moving) ask_next_service(key, index);
   finish_if_over(now, key);
@@ -463,23 +444,11 @@ void PushPull::stand_in(const Key& key, const Partition& partition, const core::
   }
 }
 
-void PushPull::place_result(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
-  Partition& partition = *static_cast<Partition*>(context);
-  const auto output = std::as_writable_bytes(partition.key->request.output.subspan(partition.first, partition.count));
-  if (!payload.empty()) std::memcpy(output.data() + offset_bytes, payload.data(), payload.size());
-  const std::size_t first = offset_bytes / partition.grid_bytes;
-  const std::size_t cells =
-      std::max<std::size_t>(1, (payload.size() + partition.grid_bytes - 1) / partition.grid_bytes);
-  for (std::size_t cell = first; cell < first + cells; ++cell) {
-    partition.here[cell / 64] |= std::uint64_t{1} << (cell % 64);
-  }
-}
-
 void PushPull::on_service_down(TimeNs now, std::uint16_t service) {
   const std::string error = verbs_.peer_error(service);
   verbs_.notice((error.empty() ? service_text(service) + " failed or left the job" : error) +
-                ": its keys move to the other services (" + std::to_string(dead_services_.size()) + " of at most " +
-                std::to_string(max_dead_services_) + " services gone)");
+                ": its keys move to the other services (" + std::to_string(services_.dead_count()) + " of at most " +
+                std::to_string(services_.max_dead()) + " services gone)");
   for (const auto& key : keys_) {
     for (std::uint32_t i = 0; i < key->partitions.size() && key->broken.empty(); ++i) {
       if (key->partitions[i].service == service) move_partition(now, *key, i);
@@ -493,8 +462,8 @@ void PushPull::move_partition(TimeNs now, Key& key, std::uint32_t index) {
   if (partition.registered) ++key.unregistered;
   partition.registered = partition.must_replay = false;
   partition.moving = true;
-  partition.service = service_of(key.key, index);
-  if (verbs_.grid_bytes(partition.service) != partition.grid_bytes) {
+  partition.service = services_.service_of(key.key, index);
+  if (verbs_.grid_bytes(partition.service) != partition.record.cell_bytes()) {
     return break_key(now, key, core::CompletionStatus::kPeerFailed, partition.service,
                      "partition " + std::to_string(index) + " of key " + std::to_string(key.key) + " cannot move to " +
                          service_text(partition.service) +
@@ -522,28 +491,7 @@ void PushPull::ask_next_service(Key& key, std::uint32_t index) {
   // PROTOCOL 14.1.21: A worker whose service of a partition is gone MUST send move to the one that takes over: how many
   //     results of it it has had whole, and which segments of the next. A service MUST NOT receive a push before every
   //     worker has sent move or register.
-  Move move;
-  move.shape = shape_of(key, index);
-  move.rounds = partition.rounds;
-  const std::size_t cells =
-      std::max<std::size_t>(1, (partition.count * sizeof(float) + partition.grid_bytes - 1) / partition.grid_bytes);
-  const bool has_any = is_repeated && std::ranges::any_of(partition.here, [](std::uint64_t word) { return word != 0; });
-  if (has_any) {
-    move.cells.resize((cells + 7) / 8);
-    const std::span<const float> input = key.request.input.subspan(partition.first, partition.count);
-    const std::span<const float> output = key.request.output.subspan(partition.first, partition.count);
-    const std::size_t elements = partition.grid_bytes / sizeof(float);
-    partition.again.assign(input.begin(), input.end());
-    for (std::size_t cell = 0; cell < cells; ++cell) {
-      if (((partition.here[cell / 64] >> (cell % 64)) & 1U) == 0) continue;
-      move.cells[cell / 8] |= static_cast<std::byte>(1U << (cell % 8));
-      const std::size_t first = cell * elements;
-      const std::size_t count = std::min(elements, partition.count - std::min(first, partition.count));
-      std::copy_n(output.begin() + static_cast<std::ptrdiff_t>(first), count,
-                  partition.again.begin() + static_cast<std::ptrdiff_t>(first));
-    }
-  }
-  encode(std::move(move), scratch_);
+  encode(partition.record.report(shape_of(key, index), is_repeated), scratch_);
   verbs_.send_message(partition.service, scratch_);  // if that is down too, on_peer_down() asks the next one
 }
 
@@ -553,7 +501,7 @@ core::PostStatus PushPull::post_replay(TimeNs now, Key& key, std::uint32_t index
   replay.operation = operation(key, index, true);
   replay.peer = partition.service;
   replay.tag = partition_tag(key.key, index);
-  replay.data = std::as_bytes(std::span(partition.last));
+  replay.data = std::as_bytes(std::span(partition.record.last()));
   replay.element = wire::ElementType::kFloat32;
   replay.order = key.request.order;
   replay.uniform_priority = core::SegmentPriority::important(key.request.traffic_class);
@@ -565,11 +513,9 @@ core::PostStatus PushPull::post_replay(TimeNs now, Key& key, std::uint32_t index
 }
 
 void PushPull::on_peer_down(TimeNs now, std::uint16_t peer) {
-  if (std::ranges::find(services_, peer) != services_.end()) {
-    dead_services_.insert(peer);
-    if (dead_services_.size() <= max_dead_services_ && dead_services_.size() < services_.size()) {
-      return on_service_down(now, peer);
-    }
+  if (services_.contains(peer)) {
+    services_.add_dead(peer);
+    if (services_.is_within_bound()) return on_service_down(now, peer);
   }
   for (const auto& key : keys_) {
     const bool uses = std::any_of(key->partitions.begin(), key->partitions.end(),

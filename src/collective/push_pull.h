@@ -15,9 +15,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/bitmap.h"
 #include "collective/messages.h"
 #include "collective/partition_grid.h"
+#include "collective/service_choice.h"
+#include "collective/takeover_record.h"
 #include "collective/verbs.h"
 
 namespace mlt::collective {
@@ -55,10 +56,7 @@ class PushPull {
   // `max_dead_services`: services that may die while their partitions move to the others.
   PushPull(std::vector<std::uint16_t> services, Verbs& verbs, base::DurationNs default_timeout_ns,
            std::uint16_t max_dead_services = 0)
-      : services_(std::move(services)),
-        verbs_(verbs),
-        default_timeout_ns_(default_timeout_ns),
-        max_dead_services_(max_dead_services) {}
+      : services_(std::move(services), max_dead_services), verbs_(verbs), default_timeout_ns_(default_timeout_ns) {}
 
   void start(TimeNs now, const PushPullRequest& request);
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
@@ -72,33 +70,14 @@ class PushPull {
   // Workers that a service sums without, because they died or left.
   std::size_t workers_gone() const { return gone_.size(); }
 
-  // Index of the service that sums partition `partition` of a key.
-  static std::size_t service_index(std::uint64_t key, std::uint32_t partition, std::size_t services) {
-    // PROTOCOL 14.1.13: Service (key + i) mod services MUST sum partition i of a key.
-    return (key + partition) % services;
-  }
-  // Index of the service to ask if so many before it are gone; below `services`.
-  static std::size_t next_index(std::uint64_t key, std::uint32_t partition, std::size_t services, std::size_t gone) {
-    // PROTOCOL 14.1.20: Where it is gone, the first that is not MUST take over, of the services (key + i + 1 + r) mod
-    //     services, where r is ((key + i) / services, rounded down, plus j) mod (services - 1), for j = 0, 1 and so on.
-    if (gone == 0) return service_index(key, partition, services);
-    const std::uint64_t sum = key + partition;
-    return (sum + 1 + (sum / services + gone - 1) % (services - 1)) % services;
-  }
-
  private:
   struct Key;
   struct Partition {
-    Key* key = nullptr;
-    std::uint32_t grid_bytes = 0;
-    std::uint64_t rounds = 0;         // whose results this worker has had whole
-    std::vector<float> last;          // the newest of these, where services may die
-    std::vector<std::uint64_t> here;  // a bit per cell: of the result in progress, it is here
-    std::vector<float> again;         // what the next service gets: input, and results that are here
+    TakeoverRecord record;
     std::uint64_t missing_bytes = 0;  // from the push in progress
     bool taken_over = false;          // a service that is gone summed it before
     bool moving = false;       // its service is gone; when nothing is posted to it any more, the next one is asked
-    bool must_replay = false;  // the next service needs `last`
+    bool must_replay = false;  // the next service needs the newest result
     bool replaying = false;
     std::uint16_t service = 0;
     std::size_t first = 0;  // first element
@@ -138,8 +117,6 @@ class PushPull {
   };
 
   Key& key_of(const PushPullRequest& request);
-  std::uint16_t service_of(std::uint64_t key, std::uint32_t partition) const;
-  bool may_move() const { return max_dead_services_ > 0 && services_.size() > 1; }
   Register shape_of(const Key& key, std::uint32_t partition) const;
   void register_partitions(Key& key);
   void on_confirmed(TimeNs now, Key& key, std::uint32_t partition, std::uint64_t rounds);
@@ -147,7 +124,6 @@ class PushPull {
   void move_partition(TimeNs now, Key& key, std::uint32_t partition);
   void ask_next_service(Key& key, std::uint32_t partition);
   core::PostStatus post_replay(TimeNs now, Key& key, std::uint32_t partition);
-  static void place_result(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
   void post_all(TimeNs now, Key& key);
   void post_partition(TimeNs now, Key& key, std::uint32_t partition);
   // Puts this worker's own term in the place of what the result of a partition misses.
@@ -162,11 +138,9 @@ class PushPull {
   OperationId operation(const Key& key, std::uint32_t partition, bool is_send) const;
   Key* find(std::uint64_t key, std::uint32_t partition);
 
-  std::vector<std::uint16_t> services_;
+  ServiceChoice services_;
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
-  std::uint16_t max_dead_services_;
-  std::set<std::uint16_t> dead_services_;
   std::unordered_map<std::uint64_t, std::uint32_t> by_key_;
   std::vector<std::unique_ptr<Key>> keys_;
   std::vector<Unposted> unposted_;

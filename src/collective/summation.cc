@@ -1,59 +1,15 @@
 #include "collective/summation.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
 #include "base/check.h"
 #include "collective/collective.h"
-#include "collective/partition_grid.h"
-#include "collective/reduction.h"
+#include "collective/registration.h"
 #include "core/loss_bound.h"
 
 namespace mlt::collective {
-
-namespace {
-
-// Retry only if the post failed for lack of space; other errors are a bug here or a peer that is down.
-std::size_t segments_of(const Register& shape) {
-  const std::uint64_t bytes = std::uint64_t{shape.elements} * sizeof(float);
-  return std::max<std::uint64_t>(1, (bytes + shape.segment_bytes - 1) / shape.segment_bytes);
-}
-
-const Kernel& mean_kernel() {
-  static const Kernel& kernel = *kernel_of(wire::ElementType::kFloat32, Reduction::kMean);
-  return kernel;
-}
-
-// The partition itself, its map entry and the allocator's overhead of its vectors.
-constexpr std::uint64_t kPartitionCostBytes = 512;
-
-// Ranks have 16 bits. Longer tensors have partitions that no tag can number.
-constexpr std::uint32_t kMaxServices = 65'535;
-constexpr std::uint64_t kMaxTensorElements = std::uint64_t{kMaxPartitions} * kPartitionElements;
-
-std::string services_text(std::uint32_t count) {
-  return std::to_string(count) + (count == 1 ? " service" : " services");
-}
-
-std::string described(std::uint16_t worker, const Register& shape) {
-  return "rank " + std::to_string(worker) + " has " + std::to_string(shape.tensor_elements) + " elements over " +
-         services_text(shape.services) + ", loss bound " + in_short(shape.loss_bound) +
-         (shape.average ? ", average" : ", sum") + ", segments of " + std::to_string(shape.segment_bytes) + " bytes";
-}
-
-// How a worker's tensor differs from that of the first worker of this partition; empty if it does not.
-std::string difference(std::uint16_t worker, const Register& shape, std::uint16_t first_worker, const Register& first) {
-  if (first.tensor_elements == shape.tensor_elements && first.services == shape.services &&
-      first.loss_bound == shape.loss_bound && first.average == shape.average &&
-      first.segment_bytes == shape.segment_bytes) {
-    return {};
-  }
-  return described(worker, shape) + "; " + described(first_worker, first) + ": every worker must use the same";
-}
-
-}  // namespace
 
 // Local id: partition, worker, buffer, direction.
 OperationId Summation::operation(const Partition& partition, std::uint16_t worker, std::uint8_t buffer,
@@ -86,23 +42,10 @@ void Summation::refuse(std::uint16_t to, const Register& shape, const std::strin
 }
 
 std::unique_ptr<Summation::Partition> Summation::make_partition(const Register& shape) {
-  auto made = std::make_unique<Partition>();
-  made->owner = this;
-  made->shape = shape;
-  made->index = static_cast<std::uint32_t>(partitions_.size());
-  for (Buffer& buffer : made->buffers) {
-    buffer.values.resize(shape.elements);
-    buffer.results.resize(config_.workers);
-    for (Result& result : buffer.results) result.words.resize(base::words_for_bits(segments_of(shape)));
-  }
-  made->cells.resize(segments_of(shape));
-  made->registered.resize(config_.workers);
-  made->pushes.resize(config_.workers);
-  made->on_demand.resize(config_.workers);
-  made->ready.resize(config_.workers);
-  made->late.resize(config_.workers);
+  auto made = std::make_unique<Partition>(shape, static_cast<std::uint32_t>(partitions_.size()), config_.workers,
+                                          begun_results_);
   made->failed_rank = gone_worker_;
-  made->expected = static_cast<std::uint16_t>(config_.workers - gone_count_);
+  made->sums.expect(static_cast<std::uint16_t>(config_.workers - gone_count_));
   made->arrived = gone_count_;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (gone_[worker]) made->pushes[worker] = Push::kArrived;
@@ -110,11 +53,34 @@ std::unique_ptr<Summation::Partition> Summation::make_partition(const Register& 
   return made;
 }
 
-// An empty partition has a cost too; otherwise registrations would be unlimited.
-std::uint64_t Summation::cost_bytes(const Register& shape) const {
-  const std::uint64_t result_bytes = sizeof(Result) + base::words_for_bits(segments_of(shape)) * sizeof(std::uint64_t);
-  return kPartitionCostBytes + 2 * std::uint64_t{shape.elements} * sizeof(float) + segments_of(shape) * sizeof(Cell) +
-         std::uint64_t{config_.workers} * (2 + 2 * result_bytes);
+Summation::Partition* Summation::find_or_make(std::uint16_t from, const Register& shape, bool is_takeover) {
+  const auto found = by_key_.find({shape.key, shape.partition});
+  if (found != by_key_.end()) return partitions_[found->second].get();
+  const auto refused = [&](const std::string& text) {
+    refuse(from, shape, text);
+    return nullptr;
+  };
+  const std::uint64_t bytes = PartitionSums::cost_bytes(shape, config_.workers);
+  if (bytes > config_.max_bytes - bytes_held_) {
+    return refused("the service's memory limit of " + std::to_string(config_.max_bytes) +
+                   " bytes is reached: start more services or raise the limit");
+  }
+  if ((partitions_.size() + 1) * config_.workers > config_.max_registrations) {
+    return refused("the service's limit of " + std::to_string(config_.max_registrations / config_.workers) +
+                   " partitions is reached: start more services or use fewer keys");
+  }
+  const std::size_t count = partitions_.size();
+  try {
+    partitions_.push_back(make_partition(shape));
+    partitions_.back()->first_worker = from;
+    by_key_.emplace(std::pair{shape.key, shape.partition}, static_cast<std::uint32_t>(count));
+  } catch (const std::bad_alloc&) {  // the limit exceeds the host's memory: report it to the job; the service continues
+    partitions_.resize(count);
+    return refused("the service's host is out of memory: start more services");
+  }
+  bytes_held_ += bytes;
+  if (is_takeover) partitions_.back()->takeover = Takeover(config_.workers);
+  return partitions_.back().get();
 }
 
 void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shape, const Move* move) {
@@ -127,60 +93,12 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (gone_[worker]) send_gone(from, worker);  // which may have gone before that rank had a push-pull
   }
-  if (shape.key > kMaxKey || shape.partition >= kMaxPartitions ||
-      !(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.services == 0 || shape.services > kMaxServices ||
-      shape.tensor_elements > kMaxTensorElements || shape.segment_bytes == 0 ||
-      shape.segment_bytes % sizeof(float) != 0) {
-    return refuse(from, shape, "a field of the registration is out of range");
+  if (const std::string text = rejection(from, shape, verbs_.grid_bytes(from), move); !text.empty()) {
+    return refuse(from, shape, text);
   }
-  // PROTOCOL 14.1.5: ... has other elements than 14.1.2 gives the partition
-  const PartitionGrid grid(shape.tensor_elements, shape.services);
-  if (shape.partition >= grid.count() || shape.elements != grid.elements(shape.partition)) {
-    return refuse(from, shape,
-                  "rank " + std::to_string(from) + " registers " + std::to_string(shape.elements) +
-                      " elements as partition " + std::to_string(shape.partition) + " of " +
-                      std::to_string(shape.tensor_elements) + " over " + services_text(shape.services) +
-                      ", which are not cut so: install the same mlt release on every rank");
-  }
-  // Contributions are counted on this grid, so it must be that of this worker's segments.
-  // PROTOCOL 14.1.5: A service MUST refuse a registration that is out of range, differs from another worker's, has
-  //     other elements than 14.1.2 gives the partition, names other segment bytes than the connection's, or exceeds its
-  //     limits.
-  if (shape.segment_bytes != verbs_.grid_bytes(from)) {
-    return refuse(from, shape,
-                  "rank " + std::to_string(from) + " registers segments of " + std::to_string(shape.segment_bytes) +
-                      " bytes, its connection has segments of " + std::to_string(verbs_.grid_bytes(from)));
-  }
-  if (move != nullptr && !move->cells.empty() && move->cells.size() != (segments_of(shape) + 7) / 8) {
-    return refuse(from, shape, "a takeover reports other segments than the partition has");
-  }
-  auto found = by_key_.find({shape.key, shape.partition});
-  if (found == by_key_.end()) {
-    const std::uint64_t bytes = cost_bytes(shape);
-    if (bytes > config_.max_bytes - bytes_held_) {
-      return refuse(from, shape,
-                    "the service's memory limit of " + std::to_string(config_.max_bytes) +
-                        " bytes is reached: start more services or raise the limit");
-    }
-    if ((partitions_.size() + 1) * config_.workers > config_.max_registrations) {
-      return refuse(from, shape,
-                    "the service's limit of " + std::to_string(config_.max_registrations / config_.workers) +
-                        " partitions is reached: start more services or use fewer keys");
-    }
-    const std::size_t count = partitions_.size();
-    try {
-      partitions_.push_back(make_partition(shape));
-      partitions_.back()->first_worker = from;
-      found = by_key_.emplace(std::pair{shape.key, shape.partition}, static_cast<std::uint32_t>(count)).first;
-    } catch (
-        const std::bad_alloc&) {  // the limit exceeds the host's memory: report it to the job; the service continues
-      partitions_.resize(count);
-      return refuse(from, shape, "the service's host is out of memory: start more services");
-    }
-    bytes_held_ += bytes;
-    if (move != nullptr) partitions_.back()->reports.resize(config_.workers);
-  }
-  Partition& partition = *partitions_[found->second];
+  Partition* found = find_or_make(from, shape, move != nullptr);
+  if (found == nullptr) return;
+  Partition& partition = *found;
   if (const std::string text = difference(from, shape, partition.first_worker, partition.shape); !text.empty()) {
     // PROTOCOL 14.1.5: ... Where it differs from another worker's, the service MUST also send refused, with both
     //     workers and their tensors, to every worker that registered the partition and to every one that registers it
@@ -197,23 +115,20 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   }
   if (!partition.registered[from]) {
     partition.registered[from] = true;
-    const std::uint32_t cells = verbs_.segment_bytes(from) / shape.segment_bytes;
-    for (Buffer& buffer : partition.buffers) {
-      Result& result = buffer.results[from];
-      result.cells_per_segment = cells;
-      result.feed = {0, base::BitmapView(result.words.data(), (partition.cells.size() + cells - 1) / cells)};
-    }
-    if (!partition.reports.empty()) {
+    partition.sums.add_receiver(from, verbs_.segment_bytes(from) / shape.segment_bytes);
+    const bool has_part = move != nullptr && (move->rounds > 0 || !move->cells.empty());
+    if (partition.takeover.is_waiting()) {
       // A worker that registers has nothing of it.
-      partition.reports[from] = move != nullptr ? Report{move->rounds, move->cells} : Report{};
+      partition.takeover.report(from, move != nullptr ? move->rounds : 0,
+                                move != nullptr ? move->cells : std::vector<std::byte>());
       // All others took part in those rounds: they notice soon that the service is gone.
-      if (move != nullptr && (move->rounds > 0 || !move->cells.empty()) && partition.closes_ns == base::kNever) {
+      if (has_part && partition.closes_ns == base::kNever) {
         partition.closes_ns = base::after(now, config_.max_takeover_wait_ns);
         timers_.emplace(partition.closes_ns, partition.index);
       }
       return begin_takeover(now, partition);
     }
-    if (move != nullptr && (move->rounds > 0 || !move->cells.empty())) {
+    if (has_part) {
       const std::string text = "rank " + std::to_string(from) + " has had results of it from another service, rank " +
                                std::to_string(partition.first_worker) +
                                " registered it here at once: workers see different services as gone";
@@ -229,169 +144,56 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
       expect_push(now, partition, from);
     }
   }
-  if (!partition.reports.empty()) return;  // its answer follows
+  if (partition.takeover.is_waiting()) return;  // its answer follows
   encode(Registered{shape.key, shape.partition, partition.on_demand[from]}, scratch_);
   verbs_.send_message(from, scratch_);
 }
 
-// Once every worker has reported. A segment of the interrupted round that some worker has the result of keeps it; of
-// the others no worker has, so that all still have what they pushed.
+// Once every worker has reported.
 void Summation::begin_takeover(TimeNs now, Partition& partition) {
-  std::uint64_t first = ~std::uint64_t{0}, last = 0;
-  std::uint16_t slowest = 0;
-  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (gone_[worker]) continue;
-    if (!partition.reports[worker]) return;
-    if (partition.reports[worker]->rounds < first) slowest = worker;
-    first = std::min(first, partition.reports[worker]->rounds);
-    last = std::max(last, partition.reports[worker]->rounds);
-  }
+  const auto outcome = partition.takeover.finish(gone_, PartitionSums::cells_of(partition.shape));
+  if (!outcome) return;
   stop_waiting(partition);
-  const std::vector<std::optional<Report>> reports = std::exchange(partition.reports, {});
-  // A worker that has segments of a newer result than others have had whole no longer has its own terms for it.
-  bool has_newer = last - first > 1;
-  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (gone_[worker] || reports[worker]->rounds == first) continue;
-    has_newer =
-        has_newer || std::ranges::any_of(reports[worker]->cells, [](std::byte byte) { return byte != std::byte{}; });
-  }
-  if (has_newer) {
+  if (outcome->has_newer) {
     partition.overdue = "key " + std::to_string(partition.shape.key) + ", partition " +
                         std::to_string(partition.shape.partition) + ": its service is gone, and rank " +
-                        std::to_string(slowest) + " is more than a round late, so that no worker has all it lacks";
-    fail(now, partition, slowest);
+                        std::to_string(outcome->slowest) +
+                        " is more than a round late, so that no worker has all it lacks";
+    fail(now, partition, outcome->slowest);
     return announce_failure(now, partition);
   }
-  partition.ahead.assign(config_.workers, false);
-  partition.sources.assign(partition.cells.size(), -1);
-  partition.contexts.resize(config_.workers);
-  bool is_repeated = false;
-  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    partition.contexts[worker] = {&partition, worker};
-    if (gone_[worker]) continue;
-    const Report& report = *reports[worker];
-    partition.ahead[worker] = report.rounds > first;
-    for (std::size_t cell = 0; cell < partition.cells.size(); ++cell) {
-      const bool has_bit =
-          !report.cells.empty() && ((static_cast<unsigned>(report.cells[cell / 8]) >> (cell % 8)) & 1U) != 0;
-      if (!partition.ahead[worker] && !has_bit) continue;
-      is_repeated = true;
-      if (partition.sources[cell] < 0) partition.sources[cell] = worker;
-    }
-  }
-  if (!is_repeated) partition.sources.clear();
-  partition.expected = static_cast<std::uint16_t>(config_.workers - gone_count_);
+  partition.sums.repeat(outcome->repetition);
+  partition.sums.expect(static_cast<std::uint16_t>(config_.workers - gone_count_));
   // PROTOCOL 14.1.22: It MUST then send moved, with the smallest number of results, to all of them, and sum the
   //     iteration after these from the segments of the result that any worker has, and the pushes of the others.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (gone_[worker]) continue;
     ++standing_;
     expect_push(now, partition, worker);
-    encode(Moved{partition.shape.key, partition.shape.partition, first}, scratch_);
+    encode(Moved{partition.shape.key, partition.shape.partition, outcome->rounds}, scratch_);
     verbs_.send_message(worker, scratch_);
   }
-}
-
-void Summation::add_repeated(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
-  const auto& [partition_of_push, worker] = *static_cast<PushContext*>(context);
-  Partition& partition = *partition_of_push;
-  const std::uint32_t cell_bytes = partition.shape.segment_bytes;
-  MLT_CHECK(offset_bytes % cell_bytes == 0);
-  std::size_t cell = offset_bytes / cell_bytes;
-  do {
-    const std::span<const std::byte> part = payload.first(std::min<std::size_t>(cell_bytes, payload.size()));
-    const int source = partition.sources[cell];
-    if (source < 0) {
-      partition.owner->add_cell(partition, cell, part);
-    } else if (source == worker) {
-      const std::span<std::byte> result = std::as_writable_bytes(values_of(partition, cell));
-      if (!part.empty()) std::memcpy(result.data(), part.data(), part.size());
-      partition.owner->complete_cell(partition, cell);
-    }
-    payload = payload.subspan(part.size());
-    ++cell;
-  } while (!payload.empty());
-}
-
-void Summation::add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
-  auto& partition = *static_cast<Partition*>(context);
-  const std::uint32_t cell_bytes = partition.shape.segment_bytes;
-  MLT_CHECK(offset_bytes % cell_bytes == 0);
-  std::size_t cell = offset_bytes / cell_bytes;
-  // One cell, or as many as a longer segment covers; an empty segment also counts in one.
-  do {
-    const std::span<const std::byte> part = payload.first(std::min<std::size_t>(cell_bytes, payload.size()));
-    partition.owner->add_cell(partition, cell, part);
-    payload = payload.subspan(part.size());
-    ++cell;
-  } while (!payload.empty());
-}
-
-std::span<float> Summation::values_of(Partition& partition, std::size_t cell) {
-  const std::size_t elements = partition.shape.segment_bytes / sizeof(float);
-  const std::span<float> values(partition.sum().values);
-  return values.subspan(cell * elements, std::min(elements, values.size() - cell * elements));
-}
-
-// One pass: the first push of a round replaces the contents of two rounds ago, the last one completes the mean.
-void Summation::add_cell(Partition& partition, std::size_t cell, std::span<const std::byte> terms) {
-  const std::uint16_t before = partition.cells[cell].contributors++;
-  const std::size_t workers = partition.expected;
-  if (!terms.empty()) {
-    const std::size_t elements = terms.size() / sizeof(float);
-    const std::span<std::byte> sum = std::as_writable_bytes(values_of(partition, cell).first(elements));
-    if (before == 0) {
-      std::memcpy(sum.data(), terms.data(), terms.size());
-    } else if (partition.shape.average && before + std::size_t{1} == workers) {
-      mean_kernel().combine_last(sum.data(), terms.data(), elements, static_cast<std::uint32_t>(workers));
-    } else {
-      mean_kernel().combine(sum.data(), terms.data(), elements);
-    }
-  }
-  // PROTOCOL 14.1.14: A service MAY send a segment of the result as soon as every worker's segment of it has arrived
-  //     (6.5.11).
-  if (before + std::size_t{1} == workers) complete_cell(partition, cell);
-}
-
-// Nothing is added to it any more: it may leave, to each worker once the other cells of its segment are complete.
-void Summation::complete_cell(Partition& partition, std::size_t cell) {
-  partition.cells[cell].complete = true;
-  const std::span<const Cell> cells(partition.cells);
-  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    Result& result = partition.sum().results[worker];
-    if (!partition.registered[worker] || gone_[worker] || has_result(partition, worker)) continue;
-    const std::size_t segment = cell / result.cells_per_segment;
-    const std::size_t first = segment * result.cells_per_segment;
-    const auto covered = cells.subspan(first, std::min<std::size_t>(result.cells_per_segment, cells.size() - first));
-    // From the end: cells mostly arrive in order.
-    if (std::all_of(covered.rbegin(), covered.rend(), [](const Cell& one) { return one.complete; })) {
-      result.feed.add(static_cast<std::uint32_t>(segment));
-    }
-  }
-  if (partition.sum().begun) return;
-  // This may be called in the middle of the endpoint's work, where nothing can be posted: retry() posts.
-  partition.sum().begun = true;
-  begun_results_.push_back(partition.index);
 }
 
 void Summation::expect_push(TimeNs now, Partition& partition, std::uint16_t worker) {
   if (partition.failed_rank >= 0 || partition.pushes[worker] != Push::kIdle) return;
   partition.pushes[worker] = Push::kWaiting;
   if (!unposted_pushes_.empty() || !post_push(now, partition, worker)) {
-    unposted_pushes_.push_back({partition.index, worker, partition.current});
+    unposted_pushes_.push_back({partition.index, worker, partition.sums.current()});
   }
 }
 
 void Summation::send_results(TimeNs now, Partition& partition) {
-  if (std::exchange(partition.sum().posting, true)) return;
-  const std::uint8_t buffer = partition.current;
-  const auto is_receiver = [&](std::uint16_t worker) { return !gone_[worker] && !has_result(partition, worker); };
-  partition.sum().sending = 0;
+  Buffer& sum = partition.sums.sum();
+  if (std::exchange(sum.posting, true)) return;
+  const std::uint8_t buffer = partition.sums.current();
+  const auto is_receiver = [&](std::uint16_t worker) { return !gone_[worker] && !partition.sums.has_result(worker); };
+  sum.sending = 0;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    Result& result = partition.sum().results[worker];
+    PartitionSums::Result& result = sum.results[worker];
     result.is_pending = is_receiver(worker);
     result.is_late = partition.late[worker];
-    if (result.is_pending) ++partition.sum().sending;
+    if (result.is_pending) ++sum.sending;
   }
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (!is_receiver(worker)) continue;
@@ -403,20 +205,13 @@ void Summation::send_results(TimeNs now, Partition& partition) {
 
 bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker) {
   core::ReceiveRequest request;
-  request.operation = operation(partition, worker, partition.current, false);
+  request.operation = operation(partition, worker, partition.sums.current(), false);
   request.peer = worker;
   request.tag = partition_tag(partition.shape.key, partition.shape.partition);
-  request.data = std::as_writable_bytes(std::span(partition.sum().values));
   request.element = wire::ElementType::kFloat32;
   // PROTOCOL 14.1.8: A push MAY lose up to the bound.
   request.loss_bound = partition.shape.loss_bound;
-  request.place = &Summation::add_segment;
-  request.place_context = &partition;
-  if (!partition.sources.empty()) {
-    request.loss_bound = 0;
-    request.place = &Summation::add_repeated;
-    request.place_context = &partition.contexts[worker];
-  }
+  partition.sums.receive(request, worker);
   // A worker may take any time between two iterations; its connection reports its death.
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_recv(now, request);
@@ -432,9 +227,9 @@ bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker
 }
 
 bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t worker, std::uint8_t buffer) {
-  Buffer& sent = partition.buffers[buffer];
+  Buffer& sent = partition.sums.buffer(buffer);
   // A sum that will never be complete.
-  if (partition.failed_rank >= 0 && buffer == partition.current && !partition.is_summed()) {
+  if (partition.failed_rank >= 0 && buffer == partition.sums.current() && !partition.is_summed()) {
     end_result(sent, worker);
     return true;
   }
@@ -470,7 +265,7 @@ void Summation::retry(TimeNs now) {
   for (const std::uint32_t index : std::exchange(begun_results_, {})) {
     Partition& partition = *partitions_[index];
     // The round may be over since.
-    if (partition.failed_rank < 0 && partition.sum().begun) send_results(now, partition);
+    if (partition.failed_rank < 0 && partition.sums.sum().begun) send_results(now, partition);
   }
   while (!unposted_pushes_.empty()) {
     const Unposted& first = unposted_pushes_.front();
@@ -486,7 +281,7 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
   const auto worker = static_cast<std::uint16_t>((local >> 2) & 0xFFFF);
   const bool is_send = (local & 1U) != 0;
   if (is_send) {
-    Buffer& sent = partition.buffers[(local >> 1) & 1U];
+    Buffer& sent = partition.sums.buffer((local >> 1) & 1U);
     MLT_CHECK(sent.sending > 0);
     end_result(sent, worker);
   } else {
@@ -526,7 +321,7 @@ void Summation::advance(TimeNs now, Partition& partition) {
   // The buffer of the round before must not be rewritten before every worker has received its result.
   // PROTOCOL 14.1.9: A service MUST end an iteration, and post the receives of the next, when the push of every worker
   //     has completed and every result of the iteration before has left.
-  if (partition.is_summed() && partition.before().sending == 0) return begin_round(now, partition);
+  if (partition.is_summed() && partition.sums.before().sending == 0) return begin_round(now, partition);
   // Nor may a worker that takes no result hold the others for longer than they wait for its push.
   if (partition.is_summed() && config_.max_wait_ns > 0 && partition.closes_ns == base::kNever) {
     partition.closes_ns = base::after(now, config_.max_wait_ns);
@@ -534,39 +329,20 @@ void Summation::advance(TimeNs now, Partition& partition) {
   }
 }
 
-// PROTOCOL 14.1.14: It sends a segment that is missing from a push when every push has completed.
 void Summation::on_pushed(TimeNs now, Partition& partition) {
   stop_waiting(partition);
   report_gone();
-  for (std::size_t cell = 0; cell < partition.cells.size(); ++cell) {
-    if (partition.cells[cell].complete) continue;
-    const std::uint16_t contributors = partition.cells[cell].contributors;
-    const std::span<float> values = values_of(partition, cell);
-    // PROTOCOL 14.1.9: It divides each segment of the sum by the number of workers whose segment arrived (paper,
-    //     appendix A), or not at all if the average was not asked for.
-    // Appendix A: the mean of the pushes that arrived. A segment missing from every push is zero, like no gradient.
-    if (contributors == 0) {
-      std::ranges::fill(values, 0.0F);
-    } else if (partition.shape.average) {
-      mean_kernel().scale(std::as_writable_bytes(values).data(), values.size(), 1, contributors);
-    }
-    complete_cell(partition, cell);
-  }
+  partition.sums.end_round();
   ++rounds_summed_;
   send_results(now, partition);
 }
 
-// No push is posted now, and every result of the round before has left: its buffer is not in use.
 void Summation::begin_round(TimeNs now, Partition& partition) {
   stop_waiting(partition);
-  partition.current ^= 1U;
-  std::ranges::fill(partition.cells, Cell{});
-  partition.sum().begun = partition.sum().posting = false;
+  partition.sums.begin_round(static_cast<std::uint16_t>(config_.workers - gone_count_));
   partition.arrived = gone_count_;
-  partition.expected = static_cast<std::uint16_t>(config_.workers - gone_count_);
   partition.has_push = partition.is_closed = false;
   partition.missing_bytes = 0;
-  partition.sources.clear();
   // A push may arrive as soon as its worker has the result of the round before.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     partition.late[worker] = false;
@@ -586,7 +362,7 @@ void Summation::fail(TimeNs now, Partition& partition, std::uint16_t rank) {
   //     results of incomplete sums.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (partition.pushes[worker] == Push::kPosted) {
-      verbs_.cancel(now, operation(partition, worker, partition.current, false), core::CompletionKind::kReceive);
+      verbs_.cancel(now, operation(partition, worker, partition.sums.current(), false), core::CompletionKind::kReceive);
     }
   }
 }
@@ -609,7 +385,7 @@ std::span<const std::byte> Summation::failure_of(const Partition& partition) {
 void Summation::announce_failure(TimeNs now, Partition& partition) {
   const bool is_summed = partition.is_summed();
   // Not for a worker that came too late to its round: it may never take the result.
-  if (has_due_result(partition.before()) || (is_summed && has_due_result(partition.sum()))) return;
+  if (has_due_result(partition.sums.before()) || (is_summed && has_due_result(partition.sums.sum()))) return;
   if (std::exchange(partition.is_failure_announced, true)) return;
   const std::span<const std::byte> message = failure_of(partition);
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
@@ -617,9 +393,9 @@ void Summation::announce_failure(TimeNs now, Partition& partition) {
     const bool is_reached = worker != partition.failed_rank || !partition.overdue.empty();
     if (is_reached && partition.registered[worker]) verbs_.send_message(worker, message);
   }
-  if (is_summed || partition.sum().sending == 0) return;
+  if (is_summed || partition.sums.sum().sending == 0) return;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    verbs_.cancel(now, operation(partition, worker, partition.current, true), core::CompletionKind::kSend);
+    verbs_.cancel(now, operation(partition, worker, partition.sums.current(), true), core::CompletionKind::kSend);
   }
 }
 
@@ -658,7 +434,8 @@ void Summation::end_result(Buffer& buffer, std::uint16_t worker) {
 }
 
 bool Summation::has_due_result(const Buffer& buffer) {
-  return std::ranges::any_of(buffer.results, [](const Result& result) { return result.is_pending && !result.is_late; });
+  return std::ranges::any_of(buffer.results,
+                             [](const PartitionSums::Result& result) { return result.is_pending && !result.is_late; });
 }
 
 // Only when a sum lacks their share: all workers leave at the end of a job.
@@ -674,7 +451,7 @@ void Summation::report_gone() {
 // Posts that wait for space; results for it are no longer due.
 void Summation::forget_posts(std::uint16_t worker) {
   for (const Unposted& one : unposted_results_) {
-    if (one.worker == worker) end_result(partitions_[one.partition]->buffers[one.buffer], worker);
+    if (one.worker == worker) end_result(partitions_[one.partition]->sums.buffer(one.buffer), worker);
   }
   const auto is_of_worker = [&](const Unposted& one) { return one.worker == worker; };
   std::erase_if(unposted_results_, is_of_worker);
@@ -682,8 +459,9 @@ void Summation::forget_posts(std::uint16_t worker) {
 }
 
 void Summation::lose_worker(TimeNs now, Partition& partition, std::uint16_t worker) {
+  partition.sums.remove_receiver(worker);
   if (partition.failed_rank >= 0) return announce_failure(now, partition);
-  if (!partition.sources.empty() && !partition.is_summed()) {  // a result that it alone has may be missing
+  if (partition.sums.is_repeated() && !partition.is_summed()) {  // a result that it alone has may be missing
     fail(now, partition, worker);
     return announce_failure(now, partition);
   }
@@ -696,20 +474,20 @@ void Summation::lose_worker(TimeNs now, Partition& partition, std::uint16_t work
   }
   if (partition.pushes[worker] == Push::kPosted) cancel_late(now, partition, worker);
   for (const std::uint8_t buffer : {std::uint8_t{0}, std::uint8_t{1}}) {
-    if (!partition.buffers[buffer].results[worker].is_pending) continue;
+    if (!partition.sums.buffer(buffer).results[worker].is_pending) continue;
     verbs_.cancel(now, operation(partition, worker, buffer, true), core::CompletionKind::kSend);
   }
   if (partition.pushes[worker] == Push::kIdle || partition.pushes[worker] == Push::kWaiting) {
     end_push(now, partition, worker);
   }
-  if (!partition.reports.empty()) return begin_takeover(now, partition);
+  if (partition.takeover.is_waiting()) return begin_takeover(now, partition);
   limit_wait(now, partition);
   advance(now, partition);
 }
 
 void Summation::limit_wait(TimeNs now, Partition& partition) {
   if (config_.max_wait_ns <= 0 || partition.closes_ns != base::kNever || partition.is_closed || !partition.has_push ||
-      partition.failed_rank >= 0 || partition.is_summed() || !partition.sources.empty()) {
+      partition.failed_rank >= 0 || partition.is_summed() || partition.sums.is_repeated()) {
     return;
   }
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
@@ -729,7 +507,7 @@ void Summation::on_timeout(TimeNs now) {
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Partition& partition = *partitions_[timers_.begin()->second];
     stop_waiting(partition);
-    if (!partition.reports.empty()) {
+    if (partition.takeover.is_waiting()) {
       close_takeover(now, partition);
     } else {
       close_round(now, partition);
@@ -741,14 +519,10 @@ void Summation::on_timeout(TimeNs now) {
 std::uint64_t Summation::missing_elements(Partition& partition, std::size_t late) const {
   const std::size_t live = static_cast<std::size_t>(config_.workers - gone_count_);
   // What of a worker that died in this round is in which segment is not known: take the late ones' shares whole.
-  if (partition.expected != live) {
+  if (partition.sums.expected() != live) {
     return late * partition.shape.elements + partition.missing_bytes / sizeof(float);
   }
-  std::uint64_t missing = 0;
-  for (std::size_t cell = 0; cell < partition.cells.size(); ++cell) {
-    missing += std::uint64_t{values_of(partition, cell).size()} * (live - partition.cells[cell].contributors);
-  }
-  return missing;
+  return partition.sums.missing_elements(live);
 }
 
 // PROTOCOL 14.1.17: A service that limits how long it waits for pushes MUST then end the iteration without the rest of
@@ -760,8 +534,8 @@ void Summation::close_round(TimeNs now, Partition& partition) {
   std::vector<std::uint16_t> late;
   std::string names;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    const bool is_over =
-        waits_for_results ? !partition.before().results[worker].is_pending : partition.pushes[worker] == Push::kArrived;
+    const bool is_over = waits_for_results ? !partition.sums.before().results[worker].is_pending
+                                           : partition.pushes[worker] == Push::kArrived;
     if (is_over || gone_[worker]) continue;
     names += (late.empty() ? "rank " : ", rank ") + std::to_string(worker);
     late.push_back(worker);
@@ -804,7 +578,7 @@ void Summation::close_takeover(TimeNs now, Partition& partition) {
   std::vector<std::uint16_t> silent;
   std::string names;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (gone_[worker] || partition.reports[worker]) continue;
+    if (gone_[worker] || partition.takeover.has_report(worker)) continue;
     names += (silent.empty() ? "rank " : ", rank ") + std::to_string(worker);
     silent.push_back(worker);
   }
@@ -836,7 +610,7 @@ void Summation::give_up(TimeNs now, Partition& partition, const std::vector<std:
 }
 
 void Summation::cancel_late(TimeNs now, Partition& partition, std::uint16_t worker) {
-  verbs_.cancel(now, operation(partition, worker, partition.current, false), core::CompletionKind::kReceive);
+  verbs_.cancel(now, operation(partition, worker, partition.sums.current(), false), core::CompletionKind::kReceive);
 }
 
 }  // namespace mlt::collective

@@ -7,7 +7,6 @@
 // one whose push comes late, as far as the push-pull's loss bound allows. Owned by the driver's thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -18,6 +17,8 @@
 #include <vector>
 
 #include "collective/messages.h"
+#include "collective/partition_sums.h"
+#include "collective/takeover.h"
 #include "collective/verbs.h"
 
 namespace mlt::collective {
@@ -64,70 +65,39 @@ class Summation {
   // State of a worker's push in the round: not expected yet, receive waits for space, receive posted, over: complete,
   // late, or of a worker that is gone.
   enum class Push : std::uint8_t { kIdle, kWaiting, kPosted, kArrived };
-  // A segment of the connection's grid: the workers whose push of it arrived, and whether it can be sent.
-  struct Cell {
-    std::uint16_t contributors = 0;
-    bool complete = false;
-  };
-  // A worker's result: the segments to send it are complete cells, several where worker and service share memory.
-  struct Result {
-    std::uint32_t cells_per_segment = 1;
-    core::SendFeed feed;
-    std::vector<std::uint64_t> words;  // of the feed
-    bool is_pending = false;           // in progress, or waits for space
-    bool is_late = false;              // its worker may not have begun the round
-  };
-  struct Buffer {
-    // The contents of a cell without contributors are left over from an earlier round.
-    std::vector<float> values;
-    std::vector<Result> results;  // per worker
-    std::uint16_t sending = 0;    // pending results
-    bool begun = false;           // a cell of the round is complete
-    bool posting = false;         // its results were given to send_result()
-  };
-  // What a worker had of a partition that another service summed before.
-  struct Report {
-    std::uint64_t rounds = 0;
-    std::vector<std::byte> cells;
-  };
-  struct Partition;
-  struct PushContext {
-    Partition* partition = nullptr;
-    std::uint16_t worker = 0;
-  };
+  using Buffer = PartitionSums::Buffer;
   struct Partition {
-    Summation* owner = nullptr;
+    Partition(const Register& registration, std::uint32_t own_index, std::uint16_t workers,
+              std::vector<std::uint32_t>& begun)
+        : shape(registration),
+          index(own_index),
+          sums(registration, own_index, workers, begun),
+          registered(workers),
+          pushes(workers),
+          on_demand(workers),
+          ready(workers),
+          late(workers) {}
+
     Register shape;
-    std::uint32_t index = 0;
-    std::array<Buffer, 2> buffers;
-    std::uint8_t current = 0;         // the buffer that this round is summed in; the other has the round before
-    std::vector<Cell> cells;          // of this round
+    std::uint32_t index;
+    PartitionSums sums;
     std::vector<bool> registered;     // per worker
     std::vector<Push> pushes;         // per worker
     std::vector<bool> on_demand;      // per worker: its receive is posted when Ready arrives
     std::vector<bool> ready;          // per worker: Ready for the next round arrived before this one was over
     std::vector<bool> late;           // per worker: the round ends without the rest of its push
-    std::uint16_t expected = 0;       // workers that were not gone when this round began
     std::uint16_t arrived = 0;        // pushes of this round that are over
     bool has_push = false;            // one of them is complete
     bool is_closed = false;           // this round has stopped waiting for pushes
     std::uint64_t missing_bytes = 0;  // from complete pushes of this round
     TimeNs closes_ns = base::kNever;  // in timers_: when it will
-    // Of a partition taken over from a service that is gone: the workers' reports until all are here.
-    std::vector<std::optional<Report>> reports;
-    // Of the round that repeats one of that service: per cell the worker whose result of it is taken, or -1 where none
-    // has it and it is summed; empty in other rounds. `ahead`: workers that have its result whole.
-    std::vector<int> sources;
-    std::vector<bool> ahead;
-    std::vector<PushContext> contexts;
-    std::uint16_t first_worker = 0;  // `shape` is its registration
-    int failed_rank = -1;            // no further rounds; -1: none
-    std::string refusal;             // why, where a worker registered another tensor than the first
-    std::string overdue;             // why, where pushes came too late
+    Takeover takeover;                // of a partition that a service that is gone summed before
+    std::uint16_t first_worker = 0;   // `shape` is its registration
+    int failed_rank = -1;             // no further rounds; -1: none
+    std::string refusal;              // why, where a worker registered another tensor than the first
+    std::string overdue;              // why, where pushes came too late
     bool is_failure_announced = false;
 
-    Buffer& sum() { return buffers[current]; }
-    Buffer& before() { return buffers[current ^ 1U]; }
     bool is_summed() const { return arrived == pushes.size(); }
   };
   struct Unposted {
@@ -140,7 +110,8 @@ class Summation {
   void on_register(TimeNs now, std::uint16_t from, const Register& shape, const Move* move);
   void begin_takeover(TimeNs now, Partition& partition);
   std::unique_ptr<Partition> make_partition(const Register& shape);
-  std::uint64_t cost_bytes(const Register& shape) const;
+  // The partition of a registration, made if it is new; null if the service has no space for it, and refused it.
+  Partition* find_or_make(std::uint16_t from, const Register& shape, bool is_takeover);
   void on_ready(TimeNs now, std::uint16_t from, const Ready& ready);
   void refuse(std::uint16_t to, const Register& shape, const std::string& text);
   void expect_push(TimeNs now, Partition& partition, std::uint16_t worker);
@@ -179,15 +150,6 @@ class Summation {
   // The message about a partition that has failed; in scratch_.
   std::span<const std::byte> failure_of(const Partition& partition);
   OperationId operation(const Partition& partition, std::uint16_t worker, std::uint8_t buffer, bool is_send) const;
-  static void add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
-  static void add_repeated(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
-  void add_cell(Partition& partition, std::size_t cell, std::span<const std::byte> terms);
-  void complete_cell(Partition& partition, std::size_t cell);
-  // The round repeats one whose result the worker has whole.
-  static bool has_result(const Partition& partition, std::uint16_t worker) {
-    return !partition.sources.empty() && partition.ahead[worker];
-  }
-  static std::span<float> values_of(Partition& partition, std::size_t cell);
 
   SummationConfig config_;
   Verbs& verbs_;

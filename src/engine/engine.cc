@@ -384,7 +384,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
     for (std::size_t i = 0; i < grid.count(); ++i) {
       const auto part = options.input.subspan(grid.first(i), grid.elements(i));
       const std::size_t at =
-          collective::PushPull::service_index(options.key, static_cast<std::uint32_t>(i), impl.services.size());
+          collective::ServiceChoice::service_index(options.key, static_cast<std::uint32_t>(i), impl.services.size());
       const auto priorities =
           magnitude_priorities(std::as_bytes(part), Element::kFloat32,
                                impl.loop.peers().segment_bytes(impl.services[at]), traffic_class, options.key);

@@ -1,0 +1,64 @@
+#include "collective/registration.h"
+
+#include "collective/collective.h"
+#include "collective/partition_grid.h"
+#include "collective/partition_sums.h"
+#include "collective/verbs.h"
+
+namespace mlt::collective {
+
+namespace {
+
+// Ranks have 16 bits. Longer tensors have partitions that no tag can number.
+constexpr std::uint32_t kMaxServices = 65'535;
+constexpr std::uint64_t kMaxTensorElements = std::uint64_t{kMaxPartitions} * kPartitionElements;
+
+std::string services_text(std::uint32_t count) {
+  return std::to_string(count) + (count == 1 ? " service" : " services");
+}
+
+std::string described(std::uint16_t worker, const Register& shape) {
+  return "rank " + std::to_string(worker) + " has " + std::to_string(shape.tensor_elements) + " elements over " +
+         services_text(shape.services) + ", loss bound " + in_short(shape.loss_bound) +
+         (shape.average ? ", average" : ", sum") + ", segments of " + std::to_string(shape.segment_bytes) + " bytes";
+}
+
+}  // namespace
+
+std::string difference(std::uint16_t worker, const Register& shape, std::uint16_t first_worker, const Register& first) {
+  if (first.tensor_elements == shape.tensor_elements && first.services == shape.services &&
+      first.loss_bound == shape.loss_bound && first.average == shape.average &&
+      first.segment_bytes == shape.segment_bytes) {
+    return {};
+  }
+  return described(worker, shape) + "; " + described(first_worker, first) + ": every worker must use the same";
+}
+
+// PROTOCOL 14.1.5: A service MUST refuse a registration that is out of range, differs from another worker's, has other
+//     elements than 14.1.2 gives the partition, names other segment bytes than the connection's, or exceeds its limits.
+std::string rejection(std::uint16_t from, const Register& shape, std::uint32_t grid_bytes, const Move* move) {
+  if (shape.key > kMaxKey || shape.partition >= kMaxPartitions ||
+      !(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.services == 0 || shape.services > kMaxServices ||
+      shape.tensor_elements > kMaxTensorElements || shape.segment_bytes == 0 ||
+      shape.segment_bytes % sizeof(float) != 0) {
+    return "a field of the registration is out of range";
+  }
+  const std::string who = "rank " + std::to_string(from) + " registers ";
+  const PartitionGrid grid(shape.tensor_elements, shape.services);
+  if (shape.partition >= grid.count() || shape.elements != grid.elements(shape.partition)) {
+    return who + std::to_string(shape.elements) + " elements as partition " + std::to_string(shape.partition) + " of " +
+           std::to_string(shape.tensor_elements) + " over " + services_text(shape.services) +
+           ", which are not cut so: install the same mlt release on every rank";
+  }
+  // Contributions are counted on this grid, so it must be that of this worker's segments.
+  if (shape.segment_bytes != grid_bytes) {
+    return who + "segments of " + std::to_string(shape.segment_bytes) + " bytes, its connection has segments of " +
+           std::to_string(grid_bytes);
+  }
+  if (move != nullptr && !move->cells.empty() && move->cells.size() != (PartitionSums::cells_of(shape) + 7) / 8) {
+    return "a takeover reports other segments than the partition has";
+  }
+  return {};
+}
+
+}  // namespace mlt::collective

@@ -1,0 +1,271 @@
+// Push-pull and summation over production endpoints under virtual time: workers and services on one virtual network.
+// Ranks may die, at once for all others or not, and single connections may end.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "collective/push_pull.h"
+#include "collective/summation.h"
+#include "support/simulation.h"
+
+namespace mlt::test {
+
+using base::TimeNs;
+using namespace mlt::collective;
+
+constexpr mlt::base::DurationNs kDefaultTimeoutNs = 2 * mlt::base::kSecond;
+
+// Drives the two machines as the engine does: completions in, posts and messages out.
+class Job {
+ public:
+  Job(const SimulationConfig& network_config, std::uint16_t workers, std::uint16_t services,
+      SummationConfig summation_config = {}, std::uint16_t max_dead_services = 0)
+      : workers_(workers), network_(with_hosts(network_config, static_cast<std::uint16_t>(workers + services))) {
+    std::vector<std::uint16_t> service_ranks;
+    for (std::uint16_t i = 0; i < services; ++i) service_ranks.push_back(static_cast<std::uint16_t>(workers + i));
+    for (std::uint16_t rank = 0; rank < workers + services; ++rank) {
+      hosts_.push_back(std::make_unique<Host>(*this, rank));
+      if (rank < workers) {
+        hosts_.back()->push_pull =
+            std::make_unique<PushPull>(service_ranks, *hosts_.back(), kDefaultTimeoutNs, max_dead_services);
+      } else {
+        summation_config.workers = workers;
+        hosts_.back()->summation = std::make_unique<Summation>(summation_config, *hosts_.back());
+      }
+    }
+  }
+
+  Simulation& network() { return network_; }
+  void start(std::uint16_t worker, const PushPullRequest& request) {
+    hosts_[worker]->push_pull->start(network_.now(), request);
+    const TimeNs due = hosts_[worker]->push_pull->next_timeout();
+    if (due != mlt::base::kNever) {
+      network_.at(due, [this, worker] { hosts_[worker]->push_pull->on_timeout(network_.now()); });
+    }
+    pump();
+  }
+  // What rank `from` sends to a worker beside the protocol.
+  void say(std::uint16_t from, std::uint16_t worker, const Message& message) {
+    hosts_[worker]->push_pull->on_message(network_.now(), from, message);
+    pump();
+  }
+  // Messages to `rank` vanish, as before serve() is called there.
+  void silence(std::uint16_t rank) { silent_ = rank; }
+  // Until `worker` has finished `count` push-pulls in all.
+  bool run_until_done(std::uint16_t worker, std::size_t count) {
+    return network_.run_until([&] {
+      pump();
+      return hosts_[worker]->done.size() >= count;
+    });
+  }
+  void run_until_summed(std::uint16_t service, std::uint64_t rounds) {
+    REQUIRE(network_.run_until([&] {
+      pump();
+      return hosts_[service]->summation->rounds_summed() >= rounds;
+    }));
+  }
+  void run_for(mlt::base::DurationNs duration) {
+    const TimeNs until = network_.now() + duration;
+    network_.run_until(
+        [&] {
+          pump();
+          return network_.now() >= until;
+        },
+        duration);
+  }
+  // The connection between every rank and `rank` ends, as when its process dies. With `prng` each other rank notices it
+  // by itself, up to `max_delay_ns` later.
+  void kill(std::uint16_t rank, mlt::base::Prng* prng = nullptr, std::uint64_t max_delay_ns = 0) {
+    dead_.insert(rank);
+    for (std::uint16_t other = 0; other < hosts_.size(); ++other) {
+      if (dead_.contains(other)) continue;
+      if (prng == nullptr) {
+        end_connection(other, rank);
+      } else {
+        network_.at(network_.now() + static_cast<TimeNs>(1 + prng->below(max_delay_ns)), [this, other, rank] {
+          if (!dead_.contains(other)) end_connection(other, rank);
+        });
+      }
+    }
+    pump();
+  }
+  // One connection ends; both ranks live.
+  void cut(std::uint16_t a, std::uint16_t b) {
+    end_connection(a, b);
+    if (hosts_[b]->push_pull) hosts_[b]->push_pull->on_peer_down(network_.now(), a);
+    if (hosts_[b]->summation) hosts_[b]->summation->on_peer_down(network_.now(), a);
+    cut_.insert({std::min(a, b), std::max(a, b)});
+    pump();
+  }
+  bool is_dead(std::uint16_t rank) const { return dead_.contains(rank); }
+  const std::vector<PushPullDone>& done(std::uint16_t worker) const { return hosts_[worker]->done; }
+  const std::vector<std::string>& notices(std::uint16_t rank) const { return hosts_[rank]->notices; }
+  std::string cause;  // of the death, as the ranks know it
+  mlt::base::DurationNs message_ns = 100'000;
+  TimeNs next_timeout(std::uint16_t worker) const { return hosts_[worker]->push_pull->next_timeout(); }
+  Summation& summation(std::uint16_t rank) { return *hosts_[rank]->summation; }
+
+ private:
+  struct Host final : Verbs {
+    Host(Job& owner, std::uint16_t own_rank) : job(owner), rank(own_rank) {}
+    mlt::core::PostStatus post_send(TimeNs, const mlt::core::SendRequest& request) override {
+      return job.network_.send(rank, request);
+    }
+    mlt::core::PostStatus post_recv(TimeNs, const mlt::core::ReceiveRequest& request) override {
+      return job.network_.receive(rank, request);
+    }
+    void cancel(TimeNs, OperationId operation, mlt::core::CompletionKind kind) override {
+      job.network_.cancel(rank, operation, kind);
+    }
+    bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override {
+      if (job.dead_.contains(peer) || job.dead_.contains(rank)) return false;
+      if (job.cut_.contains({std::min(peer, rank), std::max(peer, rank)})) return false;
+      const auto message = decode(bytes);
+      REQUIRE(message.has_value());
+      job.network_.at(job.network_.now() + job.message_ns, [this, peer, copy = *message] {
+        Host& to = *job.hosts_[peer];
+        if (job.dead_.contains(peer) || job.silent_ == peer) return;
+        if (to.push_pull) to.push_pull->on_message(job.network_.now(), rank, copy);
+        if (to.summation) to.summation->on_message(job.network_.now(), rank, copy);
+      });
+      return true;
+    }
+    std::uint32_t segment_bytes(std::uint16_t) const override { return 1'432; }
+    std::string peer_error(std::uint16_t peer) const override { return job.dead_.contains(peer) ? job.cause : ""; }
+    void notice(const std::string& text) override { notices.push_back(text); }
+
+    Job& job;
+    std::uint16_t rank;
+    std::unique_ptr<PushPull> push_pull;
+    std::unique_ptr<Summation> summation;
+    std::size_t taken = 0;
+    TimeNs timer_ns = mlt::base::kNever;  // of the service: the earliest that is scheduled
+    std::vector<PushPullDone> done;
+    std::vector<std::string> notices;
+  };
+
+  static SimulationConfig with_hosts(SimulationConfig config, std::uint16_t hosts) {
+    config.hosts = hosts;
+    return config;
+  }
+
+  void pump() {
+    bool any = true;
+    while (any) {
+      any = false;
+      for (const auto& host : hosts_) {
+        if (dead_.contains(host->rank)) continue;
+        while (host->taken < network_.completed(host->rank).size()) {
+          const auto completed = network_.completed(host->rank)[host->taken++];
+          mlt::core::Completion completion = completed;
+          completion.received_bitmap = completed.bitmap;
+          any = true;
+          if (host->push_pull) host->push_pull->on_completion(network_.now(), completion);
+          if (host->summation) host->summation->on_completion(network_.now(), completion);
+        }
+        if (host->summation) {
+          host->summation->retry(network_.now());
+          schedule(*host);
+        }
+        if (!host->push_pull) continue;
+        host->push_pull->retry(network_.now());
+        PushPullDone done;
+        while (host->push_pull->poll_done(done)) host->done.push_back(done);
+      }
+    }
+  }
+
+  void end_connection(std::uint16_t at, std::uint16_t rank) {
+    network_.disconnect(at, rank);
+    if (hosts_[at]->push_pull) hosts_[at]->push_pull->on_peer_down(network_.now(), rank);
+    if (hosts_[at]->summation) hosts_[at]->summation->on_peer_down(network_.now(), rank);
+  }
+
+  void schedule(Host& host) {
+    const TimeNs due = host.summation->next_timeout();
+    if (due >= host.timer_ns || due == mlt::base::kNever || dead_.contains(host.rank)) return;
+    host.timer_ns = due;
+    network_.at(due, [this, &host] {
+      host.timer_ns = mlt::base::kNever;
+      if (!dead_.contains(host.rank)) host.summation->on_timeout(network_.now());
+      schedule(host);
+    });
+  }
+
+  std::uint16_t workers_;
+  Simulation network_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::set<std::uint16_t> dead_;
+  std::set<std::pair<std::uint16_t, std::uint16_t>> cut_;
+  std::optional<std::uint16_t> silent_;
+};
+
+// Small integers: their sums and halves are exact, whatever the order.
+inline std::vector<float> gradient(std::size_t elements, std::uint16_t worker, std::size_t iteration) {
+  std::vector<float> values(elements);
+  for (std::size_t i = 0; i < elements; ++i) {
+    values[i] = static_cast<float>((i * 7 + worker * 13 + iteration * 5) % 97) + 1.0F;
+  }
+  return values;
+}
+
+inline PushPullRequest request_of(std::uint64_t key, std::vector<float>& values, double bound) {
+  PushPullRequest request;
+  request.operation = key + 1;
+  request.key = key;
+  request.input = values;
+  request.output = values;
+  request.loss_bound = bound;
+  return request;
+}
+
+inline SimulationConfig lossy(double drop, std::uint64_t seed = SimulationConfig{}.seed) {
+  SimulationConfig config;
+  config.seed = seed;
+  config.link.data.drop = config.link.control.drop = drop;
+  return config;
+}
+
+inline SummationConfig may_die(std::uint16_t workers) {
+  SummationConfig config;
+  config.max_dead_workers = workers;
+  return config;
+}
+
+inline SummationConfig waits(mlt::base::DurationNs duration) {
+  SummationConfig config;
+  config.max_wait_ns = duration;
+  return config;
+}
+
+// Whether each element is the mean of some workers' pushes, of those in `always` at least.
+inline bool is_mean_of_some(const std::vector<float>& got, const std::vector<std::vector<float>>& pushed,
+                            const std::set<std::uint16_t>& always) {
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    bool found = false;
+    for (std::uint32_t subset = 1; subset < (1U << pushed.size()) && !found; ++subset) {
+      float sum = 0;
+      int terms = 0;
+      bool has_all = true;
+      for (std::uint16_t worker = 0; worker < pushed.size(); ++worker) {
+        const bool is_in = ((subset >> worker) & 1U) != 0;
+        if (is_in) sum += pushed[worker][i], ++terms;
+        has_all = has_all && (is_in || !always.contains(worker));
+      }
+      found = has_all && std::abs(got[i] - sum / static_cast<float>(terms)) < 1e-3F;
+    }
+    if (!found) return false;
+  }
+  return true;
+}
+
+}  // namespace mlt::test

@@ -1,0 +1,45 @@
+// The rules by themselves; summation_test.cc has what a service does with them.
+#include "collective/registration.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace {
+
+using namespace mlt::collective;
+
+Register registration() {
+  Register shape;
+  shape.elements = 10;
+  shape.tensor_elements = 10;
+  shape.segment_bytes = 8;
+  return shape;
+}
+
+}  // namespace
+
+TEST_CASE("rejection__of_fields_out_of_range_another_cut_another_grid_and_other_segments") {
+  CHECK(rejection(1, registration(), 8, nullptr) == "");
+  Register shape = registration();
+  shape.loss_bound = 1.0;
+  CHECK(rejection(1, shape, 8, nullptr).find("out of range") != std::string::npos);
+  shape = registration();
+  shape.elements = 9;
+  CHECK(rejection(1, shape, 8, nullptr).find("rank 1 registers 9 elements as partition 0 of 10") != std::string::npos);
+  CHECK(rejection(1, registration(), 16, nullptr).find("its connection has segments of 16") != std::string::npos);
+  Move move;  // five cells
+  move.cells.resize(1);
+  CHECK(rejection(1, registration(), 8, &move) == "");
+  move.cells.resize(2);
+  CHECK(rejection(1, registration(), 8, &move).find("other segments") != std::string::npos);
+}
+
+TEST_CASE("difference__names_both_workers_and_both_tensors") {
+  Register other = registration();
+  CHECK(difference(2, other, 0, registration()) == "");
+  other.average = false;
+  const std::string text = difference(2, other, 0, registration());
+  CHECK(text.find("rank 2 has 10 elements over 1 service, loss bound 0, sum") != std::string::npos);
+  CHECK(text.find("rank 0 has 10 elements over 1 service, loss bound 0, average") != std::string::npos);
+}
