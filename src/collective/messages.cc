@@ -11,8 +11,9 @@ namespace mlt::collective {
 namespace {
 
 constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5, kFailed = 6, kCalled = 7,
-                       kGone = 8, kOverdue = 9, kMove = 10, kMoved = 11;
+                       kGone = 8, kOverdue = 9, kMove = 10, kMoved = 11, kLost = 12, kExcluded = 13;
 constexpr std::size_t kMaxText = 1'000;
+constexpr std::size_t kMaxRanks = 65'536;
 constexpr std::size_t kMaxCellBytes = 65'536;  // of 4 MiB in segments of 8 bytes
 
 template <typename... Ts>
@@ -31,6 +32,9 @@ class Writer {
   void u64(std::uint64_t v) {
     out_.resize(out_.size() + 8);
     base::store_le64(out_.data() + out_.size() - 8, v);
+  }
+  void ranks(const std::vector<std::uint32_t>& all) {
+    for (const std::uint32_t rank : all) u32(rank);
   }
   void text(const std::string& s) {
     const auto n = std::min(s.size(), kMaxText);
@@ -73,6 +77,12 @@ class Reader {
     const std::byte* at = ok_ ? take(n) : nullptr;
     return at == nullptr ? std::vector<std::byte>() : std::vector<std::byte>(at, at + n);
   }
+  std::vector<std::uint32_t> ranks(std::uint32_t n) {
+    std::vector<std::uint32_t> all;
+    if (n > kMaxRanks || std::size_t{n} * 4 > in_.size()) ok_ = false;
+    for (std::uint32_t i = 0; ok_ && i < n; ++i) all.push_back(u32());
+    return all;
+  }
   bool finished() const { return ok_ && in_.empty(); }
 
  private:
@@ -100,6 +110,7 @@ void write_shape(Writer& w, const Register& m) {
   w.u8(m.traffic_class);
   w.u64(m.tensor_elements);
   w.u32(m.services);
+  w.u32(m.max_dead_services);
 }
 
 // After key and partition.
@@ -115,6 +126,7 @@ Register read_shape(Reader& r, std::uint64_t key, std::uint32_t partition) {
   m.traffic_class = r.u8();
   m.tensor_elements = r.u64();
   m.services = r.u32();
+  m.max_dead_services = static_cast<std::uint16_t>(r.u32());
   return m;
 }
 
@@ -189,6 +201,22 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u64(m.key);
                           w.u32(m.partition);
                           w.u64(m.rounds);
+                          w.u8(m.on_demand ? 1 : 0);
+                        },
+                        [&](const Lost& m) {
+                          w.u8(kLost);
+                          w.u64(m.agreed);
+                          w.u32(static_cast<std::uint32_t>(m.excluded.size()));
+                          w.ranks(m.excluded);
+                          w.u32(static_cast<std::uint32_t>(m.lost.size()));
+                          w.ranks(m.lost);
+                          w.u32(m.max_dead_services);
+                        },
+                        [&](const Excluded& m) {
+                          w.u8(kExcluded);
+                          w.u64(m.agreed);
+                          w.u32(static_cast<std::uint32_t>(m.ranks.size()));
+                          w.ranks(m.ranks);
                         }},
              message);
 }
@@ -257,6 +285,19 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
     }
     case kMoved:
       message = Moved{key, partition, r.u64()};
+      std::get<Moved>(*message).on_demand = r.u8() != 0;
+      break;
+    case kLost: {
+      Lost m;
+      m.agreed = key;
+      m.excluded = r.ranks(partition);
+      m.lost = r.ranks(r.u32());
+      m.max_dead_services = static_cast<std::uint16_t>(r.u32());
+      message = std::move(m);
+      break;
+    }
+    case kExcluded:
+      message = Excluded{key, r.ranks(partition)};
       break;
     default:
       return std::nullopt;

@@ -25,6 +25,7 @@ struct Register {
   std::uint8_t traffic_class = 0;
   std::uint64_t tensor_elements = 0;  // of all partitions together
   std::uint32_t services = 1;         // over which the tensor is cut
+  std::uint16_t max_dead_services = 0;
 };
 
 // Service -> worker: pushes may begin.
@@ -102,9 +103,25 @@ struct Moved {
   std::uint64_t key = 0;
   std::uint32_t partition = 0;
   std::uint64_t rounds = 0;
+  bool on_demand = false;  // as in Registered
 };
 
-using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called, Gone, Overdue, Move, Moved>;
+// Rank -> its decider (survivors.h): connections that it lost, and the view that it knows.
+struct Lost {
+  std::uint64_t agreed = 0;             // of `excluded`, the first that a quorum acknowledged
+  std::vector<std::uint32_t> excluded;  // ranks
+  std::vector<std::uint32_t> lost;      // ranks
+  std::uint16_t max_dead_services = 0;  // as far as the sender knows
+};
+
+// Decider -> all: the ranks that take no further part.
+struct Excluded {
+  std::uint64_t agreed = 0;
+  std::vector<std::uint32_t> ranks;
+};
+
+using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called, Gone, Overdue, Move, Moved,
+                             Lost, Excluded>;
 
 void encode(const Message& message, std::vector<std::byte>& out);
 // Empty if the bytes are not exactly one message.

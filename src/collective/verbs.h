@@ -40,8 +40,17 @@ class Verbs {
     return {};
   }
 
+  // It ended its connection with a goodbye, to all ranks alike.
+  virtual bool has_left(std::uint16_t peer) const {
+    static_cast<void>(peer);
+    return false;
+  }
+
   // Something that the operator should know although no operation failed: a line of the log.
   virtual void notice(const std::string& text) { static_cast<void>(text); }
+
+  // The other ranks go on without this one: it takes no further part in push-pulls.
+  virtual void excluded(const std::string& text) { static_cast<void>(text); }
 
  protected:
   ~Verbs() = default;

@@ -19,6 +19,7 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   shape.traffic_class = 6;
   shape.tensor_elements = 0x12'3456'789A;
   shape.services = 3;
+  shape.max_dead_services = 9;
   encode(shape, bytes);
   const auto decoded = decode(bytes);
   REQUIRE(decoded.has_value());
@@ -33,6 +34,7 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(back.traffic_class == shape.traffic_class);
   CHECK(back.tensor_elements == shape.tensor_elements);
   CHECK(back.services == shape.services);
+  CHECK(back.max_dead_services == shape.max_dead_services);
   encode(Refused{3, 4, "no room"}, bytes);
   CHECK(std::get<Refused>(*decode(bytes)).text == "no room");
   encode(Aborted{3, 4, 5}, bytes);
@@ -77,9 +79,20 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(move.cells == std::vector<std::byte>{std::byte{1}, std::byte{0x80}});
   encode(Move{shape, 1, std::vector<std::byte>(65'537)}, bytes);
   CHECK_FALSE(decode(bytes).has_value());
-  encode(Moved{0x1234567890, 7, 9}, bytes);
+  encode(Moved{0x1234567890, 7, 9, true}, bytes);
+  CHECK(std::get<Moved>(*decode(bytes)).on_demand);
   CHECK(std::get<Moved>(*decode(bytes)).key == 0x1234567890);
   CHECK(std::get<Moved>(*decode(bytes)).rounds == 9);
+  encode(Lost{1, {65'534, 2}, {3}, 5}, bytes);
+  const auto lost = std::get<Lost>(*decode(bytes));
+  CHECK(lost.agreed == 1);
+  CHECK(lost.max_dead_services == 5);
+  CHECK(lost.excluded == std::vector<std::uint32_t>{65'534, 2});
+  CHECK(lost.lost == std::vector<std::uint32_t>{3});
+  encode(Excluded{2, {5, 6, 7}}, bytes);
+  const auto excluded = std::get<Excluded>(*decode(bytes));
+  CHECK(excluded.agreed == 2);
+  CHECK(excluded.ranks == std::vector<std::uint32_t>{5, 6, 7});
 }
 
 TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
@@ -87,7 +100,8 @@ TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
   for (const Message& message :
        {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}}, Message{Aborted{1, 2, 3}},
         Message{Ready{1, 2}}, Message{Failed{1, 2, 3, 4, "why"}}, Message{Called{1, 2, {}}}, Message{Gone{1, 2}},
-        Message{Overdue{1, 2, 3, "why"}}, Message{Move{{}, 1, {std::byte{1}}}}, Message{Moved{1, 2, 3}}}) {
+        Message{Overdue{1, 2, 3, "why"}}, Message{Move{{}, 1, {std::byte{1}}}}, Message{Moved{1, 2, 3}},
+        Message{Lost{1, {2}, {3, 4}, 5}}, Message{Excluded{1, {2, 3}}}}) {
     encode(message, bytes);
     for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(std::span(bytes).first(n)).has_value());
     bytes.push_back(std::byte{0});

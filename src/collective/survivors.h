@@ -1,0 +1,121 @@
+// Which workers and services still take part in push-pull: a view that all that go on share (section 14.2 of
+// PROTOCOL.md).
+//
+// A process decides nothing by its own connections. It reports a lost one to the decider, the lowest service that it
+// reaches; the decider excludes one end of each lost connection, as long as those that are left and report to it are a
+// quorum: most of the last view that a quorum acknowledged, or half of it with its lowest service. Views only grow, and
+// whoever receives two joins them. So of two groups that don't reach each other at most one goes on.
+//
+// Absent on purpose: how many may be dead (its users enforce that), and what a death means for sums. A connection that
+// is lost stays lost. Connections between workers don't matter. Owned by the driver's thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collective/messages.h"
+#include "collective/verbs.h"
+
+namespace mlt::collective {
+
+class Survivors {
+ public:
+  // From the report of a lost connection to the decision, unless all that are connected with one of the two lost it:
+  // other reports may follow.
+  static constexpr base::DurationNs kDecisionWaitNs = 750 * base::kMillisecond;
+
+  struct Config {
+    std::uint16_t rank = 0;
+    std::uint16_t workers = 0;   // ranks 0 .. workers-1
+    std::uint16_t services = 1;  // the ranks that follow
+    // Without a decision for so long a rank takes no further part.
+    base::DurationNs max_undecided_ns = 33 * base::kSecond;
+  };
+
+  Survivors(const Config& config, Verbs& verbs);
+
+  // Which of the two ends of a connection may be excluded.
+  void set_limits(std::uint16_t max_dead_workers, std::uint16_t max_dead_services) {
+    max_dead_workers_ = max_dead_workers;
+    max_dead_services_ = max_dead_services;
+  }
+  std::uint16_t max_dead_services() const { return max_dead_services_; }
+
+  // The connection with it ended, or it takes no further part.
+  void on_lost(TimeNs now, std::uint16_t peer);
+  void on_message(TimeNs now, std::uint16_t from, const Lost& lost);
+  void on_message(TimeNs now, std::uint16_t from, const Excluded& excluded);
+  void on_timeout(TimeNs now);
+  TimeNs next_timeout() const { return timeout_ns_; }
+  // A rank that begins later gets the view.
+  void inform(std::uint16_t rank);
+
+  // The next rank that takes no further part; this one too.
+  std::optional<std::uint16_t> poll_excluded();
+  bool is_lost(std::uint16_t rank) const { return members_[rank].is_lost; }
+  bool is_excluded(std::uint16_t rank) const { return members_[rank].is_excluded; }
+  bool has_decider() const { return decider() >= 0; }
+  // Why this rank takes no further part; empty if it does.
+  const std::string& out_text() const { return out_text_; }
+
+ private:
+  struct Member {
+    bool is_lost = false;  // by this rank
+    bool is_excluded = false;
+    bool has_left = false;      // by itself: no decision is needed
+    bool has_reported = false;  // to this rank, which is its decider
+    std::vector<bool> knows;    // as excluded, as reported; empty: none
+    std::vector<bool> lost;     // as reported; empty: none
+  };
+  // A lost connection.
+  struct Edge {
+    std::uint16_t reporter = 0, peer = 0;
+    TimeNs noted_ns = 0;
+  };
+  using Ranks = std::vector<std::uint16_t>;
+
+  bool is_service(std::uint16_t rank) const { return rank >= config_.workers; }
+  bool is_out() const { return !out_text_.empty(); }
+  int decider() const;
+  void report(TimeNs now);
+  void note_edge(TimeNs now, std::uint16_t reporter, std::uint16_t peer);
+  // True if it has ranks that this rank did not know of.
+  bool join(const std::vector<std::uint32_t>& ranks, std::uint64_t agreed);
+  void exclude(std::uint16_t rank);
+  void broadcast();
+  void send_view(std::uint16_t to);
+  void decide(TimeNs now);
+  void agree();
+  Ranks choose(TimeNs now) const;
+  bool is_lost_by_all(std::uint16_t rank) const;
+  // Ends of the edges, one of each: `may_be` says which ranks, the most lost one first.
+  template <typename MayBe>
+  Ranks cover(std::vector<Edge> edges, Ranks chosen, MayBe may_be) const;
+  bool is_within_limits(const Ranks& chosen) const;
+  bool supports(std::uint16_t rank) const;
+  bool has_acknowledged(std::uint16_t rank) const;
+  template <typename IsIn>
+  bool is_quorum(IsIn is_in) const;
+  void set_timer(TimeNs now);
+  void leave(const std::string& text);
+
+  Config config_;
+  Verbs& verbs_;
+  std::uint16_t size_;
+  std::uint16_t max_dead_workers_ = 0;
+  std::uint16_t max_dead_services_ = 0;
+  std::vector<Member> members_;          // by rank
+  std::vector<std::uint32_t> excluded_;  // in the order in which they were
+  std::uint64_t agreed_ = 0;             // of them, the first that a quorum acknowledged
+  std::vector<Edge> edges_;              // undecided, in the order of the reports
+  std::deque<std::uint16_t> unpolled_;
+  TimeNs stuck_since_ns_ = base::kNever;
+  TimeNs timeout_ns_ = base::kNever;
+  std::string out_text_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace mlt::collective

@@ -1,0 +1,339 @@
+// SurvivorHosts of a job over messages that take their time and connections that end: at some moment for each end, for
+// single pairs or all of a rank.
+#include "collective/survivors.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+
+namespace {
+
+using namespace mlt::collective;
+using mlt::base::kMillisecond;
+using mlt::base::Prng;
+
+class SurvivorHosts {
+ public:
+  SurvivorHosts(std::uint16_t workers, std::uint16_t services, std::uint16_t dead_workers, std::uint16_t dead_services,
+                std::uint64_t seed = 1)
+      : workers_(workers), prng_(seed) {
+    for (std::uint16_t rank = 0; rank < workers + services; ++rank) {
+      hosts_.push_back(std::make_unique<Host>(*this, rank, services));
+      hosts_.back()->survivors.set_limits(dead_workers, dead_services);
+    }
+  }
+
+  std::uint16_t size() const { return static_cast<std::uint16_t>(hosts_.size()); }
+  Survivors& at(std::uint16_t rank) { return hosts_[rank]->survivors; }
+  bool is_out(std::uint16_t rank) { return !at(rank).out_text().empty(); }
+  bool is_dead(std::uint16_t rank) const { return dead_.contains(rank); }
+  std::set<std::uint16_t> excluded(std::uint16_t rank) const { return hosts_[rank]->excluded; }
+  TimeNs now() const { return now_; }
+
+  // One connection ends: what is on the way may be lost, and each end notices it by itself.
+  void cut(std::uint16_t a, std::uint16_t b, TimeNs spread_ns = 0) {
+    if (!cut_.insert(pair(a, b)).second) return;
+    for (const auto& [at, other] : {std::pair{a, b}, std::pair{b, a}}) {
+      schedule(spread_ns > 0 ? static_cast<TimeNs>(prng_.below(static_cast<std::uint64_t>(spread_ns))) : 0,
+               [this, at = at, other = other] {
+                 if (!dead_.contains(at)) at_lost(at, other);
+               });
+    }
+  }
+  void kill(std::uint16_t rank, TimeNs spread_ns = 0) {
+    dead_.insert(rank);
+    for (std::uint16_t other = 0; other < size(); ++other) {
+      if (other != rank) cut(rank, other, spread_ns);
+    }
+  }
+  void leave(std::uint16_t rank) {
+    left_.insert(rank);
+    kill(rank, kMillisecond);
+  }
+  void run_for(TimeNs duration) {
+    const TimeNs until = now_ + duration;
+    for (;;) {
+      TimeNs next = mlt::base::kNever;
+      for (const auto& host : hosts_) {
+        if (!dead_.contains(host->rank)) next = std::min(next, host->survivors.next_timeout());
+      }
+      if (!events_.empty()) next = std::min(next, events_.begin()->first);
+      if (next > until) break;
+      now_ = std::max(now_, next);
+      while (!events_.empty() && events_.begin()->first <= now_) {
+        const auto event = std::move(events_.begin()->second);
+        events_.erase(events_.begin());
+        event();
+      }
+      for (const auto& host : hosts_) {
+        if (dead_.contains(host->rank)) continue;
+        if (host->survivors.next_timeout() <= now_) host->survivors.on_timeout(now_);
+        poll(*host);
+      }
+    }
+    now_ = until;
+  }
+
+ private:
+  struct Host final : Verbs {
+    Host(SurvivorHosts& owner, std::uint16_t own, std::uint16_t services)
+        : members(owner), rank(own), survivors({own, owner.workers_, services, 10 * mlt::base::kSecond}, *this) {}
+    bool has_left(std::uint16_t peer) const override { return members.left_.contains(peer); }
+    mlt::core::PostStatus post_send(TimeNs, const mlt::core::SendRequest&) override { return {}; }
+    mlt::core::PostStatus post_recv(TimeNs, const mlt::core::ReceiveRequest&) override { return {}; }
+    void cancel(TimeNs, OperationId, mlt::core::CompletionKind) override {}
+    bool send_message(std::uint16_t to, std::span<const std::byte> bytes) override {
+      REQUIRE(to != rank);
+      members.send(rank, to, decode(bytes).value());
+      return true;
+    }
+    std::uint32_t segment_bytes(std::uint16_t) const override { return 8; }
+
+    SurvivorHosts& members;
+    std::uint16_t rank;
+    std::set<std::uint16_t> excluded;
+    Survivors survivors;
+  };
+
+  static std::pair<std::uint16_t, std::uint16_t> pair(std::uint16_t a, std::uint16_t b) {
+    return {std::min(a, b), std::max(a, b)};
+  }
+  void schedule(TimeNs after, std::function<void()> event) { events_.emplace(now_ + after, std::move(event)); }
+  void poll(Host& host) {
+    while (const auto rank = host.survivors.poll_excluded()) {
+      CHECK(host.excluded.insert(*rank).second);
+    }
+  }
+  void at_lost(std::uint16_t at, std::uint16_t other) {
+    lost_.insert({at, other});
+    hosts_[at]->survivors.on_lost(now_, other);
+    poll(*hosts_[at]);
+  }
+  // In order for each pair, until the receiver has lost the connection.
+  void send(std::uint16_t from, std::uint16_t to, const Message& message) {
+    if (lost_.contains({from, to})) return;
+    TimeNs& last = last_[{from, to}];
+    last = std::max(last + 1, now_ + static_cast<TimeNs>(prng_.below(5 * kMillisecond)));
+    schedule(last - now_, [this, from, to, message] {
+      if (dead_.contains(to) || lost_.contains({to, from}) || (cut_.contains(pair(from, to)) && prng_.chance(0.5))) {
+        return;
+      }
+      Survivors& survivors = hosts_[to]->survivors;
+      if (const auto* lost = std::get_if<Lost>(&message)) survivors.on_message(now_, from, *lost);
+      if (const auto* excluded = std::get_if<Excluded>(&message)) survivors.on_message(now_, from, *excluded);
+      poll(*hosts_[to]);
+    });
+  }
+
+  std::uint16_t workers_;
+  Prng prng_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::multimap<TimeNs, std::function<void()>> events_;
+  std::map<std::pair<std::uint16_t, std::uint16_t>, TimeNs> last_;
+  std::set<std::pair<std::uint16_t, std::uint16_t>> cut_, lost_;  // pairs; pairs in order, at the first of them
+  std::set<std::uint16_t> dead_, left_;
+  TimeNs now_ = mlt::base::kSecond;
+};
+
+using RankSet = std::set<std::uint16_t>;
+
+}  // namespace
+
+TEST_CASE("survivors__a_rank_that_all_have_lost_is_excluded_at_once") {
+  for (const std::uint16_t victim : {std::uint16_t{0}, std::uint16_t{2}, std::uint16_t{3}, std::uint16_t{4}}) {
+    CAPTURE(victim);  // a worker, the decider, another service
+    SurvivorHosts members(3, 2, 1, 1);
+    members.kill(victim);
+    members.run_for(30 * kMillisecond);
+    for (std::uint16_t rank = 0; rank < members.size(); ++rank) {
+      if (rank != victim) CHECK(members.excluded(rank) == RankSet{victim});
+    }
+  }
+}
+
+TEST_CASE("survivors__of_a_broken_connection_the_end_that_the_limits_permit_is_excluded_and_learns_it") {
+  struct Case {
+    std::uint16_t service, dead_workers, dead_services, expected;
+  };
+  // Worker 1 loses the decider (3), or the other service (4).
+  for (const Case& one : {Case{3, 1, 0, 1}, Case{3, 0, 1, 3}, Case{4, 1, 0, 1}, Case{4, 0, 1, 4}, Case{3, 1, 1, 1}}) {
+    CAPTURE(one.service);
+    CAPTURE(one.dead_services);
+    SurvivorHosts members(3, 2, one.dead_workers, one.dead_services);
+    members.cut(1, one.service);
+    members.run_for(Survivors::kDecisionWaitNs - kMillisecond);
+    CHECK(members.excluded(0).empty());
+    members.run_for(50 * kMillisecond);
+    for (std::uint16_t rank = 0; rank < members.size(); ++rank) {
+      CAPTURE(rank);
+      CHECK(members.excluded(rank) == RankSet{one.expected});
+      CHECK(members.is_out(rank) == (rank == one.expected));
+    }
+  }
+}
+
+TEST_CASE("survivors__of_several_broken_connections_the_limits_permit_an_end_of_each") {
+  SurvivorHosts members(3, 3, 1, 1);
+  members.cut(0, 4);
+  members.cut(1, 5);
+  members.run_for(2 * mlt::base::kSecond);
+  const RankSet view = members.excluded(2);
+  CHECK(view.size() == 2);
+  CHECK(std::ranges::count_if(view, [](std::uint16_t rank) { return rank < 3; }) == 1);
+}
+
+// Three workers have lost service 6, in a job that lets four workers and a service go.
+TEST_CASE("survivors__the_end_that_most_have_lost_is_excluded") {
+  SurvivorHosts members(5, 2, 4, 1);
+  for (std::uint16_t worker = 0; worker < 3; ++worker) members.cut(worker, 6, 100 * kMillisecond);
+  members.run_for(mlt::base::kSecond);
+  for (std::uint16_t rank = 0; rank < members.size(); ++rank) CHECK(members.excluded(rank) == RankSet{6});
+}
+
+TEST_CASE("survivors__of_two_halves_the_one_with_the_lowest_service_goes_on") {
+  SurvivorHosts members(2, 2, 1, 1);
+  for (const std::uint16_t a : {std::uint16_t{0}, std::uint16_t{2}}) {
+    for (const std::uint16_t b : {std::uint16_t{1}, std::uint16_t{3}}) members.cut(a, b);
+  }
+  members.run_for(20 * mlt::base::kSecond);
+  for (const std::uint16_t a : {std::uint16_t{0}, std::uint16_t{2}}) {
+    CHECK(members.excluded(a) == RankSet{1, 3});
+    CHECK(!members.is_out(a));
+  }
+  for (const std::uint16_t b : {std::uint16_t{1}, std::uint16_t{3}}) {
+    CHECK(members.is_out(b));
+    CHECK(members.at(b).out_text().find("reaches too few ranks") != std::string::npos);
+  }
+}
+
+// Half of four are left after two deaths, one by one: they are most of those that were left by the first.
+TEST_CASE("survivors__each_exclusion_counts_for_the_quorum_of_the_next") {
+  for (const bool at_once : {false, true}) {
+    SurvivorHosts members(2, 2, 1, 1);
+    members.kill(0);
+    if (!at_once) members.run_for(100 * kMillisecond);
+    members.kill(2);
+    members.run_for(20 * mlt::base::kSecond);
+    for (const std::uint16_t rank : {std::uint16_t{1}, std::uint16_t{3}}) {
+      CHECK(members.is_out(rank) == at_once);
+      if (!at_once) CHECK(members.excluded(rank) == RankSet{0, 2});
+    }
+  }
+}
+
+// At the end of a job most workers leave at once; the others are no minority by that.
+TEST_CASE("survivors__ranks_that_leave_are_out_at_once_and_no_quorum_misses_them") {
+  SurvivorHosts members(8, 2, 8, 1);
+  for (std::uint16_t worker = 2; worker < 8; ++worker) members.leave(worker);
+  members.run_for(20 * mlt::base::kSecond);
+  for (const std::uint16_t service : {std::uint16_t{8}, std::uint16_t{9}}) {
+    CHECK(members.excluded(service) == RankSet{2, 3, 4, 5, 6, 7});
+    CHECK(!members.is_out(service));
+  }
+  members.kill(8);
+  members.run_for(20 * mlt::base::kSecond);
+  for (const std::uint16_t rank : {std::uint16_t{0}, std::uint16_t{1}, std::uint16_t{9}}) {
+    CHECK(!members.is_out(rank));
+    CHECK(members.excluded(rank).contains(8));
+  }
+}
+
+TEST_CASE("survivors__a_single_service_decides_alone_and_workers_do_not_care_for_each_other") {
+  SurvivorHosts members(3, 1, 1, 0);
+  members.cut(0, 1);
+  members.run_for(mlt::base::kSecond);
+  for (std::uint16_t rank = 0; rank < 4; ++rank) CHECK(members.excluded(rank).empty());
+  members.cut(2, 3);
+  members.run_for(kMillisecond);
+  CHECK(members.excluded(3) == RankSet{2});
+  CHECK(members.excluded(2) == RankSet{3});
+  CHECK(members.excluded(0).empty());
+}
+
+TEST_CASE("survivors__a_rank_that_begins_later_gets_the_view_and_hostile_messages_are_ignored") {
+  SurvivorHosts members(3, 2, 1, 1);
+  members.at(0).on_message(members.now(), 3, Excluded{0, {9}});
+  members.at(0).on_message(members.now(), 3, Excluded{5, {1}});
+  members.at(0).on_message(members.now(), 9, Excluded{0, {1}});
+  members.at(3).on_message(members.now(), 0, Lost{0, {70'000}, {70'000, 0}, 0});
+  members.run_for(2 * mlt::base::kSecond);
+  for (std::uint16_t rank = 0; rank < members.size(); ++rank) CHECK(members.excluded(rank).empty());
+  members.kill(1);
+  members.run_for(mlt::base::kSecond);
+  members.at(3).inform(0);
+  members.run_for(mlt::base::kSecond);
+  CHECK(members.excluded(0) == RankSet{1});
+}
+
+// Whatever ends: those that go on have excluded the same ranks, all connections between them stand, and they are the
+// only group. Where few connections ended in a job that has a majority, some do go on, and within a second agree.
+TEST_CASE("survivors__drawn_deaths_and_broken_connections_leave_one_group_with_one_view") {
+  std::size_t groups = 0, partitions = 0, excluded_alive = 0, none = 0;
+  for (std::uint64_t seed = 1; seed <= 3'000; ++seed) {
+    CAPTURE(seed);
+    Prng prng(seed);
+    const auto workers = static_cast<std::uint16_t>(1 + prng.below(5));
+    const auto services = static_cast<std::uint16_t>(2 + prng.below(3));
+    const auto size = static_cast<std::uint16_t>(workers + services);
+    SurvivorHosts members(workers, services, static_cast<std::uint16_t>(prng.below(workers + 1U)),
+                          static_cast<std::uint16_t>(prng.below(services + 1U)), seed);
+    const bool is_partition = prng.chance(0.3);
+    const TimeNs spread = prng.chance(0.5) ? 3 * kMillisecond : 1'500 * kMillisecond;
+    const std::size_t faults = 1 + prng.below(4);
+    for (std::size_t fault = 0; fault < faults; ++fault) {
+      const auto a = static_cast<std::uint16_t>(prng.below(size)), b = static_cast<std::uint16_t>(prng.below(size));
+      if (is_partition && fault == 0) {  // into two groups, all connections between them or most
+        ++partitions;
+        const std::uint64_t side = 1 + prng.below((1U << size) - 2);
+        const double share = prng.chance(0.5) ? 1.0 : 0.7;
+        for (std::uint16_t i = 0; i < size; ++i) {
+          for (std::uint16_t j = 0; j < i; ++j) {
+            if (((side >> i) & 1U) != ((side >> j) & 1U) && prng.chance(share)) members.cut(i, j, spread);
+          }
+        }
+      } else if (prng.chance(0.4)) {
+        if (!members.is_dead(a)) members.kill(a, spread);
+      } else if (a != b) {
+        members.cut(a, b, spread);
+      }
+      members.run_for(static_cast<TimeNs>(prng.below(prng.chance(0.5) ? 5'000'000 : 2'000'000'000)));
+    }
+    members.run_for(60 * mlt::base::kSecond);
+    RankSet living;
+    for (std::uint16_t rank = 0; rank < size; ++rank) {
+      if (!members.is_dead(rank) && !members.is_out(rank)) living.insert(rank);
+    }
+    none += living.empty() ? 1U : 0U;
+    if (living.empty()) continue;
+    ++groups;
+    const RankSet view = members.excluded(*living.begin());
+    for (const std::uint16_t rank : living) {
+      CAPTURE(rank);
+      CHECK(members.excluded(rank) == view);
+      for (const std::uint16_t other : living) {
+        CHECK(!view.contains(other));
+        if (rank >= workers || other >= workers) CHECK(!members.at(rank).is_lost(other));
+      }
+    }
+    for (std::uint16_t rank = 0; rank < size; ++rank) {
+      // Workers do not notice each other's end, services do; whoever is out and was not decided about is in no view.
+      if (members.is_dead(rank)) CHECK((view.contains(rank) || living.size() <= 1 || *living.rbegin() < workers));
+      if (view.contains(rank) && !members.is_dead(rank)) {
+        ++excluded_alive;
+        CHECK(members.is_out(rank));
+      }
+    }
+  }
+  CHECK(groups > 2'000);
+  CHECK(partitions > 500);
+  CHECK(excluded_alive > 300);
+  CHECK(none > 10);
+}
