@@ -13,7 +13,7 @@ from mlt._callbacks import Callbacks
 from mlt._shared.argument_types import explains_types
 from mlt._shared.loss_bounds import loss_bound_of
 from mlt.context import Context
-from mlt.errors import ConfigError, UnknownOperationError, WaitTimeoutError, from_status
+from mlt.errors import ConfigError, PeerFailedError, UnknownOperationError, WaitTimeoutError, from_status
 from mlt.operation import Operation
 from mlt.options import serving, times
 
@@ -90,6 +90,7 @@ class PushPullHandle(Operation):
         in progress).
         """
         native = self._native or self._take(timeout)
+        _log_notices(self._context)
         if native is None:
             raise WaitTimeoutError(f"{self}: still in progress after {timeout:g} s (wait again or cancel it)")
         if native.failed:
@@ -286,13 +287,16 @@ class SummationService:
     def run(self, timeout: float | None = None) -> bool:
         """Block until every worker left or failed; False if ``timeout`` seconds passed first.
 
-        Meanwhile the log (logger "mlt") names the workers that sums were made without.
+        Meanwhile the log (logger "mlt") names the workers that sums were made without. Raises PeerFailedError if the
+        others go on without this service, because connections with it broke (docs/summation.md).
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = NOTICE_SECONDS if deadline is None else min(deadline - time.monotonic(), NOTICE_SECONDS)
             are_gone = self._context.engine.wait_workers_gone(max(round(left * 1e9), 0))
             _log_notices(self._context)
+            if not are_gone and (reason := self._context.engine.take_exclusion()):
+                raise PeerFailedError(reason)
             if are_gone or (deadline is not None and time.monotonic() >= deadline):
                 return are_gone
 

@@ -27,6 +27,7 @@ void register_push_pull(py::class_<EngineHandle>& engine) {
       .def("serve", &EngineHandle::serve, py::arg("workers"), py::arg("max_dead_workers") = 0,
            py::arg("max_wait_ns") = 0)
       .def("take_notices", &EngineHandle::take_notices)
+      .def("take_exclusion", &EngineHandle::take_exclusion)
       .def("wait_workers_gone", &EngineHandle::wait_workers_gone, py::arg("timeout_ns"));
 }
 

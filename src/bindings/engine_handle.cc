@@ -349,6 +349,7 @@ void EngineHandle::serve(std::uint16_t workers, std::uint16_t max_dead_workers, 
 }
 
 std::vector<std::string> EngineHandle::take_notices() { return engine().take_notices(); }
+std::string EngineHandle::take_exclusion() { return engine().take_exclusion(); }
 
 bool EngineHandle::wait_workers_gone(std::int64_t timeout_ns) {
   Engine& target = engine();

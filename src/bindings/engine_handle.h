@@ -133,6 +133,7 @@ class EngineHandle {
   OperationId push_pull(py::handle tensor, const PushPullArguments& arguments);
   void serve(std::uint16_t workers, std::uint16_t max_dead_workers, std::int64_t max_wait_ns);
   std::vector<std::string> take_notices();
+  std::string take_exclusion();
   bool wait_workers_gone(std::int64_t timeout_ns);
 
  private:

@@ -18,6 +18,20 @@ std::string use_text(std::size_t elements, double loss_bound, bool average) {
 
 }  // namespace
 
+PushPull::PushPull(const PushPullConfig& config, Verbs& verbs)
+    : services_(config.services, config.max_dead_services),
+      verbs_(verbs),
+      default_timeout_ns_(config.default_timeout_ns) {
+  // PROTOCOL 14.2.9: The services MUST be the ranks that follow the workers: a job whose services are not decides
+  //     nothing together.
+  const auto count = static_cast<std::uint16_t>(config.services.size());
+  if (count < 2) return;
+  const auto [first, last] = std::ranges::minmax(config.services);
+  if (last - first + 1 != count) return;
+  survivors_.emplace(Survivors::Config{config.rank, first, count, config.max_undecided_ns}, verbs);
+  survivors_->set_limits(0, config.max_dead_services);
+}
+
 std::string PushPull::abort_text(std::uint64_t key, int failed_rank) const {
   const std::string text =
       "key " + std::to_string(key) + " cannot be summed without worker rank " + std::to_string(failed_rank);
@@ -45,6 +59,9 @@ void PushPull::on_gone(std::uint16_t from, const Gone& gone) {
 
 std::string PushPull::down_text(std::uint16_t service) const {
   const std::string error = verbs_.peer_error(service);
+  if (error.empty() && survivors_ && !survivors_->is_lost(service)) {
+    return service_text(service) + " was left behind: connections of others with it broke";
+  }
   return error.empty() ? service_text(service) + " is down: its process failed or left the job"
                        : error + " (" + service_text(service) + ")";
 }
@@ -98,6 +115,9 @@ PushPull::Key& PushPull::key_of(const PushPullRequest& request) {
 }
 
 void PushPull::start(TimeNs now, const PushPullRequest& request) {
+  if (survivors_ && !survivors_->out_text().empty()) {
+    return fail_at_once(request, core::CompletionStatus::kPeerFailed, -1, survivors_->out_text());
+  }
   Key& key = key_of(request);
   if (!key.broken.empty()) {
     return fail_at_once(request, core::CompletionStatus::kPeerFailed, key.broken_by,
@@ -144,6 +164,7 @@ Register PushPull::shape_of(const Key& key, std::uint32_t index) const {
   shape.traffic_class = key.request.traffic_class;
   shape.tensor_elements = key.elements;
   shape.services = static_cast<std::uint32_t>(services_.count());
+  shape.max_dead_services = services_.max_dead();
   return shape;
 }
 
@@ -224,7 +245,8 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     status = verbs_.post_send(now, push);
     partition.push_posted = status == core::PostStatus::kPosted;
     if (partition.push_posted && partition.on_demand) {
-      // PROTOCOL 14.1.7: A worker whose registration got the reply "on demand" MUST send ready with each push. The
+      // PROTOCOL 14.1.7: A worker whose registration or move got the reply "on demand" MUST send ready with each push.
+      // The
       //     service MUST post the receive then, and not before.
       encode(Ready{key.key, index}, scratch_);
       // Without it the push would wait for a receive that the service does not post.
@@ -259,8 +281,15 @@ void PushPull::retry(TimeNs now) {
   }
 }
 
+TimeNs PushPull::next_timeout() const {
+  const TimeNs key = timers_.empty() ? base::kNever : timers_.begin()->first;
+  return survivors_ ? std::min(key, survivors_->next_timeout()) : key;
+}
+
 // Otherwise a service that never replies would block the key forever: nothing with a timeout is posted yet.
 void PushPull::on_timeout(TimeNs now) {
+  if (survivors_) survivors_->on_timeout(now);
+  apply_exclusions(now);
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Key& key = *keys_[timers_.begin()->second];
     timers_.erase(timers_.begin());
@@ -271,7 +300,9 @@ void PushPull::on_timeout(TimeNs now) {
       const std::string what =
           " partition " + std::to_string(silent - key.partitions.begin()) + " of key " + std::to_string(key.key);
       break_key(now, key, core::CompletionStatus::kTimedOut, silent->service,
-                silent->taken_over
+                silent->undecided ? "the connection with " + service_text(silent->service) +
+                                        " is lost, and the job did not decide in time which of both goes on"
+                : silent->taken_over
                     ? service_text(silent->service) + " did not take over" + what +
                           " in time: other workers may still be connected to the service that is gone here"
                     : service_text(silent->service) + " never confirmed" + what +
@@ -303,6 +334,10 @@ PushPull::Key* PushPull::find(std::uint64_t key, std::uint32_t partition) {
 // PROTOCOL 14.1.12: A worker MUST ignore messages about a partition from another rank than its service.
 void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message) {
   if (const auto* gone = std::get_if<Gone>(&message)) return on_gone(from, *gone);
+  if (const auto* excluded = std::get_if<Excluded>(&message)) {
+    if (survivors_) survivors_->on_message(now, from, *excluded);
+    return apply_exclusions(now);
+  }
   Key* key = nullptr;
   if (const auto* registered = std::get_if<Registered>(&message)) {
     key = find(registered->key, registered->partition);
@@ -316,13 +351,19 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     if (key == nullptr) return;
     Partition& partition = key->partitions[moved->partition];
     if (partition.registered || partition.service != from) return;
-    partition.on_demand = false;
+    partition.on_demand = moved->on_demand;
     on_confirmed(now, *key, moved->partition, moved->rounds);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     key = find(refused->key, refused->partition);
     if (key == nullptr || key->partitions[refused->partition].service != from) return;
-    break_key(now, *key, core::CompletionStatus::kSizeMismatch, -1,
-              service_text(from) + " rejected key " + std::to_string(key->key) + ": " + refused->text);
+    if (key->partitions[refused->partition].taken_over) {
+      break_key(now, *key, core::CompletionStatus::kPeerFailed, from,
+                service_text(from) + " can't take over key " + std::to_string(key->key) +
+                    " from a service that is gone: " + refused->text);
+    } else {
+      break_key(now, *key, core::CompletionStatus::kSizeMismatch, -1,
+                service_text(from) + " rejected key " + std::to_string(key->key) + ": " + refused->text);
+    }
   } else if (const auto* aborted = std::get_if<Aborted>(&message)) {
     key = find(aborted->key, aborted->partition);
     if (key == nullptr || key->partitions[aborted->partition].service != from) return;
@@ -446,9 +487,13 @@ void PushPull::stand_in(const Key& key, const Partition& partition, const core::
 
 void PushPull::on_service_down(TimeNs now, std::uint16_t service) {
   const std::string error = verbs_.peer_error(service);
-  verbs_.notice((error.empty() ? service_text(service) + " failed or left the job" : error) +
-                ": its keys move to the other services (" + std::to_string(services_.dead_count()) + " of at most " +
-                std::to_string(services_.max_dead()) + " services gone)");
+  const bool is_lost = !survivors_ || survivors_->is_lost(service);
+  const std::string cause =
+      is_lost ? " failed or left the job" : " was left behind: connections of others with it broke";
+  verbs_.notice((error.empty() ? service_text(service) + cause : error) + ": its keys move to the other services (" +
+                std::to_string(services_.dead_count()) + " of at most " + std::to_string(services_.max_dead()) +
+                " services gone)");
+  // A message for each partition, of some 80 bytes and a bit for each segment: far below what may wait for a peer.
   for (const auto& key : keys_) {
     for (std::uint32_t i = 0; i < key->partitions.size() && key->broken.empty(); ++i) {
       if (key->partitions[i].service == service) move_partition(now, *key, i);
@@ -457,11 +502,55 @@ void PushPull::on_service_down(TimeNs now, std::uint16_t service) {
   }
 }
 
+void PushPull::suspend_partitions(std::uint16_t service) {
+  for (const auto& key : keys_) {
+    if (!key->broken.empty()) continue;
+    for (std::uint32_t i = 0; i < key->partitions.size(); ++i) {
+      Partition& partition = key->partitions[i];
+      if (partition.service != service) continue;
+      if (partition.registered) ++key->unregistered;
+      partition.registered = partition.must_replay = false;
+      partition.moving = partition.undecided = true;
+      std::erase_if(unposted_, [&](const Unposted& one) { return one.key == key->index && one.partition == i; });
+    }
+  }
+}
+
+void PushPull::apply_exclusions(TimeNs now) {
+  if (!survivors_) return;
+  while (const auto rank = survivors_->poll_excluded()) {
+    if (!survivors_->out_text().empty()) return end(now);
+    if (!services_.contains(*rank) || services_.is_dead(*rank)) continue;
+    services_.add_dead(*rank);
+    if (services_.is_within_bound()) {
+      on_service_down(now, *rank);
+    } else {
+      break_keys_of(now, *rank);
+    }
+  }
+}
+
+void PushPull::end(TimeNs now) {
+  verbs_.excluded(survivors_->out_text());
+  for (const auto& key : keys_) {
+    break_key(now, *key, core::CompletionStatus::kPeerFailed, -1, survivors_->out_text());
+    finish_if_over(now, *key);
+  }
+}
+
 void PushPull::move_partition(TimeNs now, Key& key, std::uint32_t index) {
   Partition& partition = key.partitions[index];
   if (partition.registered) ++key.unregistered;
-  partition.registered = partition.must_replay = false;
+  partition.registered = partition.must_replay = partition.undecided = false;
   partition.moving = true;
+  if (survivors_ && !survivors_->is_lost(partition.service)) {  // others lost it: this worker leaves it
+    if (partition.replaying || (partition.pushing && partition.push_posted)) {
+      verbs_.cancel(now, operation(key, index, true), core::CompletionKind::kSend);
+    }
+    if (partition.pulling && partition.pull_posted) {
+      verbs_.cancel(now, operation(key, index, false), core::CompletionKind::kReceive);
+    }
+  }
   partition.service = services_.service_of(key.key, index);
   if (verbs_.grid_bytes(partition.service) != partition.record.cell_bytes()) {
     return break_key(now, key, core::CompletionStatus::kPeerFailed, partition.service,
@@ -478,7 +567,7 @@ void PushPull::move_partition(TimeNs now, Key& key, std::uint32_t index) {
 void PushPull::ask_next_service(Key& key, std::uint32_t index) {
   Partition& partition = key.partitions[index];
   const bool is_posted = (partition.pushing && partition.push_posted) || (partition.pulling && partition.pull_posted);
-  if (!partition.moving || is_posted || partition.replaying) return;
+  if (!partition.moving || partition.undecided || is_posted || partition.replaying) return;
   partition.moving = false;
   partition.taken_over = true;
   const bool is_repeated = key.active && key.posted && partition.pulling;
@@ -509,19 +598,41 @@ core::PostStatus PushPull::post_replay(TimeNs now, Key& key, std::uint32_t index
   const core::PostStatus status = verbs_.post_send(now, replay);
   partition.must_replay = status != core::PostStatus::kPosted;
   partition.replaying = status == core::PostStatus::kPosted;
+  if (partition.replaying && partition.on_demand) {
+    encode(Ready{key.key, index}, scratch_);
+    verbs_.send_message(partition.service, scratch_);
+  }
   return status;
 }
 
 void PushPull::on_peer_down(TimeNs now, std::uint16_t peer) {
-  if (services_.contains(peer)) {
-    services_.add_dead(peer);
-    if (services_.is_within_bound()) return on_service_down(now, peer);
+  if (services_.contains(peer) && !services_.is_dead(peer)) {
+    if (!survivors_ || !services_.may_move()) {
+      services_.add_dead(peer);
+      if (services_.is_within_bound()) {
+        on_service_down(now, peer);
+      } else {
+        break_keys_of(now, peer);
+      }
+    } else {
+      suspend_partitions(peer);
+    }
   }
+  if (survivors_) survivors_->on_lost(now, peer);
+  apply_exclusions(now);
+  if (!survivors_ || survivors_->has_decider() || !services_.contains(peer)) return;
+  // Nobody is left to decide.
+  services_.add_all_dead();
+  break_keys_of(now, peer);
+  for (const std::uint16_t service : services_.ranks()) break_keys_of(now, service);
+}
+
+void PushPull::break_keys_of(TimeNs now, std::uint16_t service) {
   for (const auto& key : keys_) {
     const bool uses = std::any_of(key->partitions.begin(), key->partitions.end(),
-                                  [&](const Partition& partition) { return partition.service == peer; });
+                                  [&](const Partition& partition) { return partition.service == service; });
     if (!uses) continue;
-    break_key(now, *key, core::CompletionStatus::kPeerFailed, peer, down_text(peer));
+    break_key(now, *key, core::CompletionStatus::kPeerFailed, service, down_text(service));
     finish_if_over(now, *key);
   }
 }
@@ -539,7 +650,7 @@ void PushPull::break_key(TimeNs now, Key& key, core::CompletionStatus status, in
   if (!key.posted) return;
   for (std::uint32_t i = 0; i < key.partitions.size(); ++i) {
     Partition& partition = key.partitions[i];
-    partition.moving = false;
+    partition.moving = partition.undecided = false;
     if (partition.pushing && !partition.push_posted) {
       partition.pushing = false;
       --key.outstanding;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -18,6 +19,7 @@
 #include "collective/messages.h"
 #include "collective/partition_grid.h"
 #include "collective/service_choice.h"
+#include "collective/survivors.h"
 #include "collective/takeover_record.h"
 #include "collective/verbs.h"
 
@@ -51,12 +53,18 @@ struct PushPullDone {
   std::string error;  // empty unless it failed
 };
 
+struct PushPullConfig {
+  std::uint16_t rank = 0;
+  std::vector<std::uint16_t> services;
+  std::uint16_t max_dead_services = 0;  // that may die while their partitions move to the others
+  base::DurationNs default_timeout_ns = 0;
+  // From the loss of a connection until the job has decided who goes on.
+  base::DurationNs max_undecided_ns = 33 * base::kSecond;
+};
+
 class PushPull {
  public:
-  // `max_dead_services`: services that may die while their partitions move to the others.
-  PushPull(std::vector<std::uint16_t> services, Verbs& verbs, base::DurationNs default_timeout_ns,
-           std::uint16_t max_dead_services = 0)
-      : services_(std::move(services), max_dead_services), verbs_(verbs), default_timeout_ns_(default_timeout_ns) {}
+  PushPull(const PushPullConfig& config, Verbs& verbs);
 
   void start(TimeNs now, const PushPullRequest& request);
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
@@ -65,8 +73,10 @@ class PushPull {
   void retry(TimeNs now);
   // Fails keys that time out before all of their pushes and pulls are posted; after that the endpoint's timers apply.
   void on_timeout(TimeNs now);
-  TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
+  TimeNs next_timeout() const;
   bool poll_done(PushPullDone& done);
+  // Who takes no further part; null where there is one service.
+  const Survivors* survivors() const { return survivors_ ? &*survivors_ : nullptr; }
   // Workers that a service sums without, because they died or left.
   std::size_t workers_gone() const { return gone_.size(); }
 
@@ -76,6 +86,7 @@ class PushPull {
     TakeoverRecord record;
     std::uint64_t missing_bytes = 0;  // from the push in progress
     bool taken_over = false;          // a service that is gone summed it before
+    bool undecided = false;    // the connection with its service is lost: the survivors decide which of both goes on
     bool moving = false;       // its service is gone; when nothing is posted to it any more, the next one is asked
     bool must_replay = false;  // the next service needs the newest result
     bool replaying = false;
@@ -120,7 +131,13 @@ class PushPull {
   Register shape_of(const Key& key, std::uint32_t partition) const;
   void register_partitions(Key& key);
   void on_confirmed(TimeNs now, Key& key, std::uint32_t partition, std::uint64_t rounds);
+  // The connection with it ended; all that was posted to it ends.
+  void suspend_partitions(std::uint16_t service);
+  void apply_exclusions(TimeNs now);
   void on_service_down(TimeNs now, std::uint16_t service);
+  void break_keys_of(TimeNs now, std::uint16_t service);
+  // The others go on without this worker.
+  void end(TimeNs now);
   void move_partition(TimeNs now, Key& key, std::uint32_t partition);
   void ask_next_service(Key& key, std::uint32_t partition);
   core::PostStatus post_replay(TimeNs now, Key& key, std::uint32_t partition);
@@ -141,6 +158,7 @@ class PushPull {
   ServiceChoice services_;
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
+  std::optional<Survivors> survivors_;  // where there are several services
   std::unordered_map<std::uint64_t, std::uint32_t> by_key_;
   std::vector<std::unique_ptr<Key>> keys_;
   std::vector<Unposted> unposted_;

@@ -28,10 +28,14 @@ std::string described(std::uint16_t worker, const Register& shape) {
 std::string difference(std::uint16_t worker, const Register& shape, std::uint16_t first_worker, const Register& first) {
   if (first.tensor_elements == shape.tensor_elements && first.services == shape.services &&
       first.loss_bound == shape.loss_bound && first.average == shape.average &&
-      first.segment_bytes == shape.segment_bytes) {
+      first.segment_bytes == shape.segment_bytes && first.max_dead_services == shape.max_dead_services) {
     return {};
   }
-  return described(worker, shape) + "; " + described(first_worker, first) + ": every worker must use the same";
+  const auto text = [&](std::uint16_t rank, const Register& one) {
+    const bool is_alike = first.max_dead_services == shape.max_dead_services;
+    return described(rank, one) + (is_alike ? "" : ", max_dead_services " + std::to_string(one.max_dead_services));
+  };
+  return text(worker, shape) + "; " + text(first_worker, first) + ": every worker must use the same";
 }
 
 // PROTOCOL 14.1.5: A service MUST refuse a registration that is out of range, differs from another worker's, has other

@@ -23,7 +23,9 @@ class ServiceChoice {
   bool may_move() const { return max_dead_ > 0 && ranks_.size() > 1; }
   std::uint16_t max_dead() const { return max_dead_; }
 
+  const std::vector<std::uint16_t>& ranks() const { return ranks_; }
   void add_dead(std::uint16_t service) { dead_.insert(service); }
+  void add_all_dead() { dead_.insert(ranks_.begin(), ranks_.end()); }
   bool is_dead(std::uint16_t service) const { return dead_.contains(service); }
   std::size_t dead_count() const { return dead_.size(); }
   // The others may take over, and one is left.

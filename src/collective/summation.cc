@@ -11,6 +11,30 @@
 
 namespace mlt::collective {
 
+namespace {
+
+// Of the ranks that an error names; the rest is counted, so that what follows them is not cut off.
+constexpr std::size_t kMaxNames = 16;
+
+std::string names_of(const std::vector<std::uint16_t>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxNames); ++i) {
+    text += (i == 0 ? "rank " : ", rank ") + std::to_string(ranks[i]);
+  }
+  return ranks.size() <= kMaxNames ? text : text + " and " + std::to_string(ranks.size() - kMaxNames) + " more";
+}
+
+}  // namespace
+
+Summation::Summation(const SummationConfig& config, Verbs& verbs)
+    : config_(config),
+      verbs_(verbs),
+      survivors_({std::max(config.rank, config.workers), config.workers, config.services, config.max_takeover_wait_ns},
+                 verbs),
+      gone_(config.workers) {
+  survivors_.set_limits(config.max_dead_workers, 0);
+}
+
 // Local id: partition, worker, buffer, direction.
 OperationId Summation::operation(const Partition& partition, std::uint16_t worker, std::uint8_t buffer,
                                  bool is_send) const {
@@ -23,6 +47,9 @@ void Summation::on_message(TimeNs now, std::uint16_t from, const Message& messag
   if (const auto* shape = std::get_if<Register>(&message)) on_register(now, from, *shape, nullptr);
   if (const auto* move = std::get_if<Move>(&message)) on_register(now, from, move->shape, move);
   if (const auto* ready = std::get_if<Ready>(&message)) on_ready(now, from, *ready);
+  if (const auto* lost = std::get_if<Lost>(&message)) survivors_.on_message(now, from, *lost);
+  if (const auto* excluded = std::get_if<Excluded>(&message)) survivors_.on_message(now, from, *excluded);
+  apply_exclusions(now);
 }
 
 void Summation::on_ready(TimeNs now, std::uint16_t from, const Ready& ready) {
@@ -31,6 +58,10 @@ void Summation::on_ready(TimeNs now, std::uint16_t from, const Ready& ready) {
   Partition& partition = *partitions_[found->second];
   // PROTOCOL 14.1.7: The service MUST post the receive then, and not before.
   if (from >= config_.workers || !partition.on_demand[from]) return;
+  if (partition.early_receives[from] > 0) {  // that of a late push, whose receive is posted
+    --partition.early_receives[from];
+    return;
+  }
   // The worker has its whole result, and results of the round before are still in progress.
   if (partition.pushes[from] == Push::kArrived) partition.ready[from] = true;
   expect_push(now, partition, from);
@@ -60,7 +91,8 @@ Summation::Partition* Summation::find_or_make(std::uint16_t from, const Register
     refuse(from, shape, text);
     return nullptr;
   };
-  const std::uint64_t bytes = PartitionSums::cost_bytes(shape, config_.workers);
+  const std::uint64_t bytes = PartitionSums::cost_bytes(shape, config_.workers) +
+                              (is_takeover ? Takeover::cost_bytes(PartitionSums::cells_of(shape), config_.workers) : 0);
   if (bytes > config_.max_bytes - bytes_held_) {
     return refused("the service's memory limit of " + std::to_string(config_.max_bytes) +
                    " bytes is reached: start more services or raise the limit");
@@ -90,8 +122,13 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   if (gone_[from]) {
     return refuse(from, shape, "this service sums without rank " + std::to_string(from) + ", which failed or was late");
   }
+  if (!out_text().empty()) return refuse(from, shape, out_text());
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (gone_[worker]) send_gone(from, worker);  // which may have gone before that rank had a push-pull
+  }
+  survivors_.inform(from);
+  if (shape.max_dead_services > survivors_.max_dead_services()) {
+    survivors_.set_limits(config_.max_dead_workers, shape.max_dead_services);
   }
   if (const std::string text = rejection(from, shape, verbs_.grid_bytes(from), move); !text.empty()) {
     return refuse(from, shape, text);
@@ -157,8 +194,9 @@ void Summation::begin_takeover(TimeNs now, Partition& partition) {
   if (outcome->has_newer) {
     partition.overdue = "key " + std::to_string(partition.shape.key) + ", partition " +
                         std::to_string(partition.shape.partition) + ": its service is gone, and rank " +
-                        std::to_string(outcome->slowest) +
-                        " is more than a round late, so that no worker has all it lacks";
+                        std::to_string(outcome->slowest) + " has had " + std::to_string(outcome->rounds) +
+                        " results, rank " + std::to_string(outcome->fastest) + " " + std::to_string(outcome->newest) +
+                        " and parts of more: no worker has all that the others lack";
     fail(now, partition, outcome->slowest);
     return announce_failure(now, partition);
   }
@@ -168,15 +206,20 @@ void Summation::begin_takeover(TimeNs now, Partition& partition) {
   //     iteration after these from the segments of the result that any worker has, and the pushes of the others.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (gone_[worker]) continue;
-    ++standing_;
-    expect_push(now, partition, worker);
-    encode(Moved{partition.shape.key, partition.shape.partition, outcome->rounds}, scratch_);
+    partition.on_demand[worker] = standing_ >= config_.max_standing;
+    if (!partition.on_demand[worker]) {
+      ++standing_;
+      expect_push(now, partition, worker);
+    }
+    encode(Moved{partition.shape.key, partition.shape.partition, outcome->rounds, partition.on_demand[worker]},
+           scratch_);
     verbs_.send_message(worker, scratch_);
   }
 }
 
 void Summation::expect_push(TimeNs now, Partition& partition, std::uint16_t worker) {
-  if (partition.failed_rank >= 0 || partition.pushes[worker] != Push::kIdle) return;
+  // One whose connection is lost has no push until the survivors have decided about it.
+  if (partition.failed_rank >= 0 || partition.pushes[worker] != Push::kIdle || is_undecided(worker)) return;
   partition.pushes[worker] = Push::kWaiting;
   if (!unposted_pushes_.empty() || !post_push(now, partition, worker)) {
     unposted_pushes_.push_back({partition.index, worker, partition.sums.current()});
@@ -229,7 +272,8 @@ bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker
 bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t worker, std::uint8_t buffer) {
   Buffer& sent = partition.sums.buffer(buffer);
   // A sum that will never be complete.
-  if (partition.failed_rank >= 0 && buffer == partition.sums.current() && !partition.is_summed()) {
+  if ((partition.failed_rank >= 0 && buffer == partition.sums.current() && !partition.is_summed()) ||
+      is_undecided(worker)) {
     end_result(sent, worker);
     return true;
   }
@@ -288,23 +332,33 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
     MLT_CHECK(partition.pushes[worker] == Push::kPosted);
     partition.pushes[worker] = Push::kArrived;
   }
+  const bool is_failure = core::is_failure(completion.status);
+  if (is_failure && is_undecided(worker) && partition.failed_rank < 0) {
+    if (!is_send) partition.pushes[worker] = Push::kIdle;
+    return advance(now, partition);
+  }
   // Of a worker that is gone, or of one whose push this service cancelled: its share counts as loss.
   const bool is_loss =
       gone_[worker] || (!is_send && partition.late[worker] && completion.status == core::CompletionStatus::kCancelled);
-  // A worker cancels a push where its push-pull of the key has failed, as when its connection with another service
-  // broke: it takes no further part, and is dead for the sums.
+  // A worker cancels a push, or the receive of a result, where its push-pull of the key has failed, as when its
+  // connection with another service broke: it takes no further part, and is dead for the sums.
   const bool has_given_up =
-      !is_send && !is_loss && completion.status == core::CompletionStatus::kCancelled && partition.failed_rank < 0;
+      !is_loss && completion.status == core::CompletionStatus::kCancelled && partition.failed_rank < 0;
   if (has_given_up && may_lose(1)) {
-    on_peer_down(now, worker);
-    if (partition.failed_rank >= 0) return;
-    end_push(now, partition, worker);
-    return advance(now, partition);
+    if (!is_send) partition.pushes[worker] = Push::kIdle;
+    lose(now, worker);
+    return partition.failed_rank < 0 ? advance(now, partition) : announce_failure(now, partition);
   }
-  if (core::is_failure(completion.status) && !is_loss) fail(now, partition, worker);
+  // Or it has left this service, which has yet to learn that it is excluded.
+  if (has_given_up && config_.services > 1 && has_spare()) {
+    if (!is_send) partition.pushes[worker] = Push::kIdle;
+    given_up_.push_back({base::after(now, Survivors::kDecisionWaitNs), partition.index, worker});
+    return;
+  }
+  if (is_failure && !is_loss) fail(now, partition, worker);
   if (partition.failed_rank >= 0) return announce_failure(now, partition);
   if (!is_send) {
-    partition.has_push = partition.has_push || !core::is_failure(completion.status);
+    partition.has_push = partition.has_push || !is_failure;
     if (!is_loss) partition.missing_bytes += completion.missing_bytes;
     end_push(now, partition, worker);
     limit_wait(now, partition);
@@ -399,9 +453,45 @@ void Summation::announce_failure(TimeNs now, Partition& partition) {
   }
 }
 
-// Every sum needs every worker, including one that has not registered for it yet, but for as many as may be dead.
 void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
-  if (peer >= config_.workers || gone_[peer]) return;
+  // Nothing to agree on: every sum needs every worker.
+  if (peer < config_.workers && !has_spare()) return on_gone(now, peer);
+  lose(now, peer);
+}
+
+void Summation::lose(TimeNs now, std::uint16_t peer) {
+  survivors_.on_lost(now, peer);
+  apply_exclusions(now);
+  if (peer >= config_.workers || !is_undecided(peer)) return;
+  forget_posts(peer);
+  for (const auto& partition : partitions_) {
+    if (partition->pushes[peer] == Push::kWaiting) partition->pushes[peer] = Push::kIdle;
+    if (partition->failed_rank < 0) advance(now, *partition);
+  }
+}
+
+void Summation::apply_exclusions(TimeNs now) {
+  while (const auto rank = survivors_.poll_excluded()) {
+    if (*rank < config_.workers) {
+      on_gone(now, *rank);
+    } else if (!out_text().empty()) {
+      end(now);
+    }
+  }
+}
+
+// The workers have left it, or will: they know why, or learn it from each other.
+void Summation::end(TimeNs now) {
+  verbs_.excluded(out_text());
+  for (const auto& partition : partitions_) {
+    partition->is_failure_announced = true;
+    fail(now, *partition, std::max(config_.rank, config_.workers));
+  }
+}
+
+// Every sum needs every worker, including one that has not registered for it yet, but for as many as may be dead.
+void Summation::on_gone(TimeNs now, std::uint16_t peer) {
+  if (gone_[peer] || !out_text().empty()) return;
   gone_[peer] = true;
   ++gone_count_;
   if (gone_count_ > config_.max_dead_workers || gone_count_ == config_.workers) {
@@ -442,7 +532,8 @@ bool Summation::has_due_result(const Buffer& buffer) {
 void Summation::report_gone() {
   for (const std::uint16_t worker : std::exchange(unreported_, {})) {
     const std::string error = verbs_.peer_error(worker);
-    verbs_.notice((error.empty() ? "worker rank " + std::to_string(worker) + " failed or left the job" : error) +
+    const std::string cause = survivors_.is_lost(worker) ? " failed or left the job" : " was left behind by the others";
+    verbs_.notice((error.empty() ? "worker rank " + std::to_string(worker) + cause : error) +
                   ": the sums continue without it (" + std::to_string(gone_count_) + " of at most " +
                   std::to_string(config_.max_dead_workers) + " workers gone)");
   }
@@ -487,7 +578,7 @@ void Summation::lose_worker(TimeNs now, Partition& partition, std::uint16_t work
 
 void Summation::limit_wait(TimeNs now, Partition& partition) {
   if (config_.max_wait_ns <= 0 || partition.closes_ns != base::kNever || partition.is_closed || !partition.has_push ||
-      partition.failed_rank >= 0 || partition.is_summed() || partition.sums.is_repeated()) {
+      partition.failed_rank >= 0 || partition.is_summed()) {
     return;
   }
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
@@ -503,7 +594,21 @@ void Summation::stop_waiting(Partition& partition) {
   partition.closes_ns = base::kNever;
 }
 
+TimeNs Summation::next_timeout() const {
+  return std::min({timers_.empty() ? base::kNever : timers_.begin()->first,
+                   given_up_.empty() ? base::kNever : given_up_.front().fails_ns, survivors_.next_timeout()});
+}
+
 void Summation::on_timeout(TimeNs now) {
+  survivors_.on_timeout(now);
+  apply_exclusions(now);
+  while (!given_up_.empty() && given_up_.front().fails_ns <= now) {
+    const GivenUp one = given_up_.front();
+    given_up_.pop_front();
+    if (gone_[one.worker]) continue;
+    fail(now, *partitions_[one.partition], one.worker);
+    announce_failure(now, *partitions_[one.partition]);
+  }
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Partition& partition = *partitions_[timers_.begin()->second];
     stop_waiting(partition);
@@ -532,14 +637,12 @@ std::uint64_t Summation::missing_elements(Partition& partition, std::size_t late
 void Summation::close_round(TimeNs now, Partition& partition) {
   const bool waits_for_results = partition.is_summed();
   std::vector<std::uint16_t> late;
-  std::string names;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     const bool is_over = waits_for_results ? !partition.sums.before().results[worker].is_pending
                                            : partition.pushes[worker] == Push::kArrived;
-    if (is_over || gone_[worker]) continue;
-    names += (late.empty() ? "rank " : ", rank ") + std::to_string(worker);
-    late.push_back(worker);
+    if (!is_over && !gone_[worker]) late.push_back(worker);
   }
+  const std::string names = names_of(late);
   partition.is_closed = true;
   if (late.empty()) return;  // the transfers with workers that are gone are about to end
   const Register& shape = partition.shape;
@@ -552,6 +655,7 @@ void Summation::close_round(TimeNs now, Partition& partition) {
   if (missing == 0 && shape.elements > 0) return;  // all has arrived, and the receives are about to end
   const std::uint64_t terms = std::uint64_t{shape.elements} * (config_.workers - gone_count_);
   const std::string text = what + ": no push of " + names + " within " + limit + " after the first (max_wait)";
+  if (partition.sums.is_repeated()) return give_up(now, partition, late, text + ", of a round that is repeated");
   if (!core::is_within_bound(missing, terms, shape.loss_bound)) {
     return give_up(now, partition, late,
                    text + "; " + std::to_string(missing) + " of the " + std::to_string(terms) +
@@ -566,6 +670,7 @@ void Summation::close_round(TimeNs now, Partition& partition) {
     partition.late[worker] = true;
     // Its push must find a receive, so that the next one meets the next receive.
     if (partition.pushes[worker] == Push::kIdle) {
+      if (partition.on_demand[worker]) ++partition.early_receives[worker];
       expect_push(now, partition, worker);
     } else if (partition.pushes[worker] == Push::kPosted) {
       cancel_late(now, partition, worker);
@@ -576,16 +681,13 @@ void Summation::close_round(TimeNs now, Partition& partition) {
 // Workers that did not report that the service is gone, although others did.
 void Summation::close_takeover(TimeNs now, Partition& partition) {
   std::vector<std::uint16_t> silent;
-  std::string names;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (gone_[worker] || partition.takeover.has_report(worker)) continue;
-    names += (silent.empty() ? "rank " : ", rank ") + std::to_string(worker);
-    silent.push_back(worker);
+    if (!gone_[worker] && !partition.takeover.has_report(worker)) silent.push_back(worker);
   }
   if (silent.empty()) return;
   partition.overdue = "key " + std::to_string(partition.shape.key) + ", partition " +
                       std::to_string(partition.shape.partition) + ": its service is gone for rank " +
-                      std::to_string(partition.first_worker) + ", but not for " + names + ", after " +
+                      std::to_string(partition.first_worker) + ", but not for " + names_of(silent) + ", after " +
                       std::to_string(config_.max_takeover_wait_ns / base::kSecond) +
                       " s: check the network between that service and each of them";
   verbs_.notice(partition.overdue);
@@ -605,7 +707,7 @@ void Summation::give_up(TimeNs now, Partition& partition, const std::vector<std:
   const std::vector<std::byte> message = scratch_;
   for (const std::uint16_t worker : workers) {
     verbs_.send_message(worker, message);
-    on_peer_down(now, worker);
+    lose(now, worker);
   }
 }
 

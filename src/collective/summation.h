@@ -18,6 +18,7 @@
 
 #include "collective/messages.h"
 #include "collective/partition_sums.h"
+#include "collective/survivors.h"
 #include "collective/takeover.h"
 #include "collective/verbs.h"
 
@@ -25,6 +26,8 @@ namespace mlt::collective {
 
 struct SummationConfig {
   std::uint16_t workers = 0;                          // ranks 0 .. workers-1
+  std::uint16_t services = 1;                         // the ranks that follow
+  std::uint16_t rank = 0;                             // this one, where there are several
   std::uint64_t max_bytes = std::uint64_t{16} << 30;  // max memory of all partitions together
   // Max partitions times workers. Each takes one of the endpoint's tags (EndpointConfig::max_tags).
   std::uint32_t max_registrations = 32'768;
@@ -36,24 +39,28 @@ struct SummationConfig {
   // From the first complete push of a round, which every worker has registered for, to its end without the pushes that
   // are missing; 0: no limit.
   base::DurationNs max_wait_ns = 0;
-  // From the first report of a worker that had a part in rounds of a service that is gone to that of the last.
+  // From the first report of a worker that had a part in rounds of a service that is gone to that of the last, and
+  // from the loss of a connection until the job has decided who goes on.
   base::DurationNs max_takeover_wait_ns = 33 * base::kSecond;
 };
 
 class Summation {
  public:
-  Summation(const SummationConfig& config, Verbs& verbs) : config_(config), verbs_(verbs), gone_(config.workers) {}
+  Summation(const SummationConfig& config, Verbs& verbs);
 
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
   void on_completion(TimeNs now, const core::Completion& completion);
   void on_peer_down(TimeNs now, std::uint16_t peer);
+  // Why the others go on without this service; empty if they do not.
+  const std::string& out_text() const { return survivors_.out_text(); }
+  const Survivors& survivors() const { return survivors_; }
   // Posts results that have a segment to send, and retries posts that failed for lack of space. Call after completions
   // were taken, and after arrivals when has_begun_results().
   void retry(TimeNs now);
   bool has_begun_results() const { return !begun_results_.empty(); }
   // Ends rounds that wait for pushes for too long.
   void on_timeout(TimeNs now);
-  TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
+  TimeNs next_timeout() const;
 
   std::uint64_t rounds_summed() const { return rounds_summed_; }
   std::uint16_t workers_gone() const { return gone_count_; }
@@ -76,16 +83,19 @@ class Summation {
           pushes(workers),
           on_demand(workers),
           ready(workers),
-          late(workers) {}
+          late(workers),
+          early_receives(workers) {}
 
     Register shape;
     std::uint32_t index;
     PartitionSums sums;
-    std::vector<bool> registered;     // per worker
-    std::vector<Push> pushes;         // per worker
-    std::vector<bool> on_demand;      // per worker: its receive is posted when Ready arrives
-    std::vector<bool> ready;          // per worker: Ready for the next round arrived before this one was over
-    std::vector<bool> late;           // per worker: the round ends without the rest of its push
+    std::vector<bool> registered;  // per worker
+    std::vector<Push> pushes;      // per worker
+    std::vector<bool> on_demand;   // per worker: its receive is posted when Ready arrives
+    std::vector<bool> ready;       // per worker: Ready for the next round arrived before this one was over
+    std::vector<bool> late;        // per worker: the round ends without the rest of its push
+    // Per worker: receives posted for late pushes before their Ready, which is still to come.
+    std::vector<std::uint8_t> early_receives;
     std::uint16_t arrived = 0;        // pushes of this round that are over
     bool has_push = false;            // one of them is complete
     bool is_closed = false;           // this round has stopped waiting for pushes
@@ -125,6 +135,15 @@ class Summation {
   // Begins the next round if this one is over.
   void advance(TimeNs now, Partition& partition);
   void begin_round(TimeNs now, Partition& partition);
+  // This worker's connection ended, or it takes no further part here: the survivors decide.
+  void lose(TimeNs now, std::uint16_t worker);
+  void apply_exclusions(TimeNs now);
+  void on_gone(TimeNs now, std::uint16_t worker);
+  // The others go on without this service.
+  void end(TimeNs now);
+  bool is_undecided(std::uint16_t worker) const { return survivors_.is_lost(worker) && !gone_[worker]; }
+  // Some rank may die while the others go on.
+  bool has_spare() const { return config_.max_dead_workers > 0 || survivors_.max_dead_services() > 0; }
   // The worker is gone, and the partition is summed without it from now on.
   void lose_worker(TimeNs now, Partition& partition, std::uint16_t worker);
   void forget_posts(std::uint16_t worker);
@@ -161,6 +180,14 @@ class Summation {
   std::vector<std::uint32_t> begun_results_;  // partitions whose results of this round are to be posted
   std::uint32_t standing_ = 0;                // registrations with a receive posted between rounds
   std::vector<std::byte> scratch_;
+  Survivors survivors_;
+  // Pushes that their workers cancelled: the reason may be that this service is excluded, which it has yet to learn.
+  struct GivenUp {
+    TimeNs fails_ns;
+    std::uint32_t partition;
+    std::uint16_t worker;
+  };
+  std::deque<GivenUp> given_up_;
   std::vector<bool> gone_;  // per worker: it died or left
   std::uint16_t gone_count_ = 0;
   std::vector<std::uint16_t> unreported_;              // of them: no sum was made without them yet

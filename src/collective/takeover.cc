@@ -18,11 +18,13 @@ std::optional<Takeover::Outcome> Takeover::finish(const std::vector<bool>& gone,
     if (gone[worker]) continue;
     if (!reports_[worker]) return std::nullopt;
     if (reports_[worker]->rounds < first) outcome.slowest = worker;
+    if (reports_[worker]->rounds > last) outcome.fastest = worker;
     first = std::min(first, reports_[worker]->rounds);
     last = std::max(last, reports_[worker]->rounds);
   }
   const std::vector<std::optional<Report>> reports = std::exchange(reports_, {});
   outcome.rounds = first;
+  outcome.newest = last;
   outcome.has_newer = last - first > 1;
   for (std::uint16_t worker = 0; worker < reports.size(); ++worker) {
     if (gone[worker] || reports[worker]->rounds == first) continue;

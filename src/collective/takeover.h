@@ -20,28 +20,6 @@ struct Repetition {
 };
 
 class Takeover {
- public:
-  Takeover() = default;
-  explicit Takeover(std::uint16_t workers) : reports_(workers) {}
-
-  bool is_waiting() const { return !reports_.empty(); }  // for reports
-  // How many results of the partition the worker has had whole, and which segments of the next: a bit for each.
-  void report(std::uint16_t worker, std::uint64_t rounds, const std::vector<std::byte>& cells) {
-    reports_[worker] = Report{rounds, cells};
-  }
-  bool has_report(std::uint16_t worker) const { return reports_[worker].has_value(); }
-
-  struct Outcome {
-    std::uint64_t rounds = 0;  // the smallest number
-    std::uint16_t slowest = 0;
-    // A worker that has segments of a newer result than others have had whole no longer has its own terms for it.
-    bool has_newer = false;
-    Repetition repetition;
-  };
-  // Empty until every worker that is not gone has reported; then ends the wait.
-  std::optional<Outcome> finish(const std::vector<bool>& gone, std::size_t cells);
-
- private:
   struct Report {
     std::uint64_t rounds = 0;
     std::vector<std::byte> cells;
@@ -51,6 +29,32 @@ class Takeover {
     bool has_any() const;
   };
 
+ public:
+  Takeover() = default;
+  explicit Takeover(std::uint16_t workers) : reports_(workers) {}
+
+  // Memory of the reports and of what follows from them.
+  static std::uint64_t cost_bytes(std::uint64_t cells, std::uint16_t workers) {
+    return std::uint64_t{workers} * (2 * sizeof(Report) + cells / 8) + cells * sizeof(int);
+  }
+  bool is_waiting() const { return !reports_.empty(); }  // for reports
+  // How many results of the partition the worker has had whole, and which segments of the next: a bit for each.
+  void report(std::uint16_t worker, std::uint64_t rounds, const std::vector<std::byte>& cells) {
+    reports_[worker] = Report{rounds, cells};
+  }
+  bool has_report(std::uint16_t worker) const { return reports_[worker].has_value(); }
+
+  struct Outcome {
+    std::uint64_t rounds = 0, newest = 0;  // the smallest number of results, and the largest
+    std::uint16_t slowest = 0, fastest = 0;
+    // A worker that has segments of a newer result than others have had whole no longer has its own terms for it.
+    bool has_newer = false;
+    Repetition repetition;
+  };
+  // Empty until every worker that is not gone has reported; then ends the wait.
+  std::optional<Outcome> finish(const std::vector<bool>& gone, std::size_t cells);
+
+ private:
   std::vector<std::optional<Report>> reports_;  // per worker
 };
 

@@ -12,6 +12,12 @@ namespace {
 // Max messages before serve() is called. Workers register before they push, so only a few come from each.
 constexpr std::size_t kMaxEarlyMessages = 65'536;
 
+bool is_for_service(const collective::Message& message) {
+  return std::holds_alternative<collective::Register>(message) || std::holds_alternative<collective::Move>(message) ||
+         std::holds_alternative<collective::Ready>(message) || std::holds_alternative<collective::Lost>(message) ||
+         std::holds_alternative<collective::Excluded>(message);
+}
+
 }  // namespace
 
 Collectives::Collectives(const Options& options, core::Endpoint& endpoint, io::ControlChannel& channel,
@@ -29,8 +35,9 @@ Collectives::Collectives(const Options& options, core::Endpoint& endpoint, io::C
 
 void Collectives::use_services(TimeNs now, std::vector<std::uint16_t> services, std::uint16_t max_dead_services) {
   collective::Verbs& verbs = *this;
-  push_pull_ =
-      std::make_unique<collective::PushPull>(services, verbs, options_.operation_timeout_ns, max_dead_services);
+  const collective::PushPullConfig config{options_.rank, services, max_dead_services, options_.operation_timeout_ns,
+                                          base::after(options_.peer_timeout_ns, options_.suspended_timeout_ns)};
+  push_pull_ = std::make_unique<collective::PushPull>(config, verbs);
   for (const std::uint16_t service : services) {
     const PeerState state = peers_.state(service);
     if (state == PeerState::kLeft || state == PeerState::kFailed) push_pull_->on_peer_down(now, service);
@@ -40,15 +47,17 @@ void Collectives::use_services(TimeNs now, std::vector<std::uint16_t> services, 
 void Collectives::serve(TimeNs now, std::uint16_t workers, const ServiceOptions& options) {
   collective::SummationConfig config;
   config.workers = workers;
+  config.services = static_cast<std::uint16_t>(options_.ranks - workers);
+  config.rank = options_.rank;
   config.max_dead_workers = options.max_dead_workers;
   config.max_wait_ns = options.max_wait_ns;
   config.max_takeover_wait_ns = base::after(options_.peer_timeout_ns, options_.suspended_timeout_ns);
   collective::Verbs& verbs = *this;
   summation_ = std::make_unique<collective::Summation>(config, verbs);
-  // Workers that are already down send nothing more: the service must report them to the others.
-  for (std::uint16_t worker = 0; worker < workers; ++worker) {
-    const PeerState state = peers_.state(worker);
-    if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, worker);
+  // Ranks that are already down send nothing more: the service must report them to the others.
+  for (std::uint16_t rank = 0; rank < options_.ranks; ++rank) {
+    const PeerState state = peers_.state(rank);
+    if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, rank);
   }
   for (const auto& [from, bytes] : early_messages_) {
     if (const auto message = collective::decode(bytes)) summation_->on_message(now, from, *message);
@@ -75,9 +84,7 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, std::span<const std
     collectives_.on_message(now, from, *failed);
   } else if (const auto* called = std::get_if<collective::Called>(&*message)) {
     collectives_.on_message(now, from, *called);
-  } else if (!std::holds_alternative<collective::Register>(*message) &&
-             !std::holds_alternative<collective::Move>(*message) &&
-             !std::holds_alternative<collective::Ready>(*message)) {
+  } else if (push_pull_ || (!summation_ && !is_for_service(*message))) {
     if (push_pull_) push_pull_->on_message(now, from, *message);
   } else if (summation_) {
     summation_->on_message(now, from, *message);
@@ -195,9 +202,11 @@ std::uint32_t Collectives::segment_bytes(std::uint16_t peer) const { return peer
 double Collectives::port_rate(TimeNs now, std::uint16_t peer) const {
   return endpoint_.port_rate_bytes_per_second(now, peer);
 }
+bool Collectives::has_left(std::uint16_t peer) const { return peers_.state(peer) == PeerState::kLeft; }
 void Collectives::notice(const std::string& text) {
   notices_.add("rank " + std::to_string(options_.rank) + ": " + text);
 }
+void Collectives::excluded(const std::string& text) { exclusion_.add(text); }
 std::uint32_t Collectives::grid_bytes(std::uint16_t peer) const { return peers_.grid_bytes(peer); }
 
 }  // namespace mlt::engine

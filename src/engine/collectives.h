@@ -63,6 +63,8 @@ class Collectives final : private collective::Verbs {
   std::uint64_t workers_gone() const;
   // Any thread.
   Notices& notices() { return notices_; }
+  // Why the others go on without this rank; at most one text.
+  Notices& exclusion() { return exclusion_; }
 
  private:
   core::PostStatus post_send(TimeNs now, const core::SendRequest& request) override;
@@ -73,7 +75,9 @@ class Collectives final : private collective::Verbs {
   std::uint32_t grid_bytes(std::uint16_t peer) const override;
   double port_rate(TimeNs now, std::uint16_t peer) const override;
   std::string peer_error(std::uint16_t peer) const override;
+  bool has_left(std::uint16_t peer) const override;
   void notice(const std::string& text) override;
+  void excluded(const std::string& text) override;
 
   template <typename Done>
   void finish(Done& done, std::uint64_t key);
@@ -94,6 +98,7 @@ class Collectives final : private collective::Verbs {
   collective::Collectives collectives_;
   std::deque<std::pair<std::uint16_t, std::vector<std::byte>>> early_messages_;  // before serve()
   Notices notices_;
+  Notices exclusion_;
 };
 
 }  // namespace mlt::engine

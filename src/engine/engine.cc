@@ -433,6 +433,11 @@ bool Engine::wait_workers_gone(std::int64_t timeout_ns) {
   return impl_->loop.peers().wait_gone(0, workers, timeout_ns);
 }
 
+std::string Engine::take_exclusion() {
+  const std::vector<std::string> texts = impl_->loop.collectives().exclusion().take();
+  return texts.empty() ? "" : texts.front();
+}
+
 std::vector<std::string> Engine::take_notices() { return impl_->loop.collectives().notices().take(); }
 std::vector<CounterValue> Engine::counters() const { return impl_->loop.counters(); }
 std::vector<PathStatus> Engine::paths(std::uint16_t peer) const { return impl_->loop.paths(peer); }

@@ -26,7 +26,7 @@
 /* 4: both sides of a connection prove that they know the job's secret; a PROBE names unused paths; OVERTAKES;
  * MTU_PROBE and MTU_REPLY; RETIRE
  * 5: segments join round 0 as they become ready (6.5.11); secrets are hashed before they key a proof (3.8.12) */
-#define MLT_PROTOCOL_VERSION 15
+#define MLT_PROTOCOL_VERSION 16
 /* What a datagram carries of it: hellos have compared the whole version before. */
 #define MLT_DATAGRAM_VERSION (MLT_PROTOCOL_VERSION & 0x0F)
 

@@ -141,8 +141,8 @@ void Simulation::connect(std::uint16_t a, std::uint16_t b) {
   settle();
 }
 
-void Simulation::disconnect(std::uint16_t a, std::uint16_t b) {
-  simulator_.disconnect(a, b);
+void Simulation::disconnect(std::uint16_t a, std::uint16_t b, DurationNs later_ns) {
+  simulator_.disconnect(a, b, later_ns);
   settle();
 }
 

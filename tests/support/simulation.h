@@ -100,7 +100,8 @@ class Simulation : private sim::Observer {
 
   // Both sides learn of the connection now, with new cookies; of its end likewise.
   void connect(std::uint16_t a, std::uint16_t b);
-  void disconnect(std::uint16_t a, std::uint16_t b);
+  // `b` notices it so much later.
+  void disconnect(std::uint16_t a, std::uint16_t b, DurationNs later_ns = 0);
   std::uint64_t cookie(std::uint16_t from, std::uint16_t to) const { return simulator_.cookie(from, to); }
   // The host reads, sends and wakes again only at `until`; what arrives meanwhile waits in its socket's buffer.
   void pause(std::uint16_t host, TimeNs until);

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-VERSION = 15
+VERSION = 16
 MASK = 2**64 - 1
 OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, ASK, FALLBACK = 1, 2, 3, 4, 5, 6, 7, 16
 CONNECTING, LISTENING = 1, 2
@@ -254,7 +254,7 @@ class IndependentEndpoint:
     # ---- datagrams (4) -----------------------------------------------------------------------------------------------
 
     def prefix(self, kind: int, flags: int = 0, element: int = 0, round_: int = 0, sequence: int = 0) -> bytes:
-        first = struct.pack("<BBBBI", VERSION << 4 | kind, flags, element, round_ & 0xFF, sequence)
+        first = struct.pack("<BBBBI", VERSION % 16 << 4 | kind, flags, element, round_ & 0xFF, sequence)
         return first + self.peer_cookie.to_bytes(8, "little")
 
     def block(self) -> bytes:
@@ -275,7 +275,7 @@ class IndependentEndpoint:
 
     def parse(self, data: bytes, over_tcp: bool) -> Message:
         kind = data[0] & 15
-        assert data[0] >> 4 == VERSION
+        assert data[0] >> 4 == VERSION % 16
         covered = data[:DATA_HEADER] if kind == DATA else data
         assert int.from_bytes(data[8:16], "little") ^ check(covered) == self.own_cookie  # 4.3.4
         message = Message(kind, over_tcp, data[1], data[2] >> 4, data[2] & 15, data[3])

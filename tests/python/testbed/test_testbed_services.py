@@ -184,6 +184,46 @@ def test_service__that_may_die_leaves_the_workers_with_the_same_bits(number: sig
                 assert service.returncode == 0, errors
 
 
+@pytest.mark.parametrize("service", [3, 4])
+@pytest.mark.parametrize("spare", ["MLT_MAX_DEAD_WORKERS", "MLT_MAX_DEAD_SERVICES"])
+def test_connection__that_breaks_costs_the_end_that_may_die_and_nobody_else(service: int, spare: str) -> None:
+    """The network between worker 2 and a service drops everything; both reach all others."""
+    with job(2, **{spare: "1"}) as (bed, ranks):
+        time.sleep(0.3)
+        for host, other in ((f"host{service}", "host2"), ("host2", f"host{service}")):
+            bed.exec(host, ["ip", "route", "add", "blackhole", f"{bed.address(other)}/32"])
+        left = ranks[2 if spare == "MLT_MAX_DEAD_WORKERS" else service]
+        workers = [one for one in ranks[:WORKERS] if one is not left]
+        _, errors = left.communicate(timeout=30)
+        assert left.returncode == 1
+        assert_names(errors, f"rank {ranks.index(left)}")
+        assert "Traceback" not in errors or left is ranks[2]
+        time.sleep(2)  # steps without it
+        for one in workers:
+            assert one.poll() is None, one.communicate()
+        end(ranks[0])
+        outputs = [one.communicate(timeout=30) for one in workers]
+        assert [one.returncode for one in workers] == [0] * len(workers), outputs
+        first, *others = (steps_of(output) for output, _ in outputs)
+        assert len(first) > 10
+        assert all(other == first for other in others)
+
+
+def test_service__that_continues_after_the_others_gave_it_up_ends_and_they_go_on() -> None:
+    with job(2, MLT_MAX_DEAD_SERVICES="1") as (_, ranks):
+        blow(ranks[3], signal.SIGSTOP)
+        time.sleep(PEER_TIMEOUT - 0.2)  # some may have given it up, others not
+        os.kill(ranks[3].pid, signal.SIGCONT)
+        time.sleep(3)
+        for one in ranks[:WORKERS]:
+            assert one.poll() is None, one.communicate()
+        end(ranks[0])
+        outputs = [one.communicate(timeout=30) for one in ranks[:WORKERS]]
+        assert [one.returncode for one in ranks[:WORKERS]] == [0] * WORKERS, outputs
+        first, *others = (steps_of(output) for output, _ in outputs)
+        assert others == [first] * 2
+
+
 def test_services__all_gone_end_the_job_and_are_named() -> None:
     with job(2) as (_, ranks):
         os.kill(ranks[3].pid, signal.SIGKILL)

@@ -338,3 +338,20 @@ def test_wait__of_many_threads_for_one_handle(lossy: list[mlt.Context]) -> None:
         thread.join()
     assert called.wait(10)
     assert [one.bytes for one in results] == [40] * 4
+
+
+def test_summation_service__that_the_others_leave_behind_ends_with_the_reason() -> None:
+    class Engine:
+        def wait_workers_gone(self, _timeout_ns: int) -> bool:
+            return False
+
+        def take_notices(self) -> list[str]:
+            return []
+
+        def take_exclusion(self) -> str:
+            return "rank 2 takes no further part"
+
+    service = mlt.SummationService.__new__(mlt.SummationService)
+    service._context = type("Job", (), {"engine": Engine()})()  # type: ignore[assignment]
+    with pytest.raises(mlt.PeerFailedError, match="rank 2 takes no further part"):
+        service.run(timeout=5)

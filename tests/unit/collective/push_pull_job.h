@@ -36,9 +36,13 @@ class Job {
       hosts_.push_back(std::make_unique<Host>(*this, rank));
       if (rank < workers) {
         hosts_.back()->push_pull =
-            std::make_unique<PushPull>(service_ranks, *hosts_.back(), kDefaultTimeoutNs, max_dead_services);
+            std::make_unique<PushPull>(PushPullConfig{rank, service_ranks, max_dead_services, kDefaultTimeoutNs,
+                                                      summation_config.max_takeover_wait_ns},
+                                       *hosts_.back());
       } else {
         summation_config.workers = workers;
+        summation_config.services = services;
+        summation_config.rank = rank;
         hosts_.back()->summation = std::make_unique<Summation>(summation_config, *hosts_.back());
       }
     }
@@ -47,10 +51,6 @@ class Job {
   Simulation& network() { return network_; }
   void start(std::uint16_t worker, const PushPullRequest& request) {
     hosts_[worker]->push_pull->start(network_.now(), request);
-    const TimeNs due = hosts_[worker]->push_pull->next_timeout();
-    if (due != mlt::base::kNever) {
-      network_.at(due, [this, worker] { hosts_[worker]->push_pull->on_timeout(network_.now()); });
-    }
     pump();
   }
   // What rank `from` sends to a worker beside the protocol.
@@ -98,21 +98,44 @@ class Job {
     }
     pump();
   }
-  // One connection ends; both ranks live.
-  void cut(std::uint16_t a, std::uint16_t b) {
-    end_connection(a, b);
-    if (hosts_[b]->push_pull) hosts_[b]->push_pull->on_peer_down(network_.now(), a);
-    if (hosts_[b]->summation) hosts_[b]->summation->on_peer_down(network_.now(), a);
-    cut_.insert({std::min(a, b), std::max(a, b)});
+  // One connection ends; both ranks live, and with `prng` notice it by themselves, up to `max_delay_ns` later.
+  void cut(std::uint16_t a, std::uint16_t b, mlt::base::Prng* prng = nullptr, std::uint64_t max_delay_ns = 0) {
+    if (!cut_.insert({std::min(a, b), std::max(a, b)}).second) return;
+    const auto first = static_cast<TimeNs>(prng == nullptr ? 0 : prng->below(max_delay_ns));
+    const auto second = static_cast<TimeNs>(prng == nullptr ? 0 : prng->below(max_delay_ns));
+    const bool is_swapped = second < first;
+    const std::uint16_t early = is_swapped ? b : a, late = is_swapped ? a : b;
+    const TimeNs later = std::max(first, second) - std::min(first, second);
+    const auto end = [this, early, late, later] {
+      if (dead_.contains(early) || dead_.contains(late)) return;
+      network_.disconnect(early, late, later);
+      notice_end(early, late);
+      if (later == 0) return notice_end(late, early);
+      // Just before its endpoint does: in the same moment completions might be taken between both.
+      network_.at(network_.now() + later - 1, [this, early, late] {
+        if (!dead_.contains(late)) notice_end(late, early);
+      });
+    };
+    if (prng == nullptr) {
+      end();
+    } else {
+      network_.at(network_.now() + std::min(first, second), end);
+    }
     pump();
   }
   bool is_dead(std::uint16_t rank) const { return dead_.contains(rank); }
   const std::vector<PushPullDone>& done(std::uint16_t worker) const { return hosts_[worker]->done; }
   const std::vector<std::string>& notices(std::uint16_t rank) const { return hosts_[rank]->notices; }
+  // Why the others go on without this rank; empty if they do not.
+  const std::string& exclusion(std::uint16_t rank) const { return hosts_[rank]->exclusion; }
   std::string cause;  // of the death, as the ranks know it
   mlt::base::DurationNs message_ns = 100'000;
   TimeNs next_timeout(std::uint16_t worker) const { return hosts_[worker]->push_pull->next_timeout(); }
   Summation& summation(std::uint16_t rank) { return *hosts_[rank]->summation; }
+  // What the rank knows of who takes no further part; of a job with several services.
+  const Survivors& survivors(std::uint16_t rank) const {
+    return rank < workers_ ? *hosts_[rank]->push_pull->survivors() : hosts_[rank]->summation->survivors();
+  }
 
  private:
   struct Host final : Verbs {
@@ -128,29 +151,32 @@ class Job {
     }
     bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override {
       if (job.dead_.contains(peer) || job.dead_.contains(rank)) return false;
-      if (job.cut_.contains({std::min(peer, rank), std::max(peer, rank)})) return false;
+      if (job.closed_.contains({rank, peer})) return false;
       const auto message = decode(bytes);
       REQUIRE(message.has_value());
       job.network_.at(job.network_.now() + job.message_ns, [this, peer, copy = *message] {
         Host& to = *job.hosts_[peer];
-        if (job.dead_.contains(peer) || job.silent_ == peer) return;
+        if (job.dead_.contains(peer) || job.silent_ == peer || job.closed_.contains({peer, rank})) return;
         if (to.push_pull) to.push_pull->on_message(job.network_.now(), rank, copy);
         if (to.summation) to.summation->on_message(job.network_.now(), rank, copy);
+        job.network_.wake(peer);
       });
       return true;
     }
     std::uint32_t segment_bytes(std::uint16_t) const override { return 1'432; }
     std::string peer_error(std::uint16_t peer) const override { return job.dead_.contains(peer) ? job.cause : ""; }
     void notice(const std::string& text) override { notices.push_back(text); }
+    void excluded(const std::string& text) override { exclusion = text; }
 
     Job& job;
     std::uint16_t rank;
     std::unique_ptr<PushPull> push_pull;
     std::unique_ptr<Summation> summation;
     std::size_t taken = 0;
-    TimeNs timer_ns = mlt::base::kNever;  // of the service: the earliest that is scheduled
+    TimeNs timer_ns = mlt::base::kNever;  // the earliest that is scheduled
     std::vector<PushPullDone> done;
     std::vector<std::string> notices;
+    std::string exclusion;
   };
 
   static SimulationConfig with_hosts(SimulationConfig config, std::uint16_t hosts) {
@@ -172,10 +198,8 @@ class Job {
           if (host->push_pull) host->push_pull->on_completion(network_.now(), completion);
           if (host->summation) host->summation->on_completion(network_.now(), completion);
         }
-        if (host->summation) {
-          host->summation->retry(network_.now());
-          schedule(*host);
-        }
+        if (host->summation) host->summation->retry(network_.now());
+        schedule(*host);
         if (!host->push_pull) continue;
         host->push_pull->retry(network_.now());
         PushPullDone done;
@@ -186,17 +210,25 @@ class Job {
 
   void end_connection(std::uint16_t at, std::uint16_t rank) {
     network_.disconnect(at, rank);
+    notice_end(at, rank);
+  }
+  void notice_end(std::uint16_t at, std::uint16_t rank) {
+    closed_.insert({at, rank});
     if (hosts_[at]->push_pull) hosts_[at]->push_pull->on_peer_down(network_.now(), rank);
     if (hosts_[at]->summation) hosts_[at]->summation->on_peer_down(network_.now(), rank);
+    network_.wake(at);
   }
 
   void schedule(Host& host) {
-    const TimeNs due = host.summation->next_timeout();
+    const TimeNs due = host.summation ? host.summation->next_timeout() : host.push_pull->next_timeout();
     if (due >= host.timer_ns || due == mlt::base::kNever || dead_.contains(host.rank)) return;
     host.timer_ns = due;
     network_.at(due, [this, &host] {
       host.timer_ns = mlt::base::kNever;
-      if (!dead_.contains(host.rank)) host.summation->on_timeout(network_.now());
+      if (dead_.contains(host.rank)) return;
+      if (host.summation) host.summation->on_timeout(network_.now());
+      if (host.push_pull) host.push_pull->on_timeout(network_.now());
+      network_.wake(host.rank);
       schedule(host);
     });
   }
@@ -205,7 +237,8 @@ class Job {
   Simulation network_;
   std::vector<std::unique_ptr<Host>> hosts_;
   std::set<std::uint16_t> dead_;
-  std::set<std::pair<std::uint16_t, std::uint16_t>> cut_;
+  std::set<std::pair<std::uint16_t, std::uint16_t>> cut_;     // pairs whose connection ended, or will
+  std::set<std::pair<std::uint16_t, std::uint16_t>> closed_;  // a rank, and one whose connection ended there
   std::optional<std::uint16_t> silent_;
 };
 
@@ -218,7 +251,7 @@ inline std::vector<float> gradient(std::size_t elements, std::uint16_t worker, s
   return values;
 }
 
-inline PushPullRequest request_of(std::uint64_t key, std::vector<float>& values, double bound) {
+inline PushPullRequest push_pull_of(std::uint64_t key, std::vector<float>& values, double bound) {
   PushPullRequest request;
   request.operation = key + 1;
   request.key = key;

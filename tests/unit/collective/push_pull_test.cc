@@ -26,7 +26,7 @@ TEST_CASE("push_pull__averages_exactly_without_loss_over_partitions_and_services
   for (std::size_t iteration = 0; iteration < 3; ++iteration) {
     std::vector<std::vector<float>> tensors;
     for (std::uint16_t worker = 0; worker < 3; ++worker) tensors.push_back(gradient(elements, worker, iteration));
-    for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, request_of(9, tensors[worker], 0.0));
+    for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, push_pull_of(9, tensors[worker], 0.0));
     for (std::uint16_t worker = 0; worker < 3; ++worker) REQUIRE(job.run_until_done(worker, iteration + 1));
     bool exact = true;
     for (std::size_t i = 0; i < elements; ++i) {
@@ -51,7 +51,7 @@ TEST_CASE("push_pull__under_loss_all_workers_get_the_same_bits_averaged_by_what_
     for (std::size_t iteration = 0; iteration < 5; ++iteration) {
       std::vector<std::vector<float>> tensors{gradient(elements, 0, iteration), gradient(elements, 1, iteration)};
       const auto pushed = tensors;
-      for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.2));
+      for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, push_pull_of(1, tensors[worker], 0.2));
       for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, iteration + 1));
       CHECK(tensors[0] == tensors[1]);
       // Each element is the mean of both, one worker's own, or, where both lost it, zero.
@@ -88,7 +88,7 @@ TEST_CASE("push_pull__with_lossy_results_a_worker_keeps_its_own_term_of_what_the
     const std::vector<std::vector<float>> terms{gradient(elements, 0, 0), gradient(elements, 1, 0)};
     std::vector<std::vector<float>> inputs = terms, outputs(2, std::vector<float>(elements, -1.0F));
     for (std::uint16_t worker = 0; worker < 2; ++worker) {
-      PushPullRequest request = request_of(1, inputs[worker], bound);
+      PushPullRequest request = push_pull_of(1, inputs[worker], bound);
       if (seed % 2 == 0) request.output = outputs[worker];
       request.lossy_results = true;
       job.start(worker, request);
@@ -126,7 +126,7 @@ TEST_CASE("push_pull__bound_zero_under_loss_is_exact") {
   Job job(config, 2, 1);
   std::vector<std::vector<float>> tensors{gradient(100'000, 0, 0), gradient(100'000, 1, 0)};
   const auto pushed = tensors;
-  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.0));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, push_pull_of(1, tensors[worker], 0.0));
   for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, 1));
   bool exact = true;
   for (std::size_t i = 0; i < 100'000; ++i) exact = exact && tensors[0][i] == (pushed[0][i] + pushed[1][i]) * 0.5F;
@@ -140,10 +140,10 @@ TEST_CASE("push_pull__sum_without_average_and_empty_tensor") {
   std::vector<std::vector<float>> tensors{{1, 2, 3}, {10, 20, 30}};
   std::vector<float> nothing[2];
   for (std::uint16_t worker = 0; worker < 2; ++worker) {
-    PushPullRequest request = request_of(1, tensors[worker], 0.0);
+    PushPullRequest request = push_pull_of(1, tensors[worker], 0.0);
     request.average = false;
     job.start(worker, request);
-    job.start(worker, request_of(2, nothing[worker], 0.0));
+    job.start(worker, push_pull_of(2, nothing[worker], 0.0));
   }
   for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, 2));
   CHECK(tensors[0] == std::vector<float>{11, 22, 33});
@@ -155,12 +155,12 @@ TEST_CASE("push_pull__different_sizes_are_refused_with_both_named_to_every_worke
        {std::size_t{20}, std::size_t{1'000'000}}) {  // also of another number of partitions
     Job job(SimulationConfig{}, 3, 1);
     std::vector<float> small(10), large(elements), same(10);
-    job.start(0, request_of(4, small, 0.0));
+    job.start(0, push_pull_of(4, small, 0.0));
     job.run_for(mlt::base::kMillisecond);  // its push is on the way, or has arrived
-    job.start(1, request_of(4, large, 0.0));
+    job.start(1, push_pull_of(4, large, 0.0));
     REQUIRE(job.run_until_done(0, 1));
     REQUIRE(job.run_until_done(1, 1));
-    job.start(2, request_of(4, same, 0.0));
+    job.start(2, push_pull_of(4, same, 0.0));
     REQUIRE(job.run_until_done(2, 1));
     for (std::uint16_t rank = 0; rank < 3; ++rank) {
       const auto& done = job.done(rank)[0];
@@ -169,13 +169,13 @@ TEST_CASE("push_pull__different_sizes_are_refused_with_both_named_to_every_worke
       CHECK(done.error.find("rank 0 has 10 elements") != std::string::npos);
       CHECK(done.elapsed_ns < mlt::base::kSecond);
       // The key stays refused, at once and with the cause.
-      job.start(rank, request_of(4, small, 0.0));
+      job.start(rank, push_pull_of(4, small, 0.0));
       REQUIRE(job.run_until_done(rank, 2));
       CHECK(job.done(rank)[1].error.find("failed before") != std::string::npos);
     }
     // Other keys go on.
     std::vector<float> three[3] = {gradient(10, 0, 0), gradient(10, 1, 0), gradient(10, 2, 0)};
-    for (std::uint16_t rank = 0; rank < 3; ++rank) job.start(rank, request_of(5, three[rank], 0.0));
+    for (std::uint16_t rank = 0; rank < 3; ++rank) job.start(rank, push_pull_of(5, three[rank], 0.0));
     for (std::uint16_t rank = 0; rank < 3; ++rank) {
       REQUIRE(job.run_until_done(rank, 3));
       CHECK(job.done(rank)[2].status == mlt::core::CompletionStatus::kComplete);
@@ -187,7 +187,7 @@ TEST_CASE("push_pull__only_the_service_of_a_partition_ends_it") {
   Job job(SimulationConfig{}, 3, 2);
   // Partition 0 of key 4 is of service rank 3.
   std::vector<std::vector<float>> tensors(3, std::vector<float>(5'000, 1.0F));
-  for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, request_of(4, tensors[worker], 0.0));
+  for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, push_pull_of(4, tensors[worker], 0.0));
   for (const std::uint16_t outsider : {std::uint16_t{2}, std::uint16_t{4}}) {
     job.say(outsider, 0, Refused{4, 0, "no"});
     job.say(outsider, 0, Aborted{4, 0, 1});
@@ -199,7 +199,7 @@ TEST_CASE("push_pull__only_the_service_of_a_partition_ends_it") {
     CHECK(tensors[worker][0] == 1.0F);
   }
   job.say(3, 0, Refused{4, 0, "no"});
-  job.start(0, request_of(4, tensors[0], 0.0));
+  job.start(0, push_pull_of(4, tensors[0], 0.0));
   REQUIRE(job.run_until_done(0, 2));
   CHECK(job.done(0)[1].error.find("rank 3 rejected key") != std::string::npos);
 }
@@ -207,8 +207,8 @@ TEST_CASE("push_pull__only_the_service_of_a_partition_ends_it") {
 TEST_CASE("push_pull__a_dead_worker_fails_the_others_with_its_rank") {
   Job job(SimulationConfig{}, 3, 1);
   std::vector<std::vector<float>> tensors(3, std::vector<float>(5'000, 1.0F));
-  job.start(0, request_of(1, tensors[0], 0.0));
-  job.start(1, request_of(1, tensors[1], 0.0));
+  job.start(0, push_pull_of(1, tensors[0], 0.0));
+  job.start(1, push_pull_of(1, tensors[1], 0.0));
   job.run_for(5'000'000);
   CHECK(job.done(0).empty());
   job.kill(2);
@@ -227,7 +227,7 @@ TEST_CASE("push_pull__a_worker_that_dies_while_it_pushes_is_named_to_all_others"
     CAPTURE(after_us);
     Job job(SimulationConfig{}, 3, 1);
     std::vector<std::vector<float>> tensors(3, std::vector<float>(250'000, 1.0F));
-    for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, request_of(1, tensors[worker], 0.0));
+    for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, push_pull_of(1, tensors[worker], 0.0));
     job.run_for(after_us * 1'000);
     job.message_ns = 5'000'000;
     job.kill(2);
@@ -247,9 +247,9 @@ TEST_CASE("push_pull__results_go_back_while_pushes_arrive") {
   const std::size_t elements = 250'000;  // one partition
   Job job(SimulationConfig{}, 1, 1);
   std::vector<float> tensor(elements, 1.0F);
-  job.start(0, request_of(1, tensor, 0.0));
+  job.start(0, push_pull_of(1, tensor, 0.0));
   REQUIRE(job.run_until_done(0, 1));
-  job.start(0, request_of(1, tensor, 0.0));  // registered
+  job.start(0, push_pull_of(1, tensor, 0.0));  // registered
   REQUIRE(job.run_until_done(0, 2));
   const mlt::base::DurationNs both_ways = job.done(0)[1].elapsed_ns;
   Simulation network{SimulationConfig{}};
@@ -279,7 +279,7 @@ TEST_CASE("push_pull__results_go_back_while_pushes_arrive") {
 TEST_CASE("push_pull__a_dead_service_fails_the_worker_with_its_rank") {
   Job job(SimulationConfig{}, 2, 1);
   std::vector<float> tensor(5'000, 1.0F);
-  job.start(0, request_of(1, tensor, 0.0));
+  job.start(0, push_pull_of(1, tensor, 0.0));
   job.run_for(5'000'000);
   job.kill(2);
   REQUIRE(job.run_until_done(0, 1));
@@ -294,7 +294,7 @@ TEST_CASE("push_pull__the_cause_of_a_death_is_named_if_it_is_known") {
       Job job(SimulationConfig{}, 2, 1);
       job.cause = cause;
       std::vector<float> tensor(5'000, 1.0F);
-      job.start(0, request_of(1, tensor, 0.0));
+      job.start(0, push_pull_of(1, tensor, 0.0));
       job.run_for(5'000'000);
       job.kill(dead);
       REQUIRE(job.run_until_done(0, 1));
@@ -308,7 +308,7 @@ TEST_CASE("push_pull__the_cause_of_a_death_is_named_if_it_is_known") {
 
 // Worker 0 leaves after a round of key 1 that it has completed; worker 1 completes it with the same result.
 static void leave_after_a_round(Job& job, std::vector<std::vector<float>>& tensors) {
-  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.1));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, push_pull_of(1, tensors[worker], 0.1));
   REQUIRE(job.run_until_done(0, 1));
   job.kill(0);
   REQUIRE(job.run_until_done(1, 1));
@@ -333,7 +333,7 @@ TEST_CASE("push_pull__a_partition_that_is_over_does_not_end_the_others_when_a_wo
     std::vector<std::vector<float>> tensors{gradient(elements, 0, 0), gradient(elements, 1, 0)};
     leave_after_a_round(job, tensors);
     // The next round can't be: it says so when it is started.
-    job.start(1, request_of(1, tensors[1], 0.1));
+    job.start(1, push_pull_of(1, tensors[1], 0.1));
     REQUIRE(job.run_until_done(1, 2));
     CHECK(job.done(1)[1].failed_peer == 0);
   }
@@ -342,11 +342,11 @@ TEST_CASE("push_pull__a_partition_that_is_over_does_not_end_the_others_when_a_wo
 TEST_CASE("push_pull__one_key_twice_at_a_time_is_refused") {
   Job job(SimulationConfig{}, 2, 1);
   std::vector<float> tensor(100, 1.0F), other(100, 1.0F);
-  job.start(0, request_of(1, tensor, 0.0));
-  job.start(0, request_of(1, other, 0.0));
+  job.start(0, push_pull_of(1, tensor, 0.0));
+  job.start(0, push_pull_of(1, other, 0.0));
   REQUIRE(job.run_until_done(0, 1));
   CHECK(job.done(0)[0].error.find("in progress") != std::string::npos);
-  job.start(1, request_of(1, other, 0.0));
+  job.start(1, push_pull_of(1, other, 0.0));
   CHECK(job.run_until_done(1, 1));
   CHECK(job.run_until_done(0, 2));
   CHECK(job.done(0)[1].error == "");
@@ -355,9 +355,9 @@ TEST_CASE("push_pull__one_key_twice_at_a_time_is_refused") {
 TEST_CASE("push_pull__a_key_that_is_used_otherwise_names_both_uses") {
   Job job(SimulationConfig{}, 1, 1);
   std::vector<float> tensor(100, 1.0F), other(90, 1.0F);
-  job.start(0, request_of(1, tensor, 0.1));
+  job.start(0, push_pull_of(1, tensor, 0.1));
   REQUIRE(job.run_until_done(0, 1));
-  PushPullRequest request = request_of(1, other, 0.25);
+  PushPullRequest request = push_pull_of(1, other, 0.25);
   request.average = false;
   job.start(0, request);
   REQUIRE(job.run_until_done(0, 2));
@@ -373,7 +373,7 @@ TEST_CASE("push_pull__a_service_that_never_confirms_ends_the_key_in_time_with_it
     Job job(SimulationConfig{}, 1, 2);
     job.silence(2);
     std::vector<float> tensor(2 * kMinPartitionBytes / sizeof(float), 1.0F);
-    PushPullRequest request = request_of(0, tensor, 0.0);  // partition 1 is on rank 2
+    PushPullRequest request = push_pull_of(0, tensor, 0.0);  // partition 1 is on rank 2
     request.timeout_ns = timeout_ns;
     job.start(0, request);
     const mlt::base::DurationNs expected = timeout_ns > 0 ? timeout_ns : kDefaultTimeoutNs;
@@ -395,11 +395,11 @@ TEST_CASE("push_pull__a_key_that_finds_no_room_in_time_ends_like_the_one_that_ta
   config.endpoint.max_receives = 1;
   Job job(config, 2, 1);  // worker 1 never pushes, so that worker 0's first key holds its only slot
   std::vector<float> first(100, 1.0F), second(100, 1.0F);
-  PushPullRequest request = request_of(1, first, 0.0);
+  PushPullRequest request = push_pull_of(1, first, 0.0);
   request.timeout_ns = 3 * mlt::base::kSecond;
   job.start(0, request);
   job.run_for(5'000'000);
-  request = request_of(2, second, 0.0);
+  request = push_pull_of(2, second, 0.0);
   request.timeout_ns = mlt::base::kSecond;
   job.start(0, request);
   REQUIRE(job.run_until_done(0, 1));
@@ -416,7 +416,7 @@ TEST_CASE("summation__more_keys_than_the_endpoint_has_slots_all_get_their_turn")
   Job job(SimulationConfig{}, 1, 1);
   std::vector<std::vector<float>> tensors(kKeys, std::vector<float>(10, 1.0F));
   for (std::size_t round = 1; round <= 3; ++round) {
-    for (std::size_t key = 0; key < kKeys; ++key) job.start(0, request_of(key, tensors[key], 0.0));
+    for (std::size_t key = 0; key < kKeys; ++key) job.start(0, push_pull_of(key, tensors[key], 0.0));
     REQUIRE(job.run_until_done(0, round * kKeys));
   }
   std::size_t failed = 0;
@@ -433,7 +433,7 @@ TEST_CASE("summation__receives_that_stand_idle_leave_room_for_the_key_in_use") {
     Job job(lossy(drop), 2, 1);
     std::vector<std::vector<float>> tensors(2, std::vector<float>(10, 1.0F));
     for (std::size_t key = 0; key < kKeys; ++key) {
-      for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(key, tensors[worker], 0.0));
+      for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, push_pull_of(key, tensors[worker], 0.0));
       for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, key + 1));
       REQUIRE(job.done(0)[key].error == "");
       REQUIRE(job.done(1)[key].error == "");
@@ -446,13 +446,13 @@ TEST_CASE("summation__a_failure_is_announced_also_when_the_last_result_finds_its
   config.endpoint.max_sends = 1;  // the result for worker 1 waits behind worker 0's
   Job job(config, 2, 1);
   std::vector<std::vector<float>> tensors(2, std::vector<float>(5'000, 1.0F));
-  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.0));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, push_pull_of(1, tensors[worker], 0.0));
   job.run_until_summed(2, 1);
   REQUIRE(job.network().run_until_completed(2, 3));  // worker 0 has its result, and the service is yet to notice
   job.kill(1);
   REQUIRE(job.run_until_done(0, 1));
   CHECK(job.done(0)[0].error == "");
-  job.start(0, request_of(1, tensors[0], 0.0));
+  job.start(0, push_pull_of(1, tensors[0], 0.0));
   REQUIRE(job.run_until_done(0, 2));
   CHECK(job.done(0)[1].status == mlt::core::CompletionStatus::kPeerFailed);
   CHECK(job.done(0)[1].failed_peer == 1);

@@ -452,3 +452,49 @@ TEST_CASE("summation__a_worker_that_leaves_with_its_result_takes_nothing_from_on
   CHECK(std::holds_alternative<Aborted>(job.verbs.last));
   CHECK(job.verbs.cancelled.empty());
 }
+
+TEST_CASE("summation__a_takeover_names_the_workers_that_do_not_report_in_time") {
+  RecordingVerbs verbs;
+  Summation service({.workers = 3, .services = 2, .rank = 4, .max_takeover_wait_ns = mlt::base::kSecond}, verbs);
+  Register shape = shape_of(1, 10);
+  shape.services = 2;
+  shape.max_dead_services = 1;
+  service.on_message(0, 2, Move{shape, 1, {}});
+  CHECK(service.next_timeout() == mlt::base::kSecond);
+  service.on_timeout(mlt::base::kSecond);
+  const auto* overdue = std::get_if<Overdue>(&verbs.last);
+  REQUIRE(overdue != nullptr);
+  CHECK(overdue->text.find("gone for rank 2, but not for rank 0, rank 1, after 1 s") != std::string::npos);
+}
+
+TEST_CASE("summation__workers_with_different_max_dead_services_are_both_named") {
+  RecordingVerbs verbs;
+  Summation service({.workers = 2}, verbs);
+  Register shape = shape_of(1, 10);
+  service.on_message(0, 0, shape);
+  shape.max_dead_services = 1;
+  service.on_message(0, 1, shape);
+  const auto* refused = std::get_if<Refused>(&verbs.last);
+  REQUIRE(refused != nullptr);
+  CHECK(refused->text.find("max_dead_services 1; rank 0") != std::string::npos);
+  CHECK(refused->text.find("max_dead_services 0: every worker must use the same") != std::string::npos);
+}
+
+TEST_CASE("summation__a_takeover_costs_memory_and_honours_the_limit_of_standing_receives") {
+  RecordingVerbs verbs;
+  Register shape = shape_of(1, 10);
+  shape.services = 2;
+  shape.max_dead_services = 1;
+  std::uint64_t bytes[2];
+  for (const bool is_takeover : {false, true}) {
+    Summation service({.workers = 1, .services = 2, .rank = 2, .max_standing = 1}, verbs);
+    service.on_message(0, 0, is_takeover ? Message{Move{shape, 1, {}}} : Message{shape});
+    bytes[is_takeover ? 1 : 0] = service.bytes_held();
+    if (!is_takeover) continue;
+    CHECK(!std::get<Moved>(verbs.last).on_demand);
+    shape.key = 2;
+    service.on_message(0, 0, Move{shape, 1, {}});
+    CHECK(std::get<Moved>(verbs.last).on_demand);
+  }
+  CHECK(bytes[1] > bytes[0]);
+}
