@@ -446,7 +446,11 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   key.done.repaired_segments += completion.repaired_segments;
   // A push that its service ended early counts whole: how much of it arrived is not known here.
   const bool is_cut = is_send && completion.status == core::CompletionStatus::kCancelled;
-  if (is_send) partition.missing_bytes = is_cut ? partition.count * sizeof(float) : completion.missing_bytes;
+  if (is_send) {
+    // A repeated round keeps what the result had lost of the first push.
+    const std::uint64_t missing = is_cut ? partition.count * sizeof(float) : completion.missing_bytes;
+    partition.missing_bytes = std::max(partition.missing_bytes, missing);
+  }
   if (!is_send) key.done.missing_bytes += completion.missing_bytes;
   if (!is_send && !core::is_failure(completion.status)) stand_in(key, partition, completion);
   // A service cancels a push because it came too late, and still sends the result, or because a worker failed, and

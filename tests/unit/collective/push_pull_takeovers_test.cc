@@ -165,7 +165,8 @@ TEST_CASE("push_pull__drawn_deaths_of_services_leave_all_workers_with_the_same_b
       go_on();
       job.run_for(static_cast<std::int64_t>(50'000 + prng.below(100'000)));
       const auto victim = static_cast<std::uint16_t>(workers + prng.below(services));
-      if (dead + 1 < services && !job.is_dead(victim) && prng.chance(0.02)) {
+      if (dead + 1 < services && !job.is_dead(victim) &&
+          prng.chance(std::ranges::max(ended) != std::ranges::min(ended) ? 0.2 : 0.02)) {
         spread += std::ranges::max(ended) != std::ranges::min(ended) ? 1U : 0U;
         if (prng.chance(0.5)) {
           job.kill(victim);
