@@ -122,7 +122,7 @@ class Member:
         """A datagram with a good cookie, hence believed to be ours."""
         draw, kind = self._draw, self._draw.randrange(DATA, RETIRE + 2)
         kind = min(kind, RETIRE)
-        prefix = struct.pack("<BBBBIQ", VERSION << 4 | kind, draw.choice((0, 1, 2, 4, 5)), draw.choice((0, 7)),
+        prefix = struct.pack("<BBBBIQ", VERSION % 16 << 4 | kind, draw.choice((0, 1, 2, 4, 5)), draw.choice((0, 7)),
                              draw.randrange(3), self._u32(), self._cookie)  # fmt: skip
         if kind == RETIRE:
             count = draw.choice((0, 1, 2, 128, 129))
