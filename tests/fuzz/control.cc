@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::byte> datagram = input.rest();
   if ((how & 1U) != 0 && !datagram.empty()) {
     const std::uint32_t type = MLT_TYPE_ACK + (how >> 1) % (MLT_TYPE_RETIRE - MLT_TYPE_ACK + 1U);
-    datagram[MLT_OFFSET_VERSION_TYPE] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | type);
+    datagram[MLT_OFFSET_VERSION_TYPE] = static_cast<std::byte>((MLT_DATAGRAM_VERSION << 4) | type);
   }
   wire::Prefix prefix;
   if (wire::decode_prefix(datagram, prefix) != wire::DropReason::kNone) return 0;

@@ -282,7 +282,7 @@ void World::deliver_made_up(std::uint16_t side, Input& input) {
                              : (how & 48U) == 48U ? MLT_TYPE_PARITY
                              : (how & 16U) != 0   ? MLT_TYPE_RETIRE
                                                   : MLT_TYPE_MTU_REPLY;
-  datagram.bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | type);
+  datagram.bytes[0] = static_cast<std::byte>((MLT_DATAGRAM_VERSION << 4) | type);
   // Near what is really under way: a made-up transfer alone would only ever meet the early buffer.
   if ((how & 8U) != 0 && !operations_.empty()) {
     const Operation& about = *operations_[(how >> 4) % operations_.size()];
