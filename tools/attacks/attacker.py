@@ -271,7 +271,7 @@ def flood(size: int) -> Callable[[Attack], None]:
         for kind in (DATA, ACK) if size >= DATA_HEADER else (ACK,):
             # In rank 1's name (PROTOCOL 3.2.5); the other 48 bits of its cookie are secret.
             cookie = struct.pack("<H", 1) + attack.random.randbytes(6)
-            datagrams.append(bytes([VERSION << 4 | kind, 0, 0, 0]) + bytes(4) + cookie + bytes(size - 16))
+            datagrams.append(bytes([VERSION % 16 << 4 | kind, 0, 0, 0]) + bytes(4) + cookie + bytes(size - 16))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             for turn in attack.turns():
                 with contextlib.suppress(OSError):
