@@ -116,10 +116,12 @@ void ControlChannel::take_as_silent(Connection& connection, base::TimeNs now, Co
   const SocketAddress remote = connection.remote;
   const base::TimeNs datagram_at = sink.datagram_at(rank);
   const bool sends_datagrams = datagram_at > 0 && now - datagram_at < options_.dead_after_ns;
+  const base::TimeNs last_heard = connection.liveness.last_heard();
+  const base::TimeNs silent_since = sends_datagrams ? last_heard : std::max(last_heard, datagram_at);
   const bool host_answers =
       acknowledgement_age(connection.stream.fd()).value_or(options_.dead_after_ns) < options_.dead_after_ns;
   go_down(rank, connection.goodbye_sent ? PeerDownCause::kGoodbye : PeerDownCause::kSilent,
-          peer_text(rank, remote) + " has been silent for " + seconds_text(now - connection.liveness.last_heard()) +
+          peer_text(rank, remote) + " has been silent for " + seconds_text(now - silent_since) +
               (sends_datagrams ? " on its control connection, while its datagrams arrive: something between the hosts "
                                  "stops TCP. Look for a firewall or a stale NAT entry on the way."
                : host_answers  ? ", while its host acknowledges what is sent to it: its process is stopped (SIGSTOP, a "
