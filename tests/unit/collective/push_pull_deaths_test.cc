@@ -367,12 +367,14 @@ TEST_CASE("push_pull__drawn_deaths_and_delays_leave_the_survivors_alike") {
     const bool may_wait = config.max_wait_ns > 0;
     const double bound = is_bounded ? 0.9 : 0.0;  // whoever is late
     SimulationConfig network = lossy(prng.chance(0.5) ? 0.05 : 0.0, seed);
+    // The host of a dead worker receives until its last connection is gone.
+    std::vector<std::vector<std::vector<float>>> all_tensors;
     Job job(network, workers, services, config);
     const std::size_t elements = 1 + prng.below(200'000);
     std::uint16_t dead = 0;
     for (std::size_t iteration = 0; iteration < 6; ++iteration) {
       CAPTURE(iteration);
-      std::vector<std::vector<float>> tensors;
+      std::vector<std::vector<float>>& tensors = all_tensors.emplace_back();
       for (std::uint16_t worker = 0; worker < workers; ++worker) {
         tensors.push_back(gradient(elements, worker, iteration));
       }
