@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 
 namespace mlt::test {
@@ -126,6 +127,34 @@ std::vector<float> sum_by(collective::CollectiveAlgorithm algorithm, const std::
 
 std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average) {
   return sum_by(collective::chosen_algorithm({tensors.size()}, tensors[0].size() * sizeof(float)), tensors, average);
+}
+
+std::vector<float> gradient(std::size_t elements, std::uint16_t worker, std::size_t iteration) {
+  std::vector<float> values(elements);
+  for (std::size_t i = 0; i < elements; ++i) {
+    values[i] = static_cast<float>((i * 7 + worker * 13 + iteration * 5) % 97) + 1.0F;
+  }
+  return values;
+}
+
+bool is_mean_of_some(const std::vector<float>& got, const std::vector<std::vector<float>>& pushed,
+                     const std::set<std::uint16_t>& always) {
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    bool found = false;
+    for (std::uint32_t subset = 1; subset < (1U << pushed.size()) && !found; ++subset) {
+      float sum = 0;
+      int terms = 0;
+      bool has_all = true;
+      for (std::uint16_t worker = 0; worker < pushed.size(); ++worker) {
+        const bool is_in = ((subset >> worker) & 1U) != 0;
+        if (is_in) sum += pushed[worker][i], ++terms;
+        has_all = has_all && (is_in || !always.contains(worker));
+      }
+      found = has_all && std::abs(got[i] - sum / static_cast<float>(terms)) < 1e-3F;
+    }
+    if (!found) return false;
+  }
+  return true;
 }
 
 }  // namespace mlt::test

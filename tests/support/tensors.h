@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "base/prng.h"
@@ -31,5 +32,11 @@ std::vector<float> sum_by(collective::CollectiveAlgorithm algorithm, const std::
                           bool average, std::size_t ranks_per_host = 0);
 // What an all-reduce without a loss bound gives.
 std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average);
+
+// Small integers: their sums and halves are exact, whatever the order.
+std::vector<float> gradient(std::size_t elements, std::uint16_t worker, std::size_t iteration);
+// Whether each element is the mean of some workers' pushes, of those in `always` at least.
+bool is_mean_of_some(const std::vector<float>& got, const std::vector<std::vector<float>>& pushed,
+                     const std::set<std::uint16_t>& always);
 
 }  // namespace mlt::test

@@ -16,6 +16,7 @@
 #include "collective/push_pull.h"
 #include "collective/summation.h"
 #include "support/simulation.h"
+#include "support/tensors.h"
 
 namespace mlt::test {
 
@@ -242,15 +243,6 @@ class Job {
   std::optional<std::uint16_t> silent_;
 };
 
-// Small integers: their sums and halves are exact, whatever the order.
-inline std::vector<float> gradient(std::size_t elements, std::uint16_t worker, std::size_t iteration) {
-  std::vector<float> values(elements);
-  for (std::size_t i = 0; i < elements; ++i) {
-    values[i] = static_cast<float>((i * 7 + worker * 13 + iteration * 5) % 97) + 1.0F;
-  }
-  return values;
-}
-
 inline PushPullRequest push_pull_of(std::uint64_t key, std::vector<float>& values, double bound) {
   PushPullRequest request;
   request.operation = key + 1;
@@ -278,27 +270,6 @@ inline SummationConfig waits(mlt::base::DurationNs duration) {
   SummationConfig config;
   config.max_wait_ns = duration;
   return config;
-}
-
-// Whether each element is the mean of some workers' pushes, of those in `always` at least.
-inline bool is_mean_of_some(const std::vector<float>& got, const std::vector<std::vector<float>>& pushed,
-                            const std::set<std::uint16_t>& always) {
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    bool found = false;
-    for (std::uint32_t subset = 1; subset < (1U << pushed.size()) && !found; ++subset) {
-      float sum = 0;
-      int terms = 0;
-      bool has_all = true;
-      for (std::uint16_t worker = 0; worker < pushed.size(); ++worker) {
-        const bool is_in = ((subset >> worker) & 1U) != 0;
-        if (is_in) sum += pushed[worker][i], ++terms;
-        has_all = has_all && (is_in || !always.contains(worker));
-      }
-      found = has_all && std::abs(got[i] - sum / static_cast<float>(terms)) < 1e-3F;
-    }
-    if (!found) return false;
-  }
-  return true;
 }
 
 }  // namespace mlt::test
