@@ -241,6 +241,7 @@ class ControlChannel {
   void go_down(std::uint16_t rank, PeerDownCause cause, const std::string& text, ControlSink& sink);
   void run_timers(base::TimeNs now, ControlSink& sink);
   void run_opening_timers(Connection& connection, base::TimeNs now, ControlSink& sink);
+  void beat_before_up(Connection& connection, base::TimeNs now);
   std::string unreached_text(std::uint16_t rank) const;
   std::string unseen_text(std::uint16_t rank) const;
   void run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink);

@@ -44,6 +44,7 @@ struct ControlChannel::Connection {
   struct Handshake {
     std::array<std::byte, 2 * kOpeningBytes> transcript{};  // both openings, the connecting side's first
     Hello hello;                                            // the peer's
+    base::TimeNs heartbeat_at = base::kNever;               // while this side waits for confirm
   };
   std::unique_ptr<Handshake> handshake = std::make_unique<Handshake>();
 

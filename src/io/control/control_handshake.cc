@@ -138,7 +138,8 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   // PROTOCOL 3.5.4: Once it has replied to a hello it waits for confirm as long as the connecting side waits, and for
   //     the silence limit longer: the connecting side may be up already.
   connection.closes_at = base::after(now, options_.hello_timeout_ns + options_.dead_after_ns);
-  call_at(connection.closes_at);
+  connection.handshake->heartbeat_at = base::after(now, options_.heartbeat_ns);
+  call_at(std::min(connection.closes_at, connection.handshake->heartbeat_at));
   peer.connection = &connection;
   peer.incarnation = hello.incarnation;
   send_hello(connection, hello.rank);

@@ -155,7 +155,7 @@ void ControlChannel::run_opening_timers(Connection& connection, base::TimeNs now
     case State::kAwaitOpening:
     case State::kAwaitHello:
     case State::kAwaitConfirm:
-      if (!overdue) return;
+      if (!overdue) return beat_before_up(connection, now);
       if (connection.outgoing) {
         // PROTOCOL 3.5.4: The connecting side MUST close a connection that is not up 5 s after it opened it, or 100 ms
         //     for each rank of the job if that is longer, but at most 60 s.
@@ -184,6 +184,15 @@ void ControlChannel::run_opening_timers(Connection& connection, base::TimeNs now
     case State::kUp:
       return;
   }
+}
+
+// PROTOCOL 3.5.8: A listening side that waits for confirm MUST send a heartbeat for each heartbeat period (3.6.1): the
+//     connecting side is up already, and would take it as silent while the network loses the confirm.
+void ControlChannel::beat_before_up(Connection& connection, base::TimeNs now) {
+  if (connection.state != State::kAwaitConfirm || now < connection.handshake->heartbeat_at) return;
+  connection.handshake->heartbeat_at = base::after(now, options_.heartbeat_ns);
+  counters_.add(ControlCounter::kHeartbeatsSent);
+  say(connection, FrameType::kHeartbeat);
 }
 
 // Why no connection to a peer came up by the deadline.
@@ -243,6 +252,7 @@ base::TimeNs ControlChannel::compute_next_timeout(base::TimeNs now) {
                        base::after(now, options_.heartbeat_ns)});
     } else {
       next = std::min(next, connection->closes_at);
+      if (connection->state == State::kAwaitConfirm) next = std::min(next, connection->handshake->heartbeat_at);
     }
   }
   return std::max(next, now);

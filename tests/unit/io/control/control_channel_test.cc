@@ -423,6 +423,24 @@ TEST_CASE("hello__a_second_attempt_of_the_same_process_replaces_the_first") {
   CHECK(zero.sink.refusals.empty());
 }
 
+// The confirm is the one frame that its sender does not wait for: it is up, and watches who has not read it yet.
+TEST_CASE("hello__who_waits_for_the_confirm_sends_heartbeats") {
+  Node zero(0, 2);
+  RawClient client(zero);
+  client.say_hello(hello_of(1, 0));
+  CHECK(client.read()->type == static_cast<std::uint8_t>(io::FrameType::kHello));
+  for (int i = 0; i < 3; ++i) {
+    const auto frame = client.read();
+    REQUIRE(frame.has_value());
+    CHECK(frame->type == static_cast<std::uint8_t>(io::FrameType::kHeartbeat));
+    CHECK(frame->payload.empty());
+  }
+  CHECK(zero.sink.ups.empty());
+  CHECK(io::counter_value(zero.channel->counters(), "control_heartbeats_sent") == 3);
+  client.confirm();
+  CHECK(serve({&zero}, [&] { return zero.sink.ups.size() == 1; }));
+}
+
 TEST_CASE("hello__silence_ends_after_the_timeout_on_both_sides") {
   io::ControlOptions options = control_options(0, 2);
   options.unproved_timeout_ns = 30 * base::kMillisecond;
