@@ -182,8 +182,9 @@ void ReplySender::fill_run(std::uint16_t peer, std::size_t size, base::DatagramR
   run.datagram_bytes = run.total_bytes = static_cast<std::uint32_t>(size);
 }
 
-// Queues the reply once more, without the timestamp of its probe: it is held back.
+// Queues the reply once more, without the timestamp of its probe: it is held back. Not in place of others' first ones.
 void ReplySender::repeat(Reply reply) {
+  if (2 * as_datagrams_.size() >= as_datagrams_.capacity()) return;
   reply.is_repeated = true;
   reply.next_segment = 0;
   reply.probe_timestamp_ns = 0;
@@ -204,7 +205,7 @@ bool ReplySender::fill(TimeNs now, base::DatagramRun& run) {
     if (!more) as_datagrams_.pop();
     if (size == 0) continue;
     // PROTOCOL 7.6.4: Where a packet in either direction was lost lately, a receiver SHOULD send BITMAP, READY and STOP
-    //     twice, the second time behind the replies that wait.
+    //     twice, the second time behind the replies that wait, unless half of their queue is taken.
     if (!more && is_worth_repeating(queued) && loses_some(peer)) repeat(queued);
     fill_run(peer, size, run);
     return true;

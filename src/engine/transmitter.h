@@ -38,7 +38,7 @@ class Transmitter {
   const std::string& last_error(std::uint16_t peer) const { return last_errors_[peer]; }
 
  private:
-  static constexpr std::size_t kMaxGatheredBytes = 512;  // of a datagram: a copy costs little beside a system call
+  static constexpr std::size_t kMaxGatheredBytes = base::kMaxGatheredBytes;  // a copy costs little beside a call
 
   bool may_follow(const core::Transmit& batch) const;
   void gather(const core::Transmit& batch);

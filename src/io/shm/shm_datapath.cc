@@ -145,7 +145,7 @@ SendStatus ShmDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
   if (run.total_bytes > base::kMaxRunBytes || run.datagram_count > base::kMaxRunSegments) return SendStatus::kTooLarge;
   MLT_CHECK(run.total_bytes > 0);
   ShmWriter& out = peers_[run.peer]->segment.out();
-  const bool is_short = run.total_bytes <= kShortDatagramBytes;
+  const bool is_short = run.total_bytes <= kShortDatagramBytes || run.datagram_bytes <= base::kMaxGatheredBytes;
   // PROTOCOL 23.3.3: Of each ring 64 KiB are reserved for other datagrams than data; a reply or a probe that finds no
   //     space even there is lost like a datagram.
   if (!out.has_room(footprint(run) + (is_short ? 0 : kReservedBytes))) {

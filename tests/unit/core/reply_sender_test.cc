@@ -173,6 +173,18 @@ TEST_CASE("fill__sends_what_a_sender_waits_for_twice_after_a_gap") {
   CHECK(sent(ReplyKind::kStop) == 1);
 }
 
+TEST_CASE("fill__repeats_nothing_while_half_of_the_queue_is_taken") {
+  ReplySenderWorld world;
+  world.arrive(0, 1);
+  world.arrive(0, 3);
+  const std::uint32_t capacity = world.shared.config.reply_queue;
+  for (std::uint32_t i = 0; i < capacity; ++i) world.replies.push(ReplySenderWorld::reply(ReplyKind::kReady), false);
+  for (std::uint32_t i = 0; i < capacity / 2; ++i) REQUIRE(world.fill());
+  CHECK(world.shared.counters.value(core::Counter::k_replies_repeated) == 0);
+  while (world.fill()) continue;
+  CHECK(world.shared.counters.value(core::Counter::k_replies_repeated) == capacity / 2);
+}
+
 TEST_CASE("fill__takes_the_path_of_the_newest_probe") {
   ReplySenderWorld world;
   world.arrive(2, 1);

@@ -148,6 +148,19 @@ TEST_CASE("shm_datapath__a_full_ring_holds_back_for_its_peer_alone_and_drops_not
   CHECK(three.ranks[0]->has_room_for(1));
 }
 
+// One call for many: 6.2.3 of PROTOCOL.md.
+TEST_CASE("shm_datapath__answers_that_leave_together_have_the_room_of_answers_too") {
+  Three three;
+  REQUIRE(fill(three));
+  while (three.ranks[0]->send(0, TestRun(1, 0x7000, 2, kLong).get()) == io::SendStatus::kSent) {
+  }
+  CHECK(three.ranks[0]->send(0, TestRun(1, 0x8000, 40, 100).get()) == io::SendStatus::kSent);
+  io::SendStatus status = io::SendStatus::kSent;
+  while ((status = three.ranks[0]->send(0, TestRun(1, 0, 40, 100).get())) == io::SendStatus::kSent) {
+  }
+  CHECK(status == io::SendStatus::kFailed);  // never kWouldBlock: nobody waits for room for an answer
+}
+
 TEST_CASE("shm_datapath__answers_to_a_peer_that_never_reads_are_dropped_at_last_and_named") {
   Three three;
   REQUIRE(fill(three));
