@@ -20,7 +20,7 @@ inline constexpr std::size_t kMaxRunSegments = 64;
 inline constexpr std::size_t kMaxRunBytes = 65'507;
 // Space in the batch itself for the headers of a full batch, or for one whole control-class packet.
 inline constexpr std::size_t kRunScratchBytes = 4'096;
-// PROTOCOL 6.2.3: of a packet that shares a system call with others of its peer.
+// Of a packet that shares a system call with others of its peer: section 6.2.3 of PROTOCOL.md.
 inline constexpr std::size_t kMaxGatheredBytes = 512;
 
 // The two bits of the IP header that the transport sets and reads (RFC 3168).
