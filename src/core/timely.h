@@ -29,6 +29,7 @@
 #include "core/pacer.h"
 #include "core/port_rate.h"
 #include "core/reply_wait.h"
+#include "core/standing_queue.h"
 
 namespace mlt::core {
 
@@ -72,7 +73,8 @@ class Timely {
         // RECOVERY R1.2.1: A connection MUST start at line rate: the interface's, or what the user says.
         rate_(config.line_rate_bytes_per_second) {}
 
-  double rate_bytes_per_second() const { return rate_; }
+  // A quarter while it yields to see whose a queue is (standing_queue.h).
+  double rate_bytes_per_second() const { return yields_ ? std::max(rate_ / kYield, min_rate_) : rate_; }
   base::DurationNs base_rtt_ns() const { return base_rtt_ns_; }
   base::DurationNs low_threshold_ns() const { return threshold(config_.low_offset_ns, config_.low_packets); }
   base::DurationNs high_threshold_ns() const { return threshold(config_.high_offset_ns, config_.high_packets); }
@@ -112,6 +114,11 @@ class Timely {
   // `reply`: of the report that gave the sample. `rtt_ns` does not contain its wait.
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns, const ReplyDelay& reply = {}) {
     update_base(now, rtt_ns);
+    standing_.on_sample(now, rtt_ns, emptied_rtt_ns());
+    yields_ = standing_.is_yielding(now);
+    // What was delivered while it yielded says nothing about the port.
+    if (yields_) no_decrease_before_ns_ = std::max(no_decrease_before_ns_, base::after(now, 2 * rtt_ns));
+    base_rtt_ns_ = std::max(emptied_rtt_ns(), standing_.floor_ns());
     measure_jitter(now - reply.wait_ns, rtt_ns);
     reply_jitter_ns_ = reply.jitter_ns;
     // RECOVERY R1.2.12: delivered MUST be what acknowledgement blocks newly report as received, each packet counted as
@@ -155,7 +162,7 @@ class Timely {
       //     error * rate), where w = 1/2 + 2 * gradient, but at least 0 and at most 1, and error = 1 - reference / rtt,
       //     but at least 0.
       const double weight = std::clamp(0.5 + 2 * gradient, 0.0, 1.0);
-      const double reference = static_cast<double>(low + packets_ns(config_.reference_packets));
+      const double reference = static_cast<double>(low + packets_ns(packets_beside(config_.reference_packets)));
       const double error = std::max(0.0, 1.0 - reference / static_cast<double>(rtt_ns));
       const double next = rate_ + share * ((1.0 - weight) * increase - weight * config_.beta * error * rate_);
       // RECOVERY R1.2.6: A decrease leaves 0.85 * delivered.
@@ -164,6 +171,8 @@ class Timely {
   }
 
  private:
+  static constexpr double kYield = 4;
+  static constexpr double kBesideOthers = 2;
   static constexpr double kSteepFall = 0.95;  // of the time between departures; a queue of ours falls less
 
   // Increase of the rate per round trip.
@@ -182,8 +191,12 @@ class Timely {
     //     T_high MUST be base + batch + 20 * jitter + max(125 us, 30 packets at the current rate).
     return base_rtt_ns_ + run_ns() +
            static_cast<base::DurationNs>(config_.jitter_multiple * (jitter_ns_ + reply_jitter_ns_)) +
-           std::max(offset_ns, packets_ns(packets));
+           std::max(offset_ns, packets_ns(packets_beside(packets)));
   }
+  // RECOVERY R1.2.16: Meanwhile the packets of R1.2.3 and R1.2.6 count twice: a sender that keeps as few in the queue
+  // as
+  //     beside its own kind gets as small a share of the port.
+  double packets_beside(double packets) const { return standing_.floor_ns() > 0 ? kBesideOthers * packets : packets; }
 
   // Before previous_rtt_ns_ is replaced. A queue that is always served empties no faster than time passes, and slower
   // while this flow itself adds to it. Packets that something held back and then released arrive together: from one to
@@ -221,7 +234,12 @@ class Timely {
       bucket_start_ns_ = now;
     }
     newer_min_ns_ = newer_min_ns_ == 0 ? rtt_ns : std::min(newer_min_ns_, rtt_ns);
-    base_rtt_ns_ = older_min_ns_ == 0 ? newer_min_ns_ : std::min(older_min_ns_, newer_min_ns_);
+    base_rtt_ns_ = std::max(emptied_rtt_ns(), standing_.floor_ns());
+  }
+
+  // The smallest round trip of the window.
+  base::DurationNs emptied_rtt_ns() const {
+    return older_min_ns_ == 0 ? newer_min_ns_ : std::min(older_min_ns_, newer_min_ns_);
   }
 
   void decrease(base::TimeNs now, base::DurationNs rtt_ns, base::DurationNs high_ns) {
@@ -261,6 +279,8 @@ class Timely {
   base::DurationNs base_rtt_ns_ = 0;
   base::DurationNs newer_min_ns_ = 0;
   base::DurationNs older_min_ns_ = 0;
+  StandingQueue standing_;
+  bool yields_ = false;
   DeliveryRate delivered_;
   PortRate port_rate_;
   std::uint32_t falling_samples_ = 0;  // in a row, in the middle band

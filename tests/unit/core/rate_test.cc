@@ -221,13 +221,15 @@ TEST_CASE("timely__decreases_at_most_once_per_round_trip") {
 TEST_CASE("timely__never_falls_below_its_floor") {
   core::Timely timely(config_of(1.25e9));
   timely.on_rtt_sample(0, 20 * kMicrosecond);
-  for (TimeNs now = kSecond; now < 9 * kSecond; now += 40 * kMillisecond) timely.on_rtt_sample(now, 30 * kMillisecond);
+  for (TimeNs now = kSecond; now < 1'900 * kMillisecond; now += 40 * kMillisecond)
+    timely.on_rtt_sample(now, 30 * kMillisecond);
   CHECK(timely.rate_bytes_per_second() >= 1.25e6);
   core::TimelyConfig config = config_of(1.25e9);
   config.min_rate_bytes_per_second = 5e8;
   core::Timely bounded(config);
   bounded.on_rtt_sample(0, 20 * kMicrosecond);
-  for (TimeNs now = kSecond; now < 9 * kSecond; now += 40 * kMillisecond) bounded.on_rtt_sample(now, 30 * kMillisecond);
+  for (TimeNs now = kSecond; now < 1'900 * kMillisecond; now += 40 * kMillisecond)
+    bounded.on_rtt_sample(now, 30 * kMillisecond);
   CHECK(bounded.rate_bytes_per_second() == 5e8);
 }
 
@@ -254,6 +256,71 @@ TEST_CASE("timely__base_is_the_smallest_of_the_last_windows_and_forgets_older_on
     timely.on_rtt_sample(now, 80 * kMicrosecond);
   }
   CHECK(timely.base_rtt_ns() == 80 * kMicrosecond);
+}
+
+namespace {
+
+// A sample every millisecond, each as long as `rtt_at` says.
+template <typename RttAt>
+void sample(core::Timely& timely, TimeNs from, TimeNs until, RttAt rtt_at) {
+  for (TimeNs now = from; now < until; now += kMillisecond) timely.on_rtt_sample(now, rtt_at(now));
+}
+
+}  // namespace
+
+TEST_CASE("timely__a_queue_that_stands_while_it_yields_is_anothers_and_counts_as_base") {
+  core::Timely timely(config_of(1.25e7));
+  timely.on_rtt_sample(kSecond, 300 * kMicrosecond);
+  // TCP fills 512 KiB at 100 Mbit/s, whatever this flow does.
+  bool yielded = false;
+  double least = timely.rate_bytes_per_second();
+  sample(timely, kSecond, 3 * kSecond, [&](TimeNs now) {
+    yielded = yielded || (now > kSecond && timely.rate_bytes_per_second() < least / 2);
+    least = std::min(least, timely.rate_bytes_per_second());
+    return 40 * kMillisecond;
+  });
+  CHECK(yielded);
+  CHECK(timely.base_rtt_ns() == 40 * kMillisecond);
+  CHECK(timely.high_threshold_ns() > 40 * kMillisecond);
+  // A shorter round trip lowers the base at once; an empty queue brings the true one back.
+  timely.on_rtt_sample(3 * kSecond, 30 * kMillisecond);
+  CHECK(timely.base_rtt_ns() == 30 * kMillisecond);
+  timely.on_rtt_sample(3 * kSecond + kMillisecond, 2 * kMillisecond);
+  CHECK(timely.base_rtt_ns() == 300 * kMicrosecond);
+}
+
+TEST_CASE("timely__a_queue_that_empties_while_it_yields_is_its_own_kinds") {
+  core::Timely timely(config_of(1.25e7));
+  timely.on_rtt_sample(kSecond, 300 * kMicrosecond);
+  // Others yield at the same time; before and after, the queue is full.
+  double usual = 0;
+  bool emptied = false;
+  sample(timely, kSecond, 3 * kSecond, [&](TimeNs now) {
+    const double rate = timely.rate_bytes_per_second();
+    const bool yields = now > 1'300 * kMillisecond && rate < usual / 2;
+    if (!yields) usual = rate;
+    emptied = emptied || yields;
+    return yields ? kMillisecond : 10 * kMillisecond;
+  });
+  CHECK(emptied);
+  CHECK(timely.base_rtt_ns() == 300 * kMicrosecond);
+}
+
+TEST_CASE("timely__one_short_round_trip_in_250_ms_shows_that_no_queue_stands") {
+  core::Timely timely(config_of(1.25e7));
+  timely.on_rtt_sample(kSecond, 300 * kMicrosecond);
+  sample(timely, kSecond, 9 * kSecond,
+         [](TimeNs now) { return now % (200 * kMillisecond) == 0 ? 2 * kMillisecond : 5 * kMillisecond; });
+  CHECK(timely.base_rtt_ns() == 300 * kMicrosecond);
+}
+
+TEST_CASE("timely__time_without_samples_is_no_standing_queue") {
+  core::Timely timely(config_of(1.25e7));
+  timely.on_rtt_sample(kSecond, 300 * kMicrosecond);
+  for (TimeNs now = kSecond; now < 9 * kSecond; now += 400 * kMillisecond) {
+    timely.on_rtt_sample(now, 5 * kMillisecond);
+  }
+  CHECK(timely.base_rtt_ns() == 300 * kMicrosecond);
 }
 
 namespace {
@@ -313,7 +380,7 @@ TEST_CASE("timely__short_messages_are_not_excused_by_what_was_delivered_once") {
   timely.on_rtt_sample(kSecond, 20 * kMicrosecond);
   deliver(timely, kSecond, kSecond + 50 * kMillisecond, 1.2e9, 20 * kMicrosecond);
   // Then messages that end before a window does, into a queue of 10 ms.
-  for (TimeNs now = 2 * kSecond; now < 3 * kSecond; now += kMillisecond) {
+  for (TimeNs now = 2 * kSecond; now < 2'300 * kMillisecond; now += kMillisecond) {
     timely.on_resumed();
     timely.on_delivered(now, 10'000);
     timely.on_rtt_sample(now, 10 * kMillisecond);
