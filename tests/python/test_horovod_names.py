@@ -68,7 +68,7 @@ def source(module: str) -> ast.Module:
 
 
 def definition(module: str, name: str) -> tuple[str, ast.FunctionDef | ast.ClassDef]:
-    """What a module's name is, where it is defined, and in which module."""
+    """Module and definition of a module's name, which may be imported."""
     for node in reversed(source(module).body):  # the last definition counts
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return module, node
@@ -127,7 +127,7 @@ def normal(default: ast.expr | None) -> str | None:
 
 
 def differences(theirs: ast.arguments, ours: ast.arguments) -> list[str]:
-    """What a call of theirs may rely on and ours does not have. Ours may take more, with defaults."""
+    """Promises of theirs to callers that ours does not keep. Ours may take more, with defaults."""
     (wanted, _, takes_any), (found, found_keywords, takes_any_here) = parts(theirs), parts(ours)
     wrong = []
     for i, (name, default) in enumerate(wanted):

@@ -28,7 +28,7 @@ def test_unused__are_those_of_the_program_only() -> None:
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What two jobs of this process log."""
+    """The warnings of two jobs of this process."""
     with caplog.at_level(logging.WARNING, logger="mlt"):
         for _ in range(2):
             basics.init()
