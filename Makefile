@@ -26,7 +26,8 @@
 #   make test-van  builds BytePS's van and tests it; PS_LITE=DIR: over that tree of ps-lite (docs/byteps-van.md)
 #   make van-speed  goodput of ps-lite over mlt's van and over ZMQ, in turns (docs/byteps-van.md)
 #   make nccl-speed  NCCL's plugin and plain TCP, in turns, without a GPU (docs/results/nccl.md)
-#   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
+#   make night   long forms of the checks in .ci/run (swarm, micro-swarm, mutants, chaos, fuzzing) and those that it
+#                leaves out (the whole of torch-suite, recipes with Ray); about eight hours
 #   make lint    ruff, mypy, clang-format
 #   make wheels  a wheel for every Python of this machine, each tested in an empty environment (build/wheels)
 #   make release checks whether this commit can be released; RELEASE_ARGS=--tag makes its packages and its tag
@@ -35,6 +36,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 MXNET ?= mxnet==1.9.1 numpy==1.23.5
+# Weights for a recipe: 1.7 MB, without the TensorFlow that the package itself asks for.
+LANGUAGE_MODEL := textgenrnn==2.0.0
 FUZZ_SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
@@ -95,6 +98,7 @@ $(VENV)/.tools: $(VENV)/.packages
 	@echo "mlt: installs the packages of the tests and the linters, which takes minutes the first time"
 	$(BIN)/python tools/extra_requirements.py dev demo plan recipes switch switch-push testbed > build/tools-requirements.txt
 	$(PYTHON) tools/pulse.py "installs packages" $(BIN)/python -m pip install -q -r build/tools-requirements.txt
+	$(BIN)/python -m pip install -q --no-deps $(LANGUAGE_MODEL)
 	@touch $@
 
 # Open MPI, a peer of some measurements.
@@ -186,7 +190,7 @@ fuzz: build-fuzz
 NIGHT_SEED ?= $(shell date +%Y%m%d)
 night:
 	failed=0; for long in "swarm SEEDS=1000000 FIRST=$(NIGHT_SEED)000000" "micro DEPTH=2" "mutants" \
-	  "chaos CHAOS_ARGS=--seconds=600" "fuzz FUZZ_SECONDS=3600"; do \
+	  "chaos CHAOS_ARGS=--seconds=600" "torch-suite" "recipes" "fuzz FUZZ_SECONDS=3600"; do \
 	  echo "==== $$long"; $(MAKE) --no-print-directory $$long || failed=1; done; exit $$failed
 
 test-live: $(WHEEL_AND_TOOLS)

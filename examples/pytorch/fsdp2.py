@@ -1,16 +1,24 @@
-"""FSDP2: a small language model of bytes, whose parameters, gradients and optimiser state are divided among the
-workers, learns the source text of a module of Python's library; then a checkpoint is written and read again.
+"""FSDP2: fine-tunes a small language model, whose parameters, gradients and optimiser state are divided among the
+workers, on the text of Python's own documentation; then a checkpoint is written and read again.
 
     torchrun --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 29500 examples/pytorch/fsdp2.py
 
 BACKEND and BOUND may follow: ``fsdp2.py mlt 0.1`` lets each step miss up to a tenth of the gradients.
+
+The model is that of the package textgenrnn: two LSTMs with attention, 465,000 weights, which predict the next character
+of an English text and come trained on posts of a forum. Its weights are needed only, so leave out what it depends on:
+pip install h5py; pip install --no-deps textgenrnn==2.0.0
 """
 
-import argparse
+import json
 import sys
 import tempfile
+from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
+from pydoc_data.topics import topics
 
+import h5py
 import mlt.torch
 import torch
 import torch.distributed as dist
@@ -20,67 +28,87 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-CONTEXT, WIDTH, HEADS, LAYERS, BYTES = 32, 32, 2, 2, 256
-
-
-class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer: (batch, context, width) to the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before_attention, self.before_forward = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-        self.forward_layer = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        y = self.before_attention(x)
-        x = x + self.attention(y, y, y, attn_mask=mask, is_causal=True, need_weights=False)[0]
-        result: torch.Tensor = x + self.forward_layer(self.before_forward(x))
-        return result
+CONTEXT, CHARACTERS, WIDTH, HIDDEN = 40, 465, 100, 128
 
 
 class LanguageModel(nn.Module):
-    """Bytes (batch, context) to the logits of the next byte (batch, context, 256)."""
+    """Characters (batch, context) to the logits of the next one (batch, 465)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.position = nn.Embedding(BYTES, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.head = nn.Linear(WIDTH, BYTES)
+        self.embedding = nn.Embedding(CHARACTERS, WIDTH)
+        self.rnn_1, self.rnn_2 = nn.LSTM(WIDTH, HIDDEN), nn.LSTM(HIDDEN, HIDDEN)
+        self.attention = nn.Linear(WIDTH + 2 * HIDDEN, 1, bias=False)
+        self.output = nn.Linear(WIDTH + 2 * HIDDEN, CHARACTERS)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        x = self.embedding(text) + self.position(torch.arange(text.shape[1]))
-        logits: torch.Tensor = self.head(self.blocks(x))
+        embedded = self.embedding(text.T)  # (context, batch, width)
+        first, _ = self.rnn_1(embedded)
+        second, _ = self.rnn_2(first)
+        states = torch.cat([embedded, first, second], dim=2)
+        logits: torch.Tensor = self.output((states * self.attention(states).softmax(dim=0)).sum(dim=0))
         return logits
+
+
+def pretrained() -> tuple[LanguageModel, dict[str, int]]:
+    """The model with its weights, and the number of each character."""
+    package = find_spec("textgenrnn")
+    if package is None or package.origin is None:
+        sys.exit("fsdp2.py needs the weights of textgenrnn: pip install --no-deps textgenrnn==2.0.0")
+    folder = Path(package.origin).parent
+    with h5py.File(folder / "textgenrnn_weights.hdf5") as file:
+
+        def values(layer: str, kind: str) -> torch.Tensor:
+            return torch.from_numpy(file[f"{layer}/{layer}/{kind}:0"][()])
+
+        weights = {
+            "embedding.weight": values("embedding", "embeddings"),
+            "attention.weight": values("attention", "attention_W").T,
+            "output.weight": values("output", "kernel").T,
+            "output.bias": values("output", "bias"),
+        }
+        for rnn in ("rnn_1", "rnn_2"):
+            # Keras keeps cuDNN's memory: the inputs' matrix of each of the four gates is (units, inputs) in it.
+            gates = values(rnn, "kernel").chunk(4, dim=1)
+            weights[f"{rnn}.weight_ih_l0"] = torch.cat([gate.reshape(HIDDEN, -1) for gate in gates])
+            weights[f"{rnn}.weight_hh_l0"] = torch.cat(values(rnn, "recurrent_kernel").chunk(4, dim=1))
+            weights[f"{rnn}.bias_ih_l0"], weights[f"{rnn}.bias_hh_l0"] = values(rnn, "bias").chunk(2)
+    model = LanguageModel()
+    model.load_state_dict(weights)
+    return model, json.loads((folder / "textgenrnn_vocab.json").read_text(encoding="utf-8"))
 
 
 def main(backend: str = "mlt", bound: str = "0") -> None:
     dist.init_process_group(backend)  # "mlt" instead of "gloo"
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    torch.manual_seed(0)
-    model = LanguageModel()
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
+    model, numbers = pretrained()
+    for layer in (model.rnn_1, model.rnn_2):
+        fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     if backend == "mlt":  # one more line, for gradients of which a part may be lost
         mlt.torch.LossyReduceScatter(loss_bound=float(bound)).set_on(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    text = torch.frombuffer(bytearray(Path(argparse.__file__).read_bytes()), dtype=torch.uint8).long()
-    torch.manual_seed(1 + dist.get_rank())
-    for step in range(1, 31):
-        starts = torch.randint(len(text) - CONTEXT - 1, (8,))
-        batch = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
-        logits = model(batch[:, :-1])
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    text = torch.tensor([numbers.get(one, 0) for topic in topics.values() for one in topic])
+    held_out, text = text[-2000:], text[:-2000]
+    for step in range(41):
+        if step % 10 == 0:
+            with torch.no_grad():
+                loss = loss_of(model, held_out, range(0, len(held_out) - CONTEXT, 20))
+            if dist.get_rank() == 0:
+                print(f"step {step}: loss {loss.item():.8f} of text that is not trained on")
+        random = torch.Generator().manual_seed(1 + step * dist.get_world_size() + dist.get_rank())
         optimizer.zero_grad()
-        loss.backward()
+        loss_of(model, text, torch.randint(len(text) - CONTEXT, (64,), generator=random).tolist()).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step % 10 == 0 and dist.get_rank() == 0:
-            print(f"step {step}: loss {loss.item():.8f}")
     save_and_load(model)
     dist.destroy_process_group()
+
+
+def loss_of(model: nn.Module, text: torch.Tensor, starts: Iterable[int]) -> torch.Tensor:
+    """The mean loss of the characters that follow these parts of a text."""
+    windows = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
+    return nn.functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])
 
 
 def save_and_load(model: nn.Module) -> None:

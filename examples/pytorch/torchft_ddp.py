@@ -13,6 +13,7 @@ Its libraries are mlt's extra ``recipes``: pip install '.[recipes]' in the check
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from mlt.torch.torchft import ProcessGroupMlt
+from torchft.checkpointing.http_transport import HTTPTransport
 from torchft.coordination import LighthouseServer
 from torchft.ddp import DistributedDataParallel
 from torchft.manager import Manager
@@ -40,6 +42,13 @@ def loss_of(model: torch.nn.Module, step: int, replica: int) -> torch.Tensor:
     """The loss of a batch that depends on step and replica: a discarded step is repeated."""
     x = torch.randn(32, 20, generator=torch.Generator().manual_seed(100 * step + replica))
     return torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+
+
+class Checkpoints(HTTPTransport):
+    """Gives a replica that came back the state. The replicas are on one host, whose name need not resolve."""
+
+    def metadata(self) -> str:
+        return super().metadata().replace(socket.gethostname(), "localhost", 1)
 
 
 def train(replica: int, life: str) -> None:
@@ -65,6 +74,7 @@ def train(replica: int, life: str) -> None:
         use_async_quorum=False,
         replica_id=f"replica-{replica}",
         hostname="localhost",
+        checkpoint_transport=Checkpoints(timeout=timedelta(seconds=30), num_chunks=0),
         store_addr="127.0.0.1",
         store_port=store.port,
         rank=0,

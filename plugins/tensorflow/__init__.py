@@ -29,7 +29,12 @@ from mlt.tensorflow.collectives import (
     reducescatter,
 )
 from mlt.tensorflow.compression import Compression
-from mlt.tensorflow.optimizer import DistributedOptimizer
+from mlt.tensorflow.rank_ops import (
+    allgather_object as _allgather_object,
+)
+from mlt.tensorflow.rank_ops import (
+    broadcast_object as _broadcast_object,
+)
 from mlt.tensorflow.rank_ops import (
     broadcast_object_fn,
     local_rank_op,
@@ -39,6 +44,7 @@ from mlt.tensorflow.rank_ops import (
     size_op,
 )
 from mlt.tensorflow.tape import DistributedGradientTape
+from mlt.tensorflow.training import DistributedOptimizer
 from mlt.tensorflow.variables import broadcast_, broadcast_variables
 
 from mlt._gradients.loss import LossSchedule, lossy, phases, warm_up
@@ -77,6 +83,10 @@ __all__ = [
     "warm_up",
 ]
 __all__ += api.__all__
+
+# Horovod's for TensorFlow have an argument more than those of its other modules.
+allgather_object = _allgather_object  # type: ignore[assignment]
+broadcast_object = _broadcast_object  # type: ignore[assignment]
 
 
 def __getattr__(name: str) -> Any:

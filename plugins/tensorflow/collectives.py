@@ -323,9 +323,9 @@ def reducescatter(
     op: ReduceOp = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    ignore_name_scope: bool = False,
 ) -> tf.Tensor:
     """This rank's rows of the reduction of a tensor; the first ranks get one more if they differ."""
     (result,) = grouped_reducescatter(

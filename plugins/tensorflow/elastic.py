@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+from mlt.tensorflow.placement import check_session
 from mlt.tensorflow.stateful import cause_of
 from mlt.tensorflow.variables import broadcast_variables
 
@@ -21,9 +22,13 @@ Result = TypeVar("Result")
 
 
 class TensorFlowState(ObjectState):
-    """State of variables, of TensorFlow or Keras, and of other Python objects, each of which is an attribute."""
+    """State of variables, of TensorFlow or Keras, and of other Python objects, each of which is an attribute.
 
-    def __init__(self, variables: Any = None, **kwargs: Any) -> None:
+    ``session``: None only, as in TensorFlow 2.
+    """
+
+    def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
+        check_session("TensorFlowState", session)
         self._variables = list(variables or ())
         self._values: list[Any] = []
         super().__init__(**kwargs)

@@ -11,3 +11,9 @@ def check_devices(**devices: str) -> None:
                 f"{argument}={device!r} is not possible: mlt reduces in the memory of the host, where tensors of any "
                 f"device are copied to; leave {argument} out, or give '/cpu:0'"
             )
+
+
+def check_session(function: str, session: object) -> None:
+    """Raise ValueError for a session of TensorFlow 1, which ``function`` has no use for."""
+    if session is not None:
+        raise ValueError(f"{function}(session=) is of TensorFlow 1; leave it out")

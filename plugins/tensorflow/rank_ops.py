@@ -1,13 +1,15 @@
-"""Ranks and sizes as tensors, for graphs. In a graph they are constants of its tracing."""
+"""Ranks and sizes as tensors, for graphs, where they are constants of the tracing; Python objects, with the arguments
+of TensorFlow 1."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from mlt.tensorflow.placement import check_session
+
 import tensorflow as tf
-from mlt._named import basics, job
-from mlt._named.objects import broadcast_object
+from mlt._named import basics, job, objects
 from mlt._named.process_sets import ProcessSet, global_process_set
 
 
@@ -40,6 +42,25 @@ def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
     """A function that returns the object of ``root_rank``. ``session``: None only, as in TensorFlow 2."""
-    if session is not None:
-        raise ValueError("broadcast_object_fn(session=) is of TensorFlow 1; leave it out")
-    return lambda obj: broadcast_object(obj, root_rank, name, process_set)
+    check_session("broadcast_object_fn", session)
+    return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The object of ``root_rank``, pickled on its way. ``session``: None only, as in TensorFlow 2."""
+    check_session("broadcast_object", session)
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """The objects of all ranks, in order, pickled on their way. ``session``: None only, as in TensorFlow 2."""
+    check_session("allgather_object", session)
+    return objects.allgather_object(obj, name, process_set)

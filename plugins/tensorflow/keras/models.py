@@ -9,6 +9,11 @@ import keras
 from mlt.tensorflow.compression import Compression, Compressor
 from mlt.tensorflow.optimizer import DistributedOptimizer
 
+from mlt._gradients.loss import LossSchedule
+from mlt._named.gradients import BoundedLossState
+from mlt._named.process_sets import ProcessSet, global_process_set
+from mlt._named.reduce_ops import Average, ReduceOp
+
 
 def load_model(
     filepath: Any,
@@ -32,8 +37,41 @@ def load_model(
     return model
 
 
-def PartialDistributedOptimizer(optimizer: Any, *args: Any, local_layers: Any = None, **options: Any) -> Any:
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    *,
+    loss_bound: float | str | LossSchedule | BoundedLossState | None = None,
+) -> Any:
     """A ``DistributedOptimizer`` that leaves the gradients of ``local_layers``, a layer or a list, to each rank."""
     layers = [] if local_layers is None else local_layers if isinstance(local_layers, list | tuple) else [local_layers]
     variables = [variable for layer in layers for variable in layer.trainable_variables]
-    return DistributedOptimizer(optimizer, *args, local_variables=variables, **options)
+    return DistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        loss_bound=loss_bound,
+        local_variables=variables,
+    )

@@ -69,7 +69,7 @@ def push_pull_group_sync_inplace(
     return push_pull_async_inplace(tensor, average, name, version, priority), declared()
 
 
-def byteps_torch_set_num_grads(num_grads: int) -> None:
+def byteps_torch_set_num_grads(num_grads_: int) -> None:
     """Nothing to do: whatever is ready is summed together."""
 
 

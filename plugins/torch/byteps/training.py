@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mlt.torch.byteps import asynchronous
-from mlt.torch.horovod import functions, optimizer
+from mlt.torch.horovod import functions
+from mlt.torch.horovod import optimizer as averaging
 from mlt.torch.horovod.compression import Compression, Compressor
 
 import torch
@@ -16,7 +17,7 @@ from mlt._named.byteps import is_asynchronous
 
 
 def DistributedOptimizer(
-    optimizer_: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: type[Compressor] = Compression.none,
     backward_passes_per_step: int = 1,
@@ -28,10 +29,10 @@ def DistributedOptimizer(
     With BYTEPS_ENABLE_ASYNC=1 the gradients are not averaged (``mlt.torch.byteps.asynchronous``).
     """
     if is_asynchronous(os.environ):
-        return asynchronous.optimizer_of(optimizer_, named_parameters, compression, backward_passes_per_step)
+        return asynchronous.optimizer_of(optimizer, named_parameters, compression, backward_passes_per_step)
     named = None if named_parameters is None else [(f"Gradient.{name}", one) for name, one in named_parameters]
-    return optimizer.DistributedOptimizer(
-        optimizer_,
+    return averaging.DistributedOptimizer(
+        optimizer,
         named_parameters=named,
         compression=compression,
         backward_passes_per_step=backward_passes_per_step,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from mlt.torch.horovod.compression import Compression, Compressor
 from mlt.torch.horovod.handles import synchronize
-from mlt.torch.horovod.reduce import grouped_allreduce_, sparse_allreduce_async, start_allreduce
+from mlt.torch.horovod.reduce import grouped_allreduce_async_, sparse_allreduce_async, start_allreduce
 
 import torch
 from mlt._gradients.loss import LossSchedule, bound_at, checked
@@ -224,22 +224,25 @@ class StepCommunicates(torch.optim.Optimizer):
 
 
 class DistributedAdasum(StepCommunicates):
-    """Applies the optimizer on each rank's own gradients, and adds the changes by Adasum."""
+    """Applies the optimizer on each rank's own gradients, and adds the changes, which are dense, by Adasum."""
 
     _compression: type[Compressor]
+    _units: list[Unit]
     _skip_error = "Skipping synchronization is not supported when using Adasum optimizer."
 
     def step(self, closure: Any = None) -> Any:
-        parameters = [one for one in self._named.parameters if one.requires_grad]
-        starts = [one.detach().clone() for one in parameters]
+        starts = [[one.detach().clone() for one in unit] for unit in self._units]
         loss = super().step(closure)
-        pairs = [
-            self._compression.compress(one.detach() - start) for one, start in zip(parameters, starts, strict=True)
-        ]
-        changes = grouped_allreduce_([tensor for tensor, _ in pairs], name="adasum.changes", op=Adasum)
-        with torch.no_grad():
-            for one, start, change, (_, ctx) in zip(parameters, starts, changes, pairs, strict=True):
-                one.copy_(start + self._compression.decompress(change, ctx))
+        started = []
+        for number, (unit, before) in enumerate(zip(self._units, starts, strict=True)):
+            pairs = [self._compression.compress(one.detach() - start) for one, start in zip(unit, before, strict=True)]
+            name = f"adasum.changes.{number}"
+            started.append((grouped_allreduce_async_([tensor for tensor, _ in pairs], name=name, op=Adasum), pairs))
+        for unit, before, (handle, pairs) in zip(self._units, starts, started, strict=True):
+            changes = synchronize(handle)
+            with torch.no_grad():
+                for one, start, change, (_, ctx) in zip(unit, before, changes, pairs, strict=True):
+                    one.copy_(start + self._compression.decompress(change, ctx))
         return loss
 
 
@@ -262,8 +265,9 @@ def DistributedOptimizer(
     A gradient is reduced as soon as the backward pass has made it. ``named_parameters``: names by which the ranks'
     gradients are matched; without them, the order. ``backward_passes_per_step``: passes whose gradients are added up
     first. ``gradient_predivide_factor`` f: the average divides by f before the sum, and by size / f after it.
-    ``groups``: a number of groups, or lists of parameters, that are reduced together. ``sparse_as_dense``: sparse
-    gradients travel dense, as those of a group always do. ``loss_bound``: fraction of the gradients that may be missing
+    ``groups``: a number of groups, or lists of parameters, that are reduced together; by default each gradient alone,
+    and all changes of Adasum together. ``sparse_as_dense``: sparse gradients travel dense, as those of a group and what
+    Adasum adds always do. ``loss_bound``: fraction of the gradients that may be missing
     on each hop of a sum, or a schedule of it by step and unit (``mlt.torch.warm_up``), with Average and Sum only; by
     default that of ``mlt.torch.lossy``, else none. The last is mlt's own, the others are Horovod's. Raises ValueError.
     """
@@ -284,9 +288,11 @@ def DistributedOptimizer(
     made._named = Named(optimizer, named_parameters)
     made._compression = compression
     made.backward_passes_per_step = backward_passes_per_step
+    trained = [one for one in made._named.parameters if one.requires_grad]
     if is_adasum:
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support non-global process sets yet.")
+        made._units = [tuple(trained)] if chosen is None else _units(made._named, trained, chosen, process_set)
         return made
     made._op = op
     made._scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
@@ -298,7 +304,6 @@ def DistributedOptimizer(
     made._is_synchronized = False
     made._skips = False
     made._hooks = []
-    trained = [one for one in made._named.parameters if one.requires_grad]
     made._passes_left = dict.fromkeys(trained, backward_passes_per_step)
     made._units = _units(made._named, trained, chosen, process_set)
     made._unit_of = {parameter: number for number, unit in enumerate(made._units) for parameter in unit}

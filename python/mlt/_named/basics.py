@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mlt._named import job
+from mlt._named import job, unused_variables
 from mlt._named.process_sets import ProcessSet, add_process_set, global_process_set
 from mlt._named.timeline import Timeline
 from mlt._shared import variables
@@ -26,6 +26,8 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[in
     if not job.start():
         return
     global_process_set.ranks = list(range(size()))
+    if rank() == 0:
+        unused_variables.warn_once()
     timeline = os.environ.get("HOROVOD_TIMELINE", "")
     if rank() == 0 and timeline not in ("", "DYNAMIC"):
         start_timeline(timeline, mark_cycles)

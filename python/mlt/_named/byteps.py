@@ -19,6 +19,7 @@ from mlt._named.reduce_ops import Average, ReduceOp, Sum, chosen_op
 from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.job import launchers
+from mlt.options.limits import MAX_RANKS
 
 __all__ = [
     "check_environment",
@@ -88,18 +89,22 @@ def resume(
     *,
     start: Callable[[], None] = init,
 ) -> None:
-    """Join a job of this size under this rank, after ``suspend``. ``num_servers`` and ``context`` are not used.
-    ``start``: the framework's ``init``.
+    """Join a job of ``num_workers`` hosts under this rank, after ``suspend``. ``context`` is not used, and no server
+    takes part. ``start``: the framework's ``init``.
 
-    Tensors keep their names and keys. Writes RANK and WORLD_SIZE, and where rank 0 is as MASTER_ADDR and
-    MLT_RENDEZVOUS_PORT if the launcher gave it in variables of its own.
+    Tensors keep their names and keys. A host has BYTEPS_LOCAL_SIZE workers, one if that is not set. Writes
+    DMLC_NUM_WORKER, DMLC_NUM_SERVER and BYTEPS_GLOBAL_RANK, as BytePS does; RANK and WORLD_SIZE; and where rank 0 is
+    as MASTER_ADDR and MLT_RENDEZVOUS_PORT if the launcher gave it in variables of its own.
     """
     position = launchers.position(os.environ)
+    local_size = variables.integer(os.environ, "BYTEPS_LOCAL_SIZE", minimum=1, maximum=MAX_RANKS) or 1
     if position.master_addr is not None:
         os.environ["MASTER_ADDR"] = position.master_addr
     if position.rendezvous_port is not None:
         os.environ["MLT_RENDEZVOUS_PORT"] = str(position.rendezvous_port)
-    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(global_rank), str(num_workers)
+    os.environ["DMLC_NUM_WORKER"], os.environ["DMLC_NUM_SERVER"] = str(num_workers), str(num_servers)
+    os.environ["BYTEPS_GLOBAL_RANK"] = os.environ["RANK"] = str(global_rank)
+    os.environ["WORLD_SIZE"] = str(num_workers * local_size)
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # of the old job; known again when the workers have connected
         os.environ.pop(name, None)
     start()

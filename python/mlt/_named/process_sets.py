@@ -15,10 +15,10 @@ class ProcessSet:
     ``ranks``: in ascending order. ``process_set_id``: None until it is registered.
     """
 
-    def __init__(self, ranks: Iterable[int]) -> None:
-        if not isinstance(ranks, Iterable):
+    def __init__(self, ranks_or_comm: Iterable[int]) -> None:
+        if not isinstance(ranks_or_comm, Iterable):
             raise ValueError("ProcessSet takes a list of ranks; mlt uses no MPI communicators")
-        own = sorted(ranks)
+        own = sorted(ranks_or_comm)
         if any(isinstance(rank, bool) or not isinstance(rank, int) for rank in own):
             raise ValueError("ProcessSet takes a list of ranks, which are integers")
         self.ranks: list[int] | None = own

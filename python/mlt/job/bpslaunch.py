@@ -12,6 +12,7 @@ from mlt.options.limits import MAX_RANKS
 
 _ROLES: Final = ("worker", "joint", "server", "scheduler")
 _DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+_GLOBAL_RANK: Final = "BYTEPS_GLOBAL_RANK"
 
 
 def role(environ: Mapping[str, str]) -> str:
@@ -40,11 +41,16 @@ def environments(environ: Mapping[str, str], workers: int | None = None) -> list
     if host is not None and hosts is not None and host >= hosts:
         raise ConfigError(f"DMLC_WORKER_ID is {host}: with DMLC_NUM_WORKER={hosts} it is at most {hosts - 1}")
     size = workers if workers is not None else _devices(environ)
+    given_rank = variables.text(environ, _GLOBAL_RANK)
+    if given_rank is not None and size > 1:
+        raise ConfigError(
+            f"{_GLOBAL_RANK} is {given_rank!r}, which would be the rank of all {size} workers of this host: unset it"
+        )
     found = []
     for local_rank in range(size):
         own = {"BYTEPS_LOCAL_RANK": str(local_rank), "BYTEPS_LOCAL_SIZE": str(size)}
         # Only what BytePS says counts: this command may run under another launcher.
-        of_byteps = {name: value for name, value in environ.items() if name.startswith("DMLC_")}
+        of_byteps = {name: value for name, value in environ.items() if name.startswith(("DMLC_", _GLOBAL_RANK))}
         own_position = position({**of_byteps, **own})
         own |= {
             "RANK": str(own_position.rank),

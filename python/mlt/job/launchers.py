@@ -79,15 +79,18 @@ def _size(environ: Mapping[str, str], name: str) -> int:
 
 
 def _of_byteps(environ: Mapping[str, str]) -> JobPosition:
-    """A worker of BytePS is a host. Rank 0 is taken to be on the host of the scheduler, which a job of mlt does not
-    have."""
+    """A worker of BytePS is a host. BYTEPS_GLOBAL_RANK, which BytePS's ``resume`` writes, replaces the rank.
+
+    Rank 0 is taken to be on the host of the scheduler, which a job of mlt does not have.
+    """
     local_size = variables.integer(environ, "BYTEPS_LOCAL_SIZE", minimum=1, maximum=MAX_RANKS) or 1
     local_rank = variables.integer(environ, "BYTEPS_LOCAL_RANK", maximum=MAX_RANKS) or 0
     root_port = variables.port(environ, "DMLC_PS_ROOT_PORT")
     if {"MASTER_PORT", "MLT_RENDEZVOUS_PORT"} & environ.keys():
         root_port = None
+    rank = variables.integer(environ, "BYTEPS_GLOBAL_RANK", maximum=MAX_RANKS)
     return JobPosition(
-        rank=_rank(environ, "DMLC_WORKER_ID") * local_size + local_rank,
+        rank=_rank(environ, "DMLC_WORKER_ID") * local_size + local_rank if rank is None else rank,
         world_size=_size(environ, "DMLC_NUM_WORKER") * local_size,
         local_rank=local_rank,
         local_size=local_size,

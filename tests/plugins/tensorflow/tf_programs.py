@@ -170,7 +170,15 @@ def objects_variables_process_sets_and_join() -> None:
     rank = hvd.rank()
     assert hvd.broadcast_object({"rank": rank}, 1) == {"rank": 1}
     assert hvd.broadcast_object_fn(1)(rank) == 1
-    assert hvd.allgather_object(rank) == [0, 1]
+    assert hvd.broadcast_object(rank, 1, None, "named") == 1
+    assert hvd.allgather_object(rank) == hvd.allgather_object(rank, None, "named") == [0, 1]
+    for call in (hvd.broadcast_object, hvd.allgather_object, hvd.broadcast_object_fn):
+        with fails(ValueError, f"{call.__name__}(session=)", "leave it out"):
+            call(0, session=object())
+    with fails(ValueError, "TensorFlowState(session=)", "leave it out"):
+        hvd.elastic.TensorFlowState([], object())
+    with fails(ValueError, "use_locking=True", "leave it out"):
+        hvd.DistributedOptimizer(None, "named", True)
     variables = [tf.Variable([1.0 * rank, 2.0]), tf.Variable(rank, dtype=tf.int64), tf.Variable(tf.zeros([0]))]
     hvd.broadcast_variables(variables, root_rank=1)
     same(variables[0], [1.0, 2.0])

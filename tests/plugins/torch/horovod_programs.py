@@ -568,6 +568,51 @@ def optimizer_adds_changes_by_adasum() -> None:
 
 
 @check
+def optimizer_of_adasum_has_groups_and_sparse_gradients() -> None:
+    if hvd.size() & (hvd.size() - 1):
+        return
+    own = f"{hvd.rank()} of {hvd.size()}"
+    found = {}
+    for number, options in enumerate(({}, {"groups": 2}, {"num_groups": 3}, {"groups": "lists"})):
+        torch.manual_seed(1)
+        table, layer = nn.Embedding(6, 2, sparse=True), nn.Linear(2, 1)
+        parameters = [table.weight, *layer.parameters()]
+        if options == {"groups": "lists"}:
+            options = {"groups": [[table.weight, layer.bias]]}
+        sgd = torch.optim.SGD(parameters, lr=0.5)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DeprecationWarning)
+            optimizer = hvd.DistributedOptimizer(sgd, op=hvd.Adasum, sparse_as_dense=number % 2 == 0, **options)
+        assert len(caught) == ("num_groups" in options)
+        for step in range(2):
+            optimizer.zero_grad()
+            layer(table(torch.tensor([hvd.rank(), 5]))).square().sum().backward()
+            with fails(AssertionError, "Skipping synchronization"), optimizer.skip_synchronize():
+                pass
+            operations = operations_of(optimizer.step)
+            assert len(operations) == (1, 2, 3, 2)[number], f"{own}, step {step}: {operations}"
+        found[number] = [one.detach().clone() for one in parameters]
+    # Adasum is computed for each tensor: the groups do not change the result.
+    for number in (1, 2, 3):
+        assert all(torch.equal(one, other) for one, other in zip(found[number], found[0], strict=True)), own
+    with fails(ValueError, "positive integer", "not 0"):
+        hvd.DistributedOptimizer(sgd, op=hvd.Adasum, groups=0)
+    with fails(ValueError, "once"):
+        hvd.DistributedOptimizer(sgd, op=hvd.Adasum, groups=[[table.weight], [table.weight]])
+
+
+def operations_of(function: Callable[[], Any]) -> set[str]:
+    """Names of the operations that a function makes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "timeline.json"
+        hvd.start_timeline(str(path))
+        function()
+        hvd.stop_timeline()
+        events = json.loads(path.read_text())
+    return {event["args"]["name"] for event in events if event["ph"] == "M"}
+
+
+@check
 def optimizer_state_of_the_root_reaches_new_optimizers() -> None:
     for kind in (torch.optim.Adam, torch.optim.SGD, torch.optim.LBFGS):
         model = model_of()
@@ -832,6 +877,86 @@ def elastic(steps: int, killed: int) -> list[float]:
         return [model.weight.item(), state.step, state.restarts]
 
     return training(state)
+
+
+ELASTIC_SAMPLES = 16
+
+
+def elastic_training(killed: int) -> dict[str, Any]:
+    """Two epochs with momentum and an ``ElasticSampler``; the test kills a rank in the second and starts it again."""
+    again = "AGAIN" in os.environ
+    hvd.init()
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 99.0 if again else 0.0)
+    plain = torch.optim.SGD(model.parameters(), lr=9.0 if again else 0.5, momentum=0.5)
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+    sampler = hvd.elastic.ElasticSampler(range(ELASTIC_SAMPLES), seed=3)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, seen=[[], []])
+
+    @hvd.elastic.run
+    def training(state: Any) -> None:
+        while state.epoch < 2:
+            left = list(state.sampler)
+            for batch in range(len(left) // 2):
+                if hvd.rank() == killed and state.epoch == 1 and len(state.seen[1]) == 4 and not again:
+                    print("kill me", flush=True)
+                    time.sleep(60)
+                own = left[2 * batch : 2 * batch + 2]
+                state.optimizer.zero_grad()
+                state.model(torch.tensor([[float(one)] for one in own])).mean().backward()
+                state.optimizer.step()
+                state.seen[state.epoch] += [one for part in hvd.allgather_object(own) for one in part]
+                state.sampler.record_batch(batch, 2)
+                state.commit()
+            state.epoch += 1
+            state.sampler.set_epoch(state.epoch)
+            state.commit()
+
+    training(state)
+    (momentum,) = [one["momentum_buffer"].item() for one in optimizer.state_dict()["state"].values()]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    return {"weight": model.weight.item(), "momentum": momentum, "rates": rates, "seen": state.seen}
+
+
+def interrupted(skip_sync: bool) -> list[Any]:
+    """A rank learns of other hosts in its third step: all connect again, and go on from where they are."""
+    hvd.init()
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 0.0)
+    synced, resets = [], []
+
+    class Counted(hvd.elastic.TorchState):
+        def sync(self) -> None:
+            synced.append(self.step)
+            super().sync()
+
+    state = Counted(model=model, step=0)
+    state.register_reset_callbacks([lambda: resets.append(state.step)])
+
+    @hvd.elastic.run
+    def training(state: Any) -> None:
+        while state.step < 5:
+            with torch.no_grad():
+                model.weight += hvd.allreduce(torch.ones(1, 1), name="change")
+            state.step += 1
+            if state.step == 3 and not resets:
+                if skip_sync:
+                    raise hvd.elastic.HostsUpdatedInterrupt(skip_sync=True)
+                if hvd.rank() == 1:
+                    state.on_hosts_updated(1.0, 1)
+            state.commit()
+
+    training(state)
+    return [model.weight.item(), state.step, synced, resets, hvd.is_initialized()]
+
+
+def starts_twice() -> str:
+    """Two jobs of a process, one after another."""
+    for _ in range(2):
+        hvd.init()
+        hvd.barrier()
+        hvd.shutdown()
+    return "done"
 
 
 def main() -> None:

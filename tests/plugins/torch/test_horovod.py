@@ -88,6 +88,37 @@ def test_elastic__a_killed_rank_comes_back_and_training_goes_on_from_the_last_co
     assert answers(outcomes) == [[6.0, 6, 1], [6.0, 6, 1]]
 
 
+@pytest.mark.parametrize("killed", [0, 1])
+def test_elastic__optimizer_and_sampler_of_a_rank_that_comes_back_are_those_of_the_others(killed: int) -> None:
+    outcomes = answers(run_job("elastic_training", programs=PROGRAMS, kill=killed, again={"AGAIN": "1"}, killed=killed))
+    weight = momentum = 0.0
+    samples = horovod_programs.ELASTIC_SAMPLES
+    for seen in outcomes[0]["seen"]:
+        assert sorted(seen) == list(range(samples))  # none is left out, and none used twice
+        for start in range(0, samples, 4):
+            momentum = 0.5 * momentum + sum(seen[start : start + 4]) / 4
+            weight -= 0.5 * momentum
+    for outcome in outcomes:
+        assert outcome == {**outcomes[0], "rates": [0.5]}
+        assert (outcome["weight"], outcome["momentum"]) == pytest.approx((weight, momentum), rel=1e-5)
+
+
+@pytest.mark.parametrize("skip_sync", [False, True])
+def test_elastic__hosts_updated_connects_again_and_goes_on_from_where_it_was(skip_sync: bool) -> None:
+    synced = [0] if skip_sync else [0, 3]
+    outcomes = answers(run_job("interrupted", programs=PROGRAMS, skip_sync=skip_sync))
+    assert outcomes == [[5.0, 5, synced, [3], True]] * 2
+
+
+def test_variables_without_an_effect__are_named_by_rank_0_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "5")
+    monkeypatch.setenv("BYTEPS_PARTITION_BYTES", "1000")
+    outcomes = run_job("starts_twice", programs=PROGRAMS)
+    assert answers(outcomes) == ["done", "done"]
+    fact = "BYTEPS_PARTITION_BYTES, HOROVOD_CYCLE_TIME are set, without effect in mlt"
+    assert [outcome.output.count(fact) for outcome in outcomes] == [1, 0]
+
+
 @pytest.mark.parametrize("example", ["horovod_mnist.py", "byteps_mnist.py"])
 def test_example__trains_and_all_ranks_agree(example: str) -> None:
     port = free_port_pair()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
-import socket
+import signal
 import subprocess
 import sys
 import threading
@@ -15,25 +16,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_python
 from checks import assert_names
 from loading import load
+from rank_jobs import outputs_of
 
 if importlib.util.find_spec("torchft") is None:
     pytest.skip("torchft is not installed: the extra recipes has it", allow_module_level=True)
 
 import torch
 import torch.distributed as dist
+import torchft_programs
 from mlt.torch import recorder
 from mlt.torch.torchft import ProcessGroupMlt
 from torchft.coordination import LighthouseServer
 from torchft.local_sgd import DiLoCo
 from torchft.manager import Manager
+from torchft_programs import INNER_STEPS, KILLED, KILLED_IN_STEP, LIMIT, REPLICAS, STEPS, linear, local_steps, loss_of
 
 from mlt._shared.extras import how_to_install
 from mlt._shared.flight_record import Record
 
 RECIPE = Path(__file__).parents[3] / "examples" / "pytorch" / "torchft_ddp.py"
-LIMIT = timedelta(seconds=60)
+PROGRAMS = Path(torchft_programs.__file__)
 
 
 @pytest.fixture
@@ -48,19 +53,6 @@ def groups() -> Iterator[list[ProcessGroupMlt]]:
     yield made
     for group in made:
         group.shutdown()
-
-
-def own_name_resolves() -> bool:
-    try:
-        socket.getaddrinfo(socket.gethostname(), 1)
-    except OSError:
-        return False
-    return True
-
-
-needs_own_name = pytest.mark.skipif(
-    not own_name_resolves(), reason="this host's name does not resolve; torchft's replicas find each other by it"
-)
 
 
 def of_each(call: Callable[[ProcessGroupMlt], Any], groups: list[ProcessGroupMlt]) -> list[Any]:
@@ -178,26 +170,72 @@ def test_import__without_torchft_names_the_command() -> None:
     assert done.stderr.count("Traceback") == 1
 
 
-def local_steps(model: torch.nn.Linear, optimizer: torch.optim.Optimizer, replica: int, steps: range) -> None:
-    for step in steps:
-        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(100 * step + replica))
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
-
-def linear() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
-    model = torch.nn.Linear(3, 2)
+def mean_of_diloco(expected: torch.nn.Linear, step: int, replicas: int) -> None:
+    """Replace parameters by the mean of what the replicas learn from them in a step."""
+    models = [linear() for _ in range(replicas)]
+    for replica, (model, inner) in enumerate(models):
+        model.load_state_dict(expected.state_dict())
+        local_steps(model, inner, replica, range(step * INNER_STEPS, (step + 1) * INNER_STEPS))
     with torch.no_grad():
-        model.weight.fill_(0.5)
-        model.bias.fill_(1.0)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+        for name, one in expected.named_parameters():
+            one.copy_(sum(model.get_parameter(name) for model, _ in models) / replicas)
 
 
-@needs_own_name
+def mean_of_ddp(expected: torch.nn.Linear, step: int, replicas: int) -> None:
+    """Apply the mean gradient of the replicas."""
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.1)
+    (sum(loss_of(expected, step, replica) for replica in range(replicas)) / replicas).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "mean"), [("ddp", mean_of_ddp), ("diloco", mean_of_diloco)])
+def test_replica_killed_in_an_all_reduce__is_left_out_and_the_others_go_on(
+    program: str, mean: Callable[..., None]
+) -> None:
+    lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1)
+    # It says the host's name, which need not lead to 127.0.0.1.
+    options = {"lighthouse": f"http://127.0.0.1:{lighthouse.address().rpartition(':')[2]}"}
+    modules = ["torch.nn.parallel", "torchft.ddp", "torchft.local_sgd", "torchft.optim"]
+    replicas = [
+        warm_python.start(
+            modules,
+            [str(PROGRAMS), program, json.dumps({**options, "replica": replica})],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for replica in range(REPLICAS)
+    ]
+    killed = replicas.pop(KILLED)
+    try:
+        said = []
+        for line in killed.stdout:
+            said.append(line.strip())
+            if said[-1] == "kill me":
+                break
+        killed.send_signal(signal.SIGKILL)
+        assert (killed.wait(30), said[-1:]) == (-signal.SIGKILL, ["kill me"]), said
+        outputs = outputs_of(replicas, LIMIT.total_seconds())
+    finally:
+        for replica in (killed, *replicas):
+            replica.kill()
+        lighthouse.shutdown()
+    expected, _ = linear()
+    for step in range(STEPS):
+        mean(expected, step, REPLICAS if step < KILLED_IN_STEP else REPLICAS - 1)
+    answers = [json.loads(output.splitlines()[-1]) for output in outputs]
+    before = [[step, REPLICAS, 1] for step in range(KILLED_IN_STEP)]
+    after = [[step, REPLICAS - 1, 1] for step in range(KILLED_IN_STEP, STEPS)]
+    for answer in answers:
+        assert answer["steps"] == [*before, [KILLED_IN_STEP, REPLICAS, 0], *after]
+        torch.testing.assert_close(torch.tensor(answer["weight"]), expected.weight.detach())
+        torch.testing.assert_close(torch.tensor(answer["bias"]), expected.bias.detach())
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.slow
 def test_diloco__averages_what_the_replicas_learned_and_goes_on_without_one_that_left() -> None:
-    every, rounds, left_after = 4, 4, 2
+    every, rounds, left_after = INNER_STEPS, 4, 2
     lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1)
     port = lighthouse.address().rpartition(":")[2]
 
@@ -235,14 +273,7 @@ def test_diloco__averages_what_the_replicas_learned_and_goes_on_without_one_that
     lighthouse.shutdown()
     expected, _ = linear()
     for number in range(rounds):
-        alone = number >= left_after
-        models = [linear() for _ in range(1 if alone else 2)]
-        for replica, (model, inner) in enumerate(models):
-            model.load_state_dict(expected.state_dict())
-            local_steps(model, inner, replica, range(number * every, (number + 1) * every))
-        with torch.no_grad():
-            expected.weight.copy_(sum(model.weight for model, _ in models) / len(models))
-            expected.bias.copy_(sum(model.bias for model, _ in models) / len(models))
+        mean_of_diloco(expected, number, 1 if number >= left_after else 2)
         if number == left_after - 1:
             torch.testing.assert_close(trained[1].weight, expected.weight)
     torch.testing.assert_close(trained[0].weight, expected.weight)
@@ -263,7 +294,6 @@ def expected_losses(recipe: Any, replicas: int) -> dict[int, list[float]]:
     return found
 
 
-@needs_own_name
 @pytest.mark.slow
 @pytest.mark.timeout(260)
 def test_recipe__survives_a_killed_replica_and_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:

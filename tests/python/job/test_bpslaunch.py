@@ -74,6 +74,11 @@ def test_environments__of_another_launcher_do_not_count() -> None:
     assert (found["RANK"], found["WORLD_SIZE"], found["BYTEPS_LOCAL_RANK"]) == ("1", "2", "0")
 
 
+def test_environments__take_the_rank_that_is_forced() -> None:
+    (found,) = environments({**HOST, "BYTEPS_GLOBAL_RANK": "0"})
+    assert (found["RANK"], found["WORLD_SIZE"]) == ("0", "2")
+
+
 def test_environments__keep_the_meeting_point_that_is_set() -> None:
     (found,) = environments({**HOST, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
     assert not {"MASTER_ADDR", "MASTER_PORT"} & found.keys()
@@ -94,6 +99,10 @@ def test_environments__of_one_host_need_no_meeting_point() -> None:
         ({"DMLC_NUM_WORKER": "two"}, ("DMLC_NUM_WORKER is 'two'",)),
         ({"DMLC_WORKER_ID": "2"}, ("DMLC_WORKER_ID is 2", "at most 1")),
         ({"DMLC_PS_ROOT_PORT": "99999"}, ("DMLC_PS_ROOT_PORT is '99999'",)),
+        (
+            {"BYTEPS_GLOBAL_RANK": "1", "NVIDIA_VISIBLE_DEVICES": "0,1"},
+            ("BYTEPS_GLOBAL_RANK is '1'", "all 2 workers", "unset it"),
+        ),
     ],
 )
 def test_environments__that_are_missing_or_wrong_are_named(changed: dict[str, str], facts: tuple[str, ...]) -> None:

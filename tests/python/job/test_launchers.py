@@ -68,6 +68,10 @@ OPEN_MPI = {
             ),
         ),
         (
+            BYTEPS | {"BYTEPS_GLOBAL_RANK": "2", "MASTER_ADDR": "h", "MASTER_PORT": "29500"},
+            JobPosition(rank=2, world_size=4, local_rank=1, local_size=2),
+        ),
+        (
             {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "2", "MASTER_ADDR": "h"},
             JobPosition(rank=1, world_size=2, local_rank=0, local_size=1),
         ),

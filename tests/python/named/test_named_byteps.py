@@ -69,7 +69,8 @@ def test_resume__keeps_the_place_where_the_workers_meet(monkeypatch: pytest.Monk
         "BYTEPS_LOCAL_RANK": "0",
         "BYTEPS_LOCAL_SIZE": "1",
     }
-    for name, value in {**given, "RANK": "", "WORLD_SIZE": "", "MASTER_ADDR": "", "MLT_RENDEZVOUS_PORT": ""}.items():
+    empty = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MLT_RENDEZVOUS_PORT", "DMLC_NUM_SERVER", "BYTEPS_GLOBAL_RANK")
+    for name, value in {**given, **dict.fromkeys(empty, "")}.items():
         monkeypatch.setenv(name, value)
     byteps.resume(num_workers=1, num_servers=0, global_rank=0)
     assert (byteps.rank(), byteps.size()) == (0, 1)
@@ -77,6 +78,26 @@ def test_resume__keeps_the_place_where_the_workers_meet(monkeypatch: pytest.Monk
     assert (position.rank, position.world_size) == (0, 1)
     found = {name: byteps.os.environ[name] for name in ("MASTER_ADDR", "MLT_RENDEZVOUS_PORT")}
     assert found == {"MASTER_ADDR": "192.0.2.7", "MLT_RENDEZVOUS_PORT": "10000"}
+    written = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "BYTEPS_GLOBAL_RANK")  # BytePS's own resume writes these
+    assert {name: byteps.os.environ[name] for name in written} == {
+        "DMLC_NUM_WORKER": "1",
+        "DMLC_NUM_SERVER": "0",
+        "BYTEPS_GLOBAL_RANK": "0",
+    }
+
+
+def test_resume__counts_hosts_and_their_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"DMLC_NUM_WORKER": "1", "DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "1", "BYTEPS_LOCAL_SIZE": "2"}
+    for name, value in {**given, "DMLC_NUM_SERVER": "", "BYTEPS_GLOBAL_RANK": "", "RANK": "", "WORLD_SIZE": ""}.items():
+        monkeypatch.setenv(name, value)
+    found = []
+    byteps.resume(3, 2, 4, start=lambda: found.append(byteps.launchers.position(byteps.os.environ)))
+    assert [(one.rank, one.world_size) for one in found] == [(4, 6)]
+    # A process that reads BytePS's variables only finds the same place.
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "")
+    position = byteps.launchers.position(byteps.os.environ)
+    assert (position.rank, position.world_size, position.local_rank, position.local_size) == (4, 6, 1, 2)
 
 
 def test_send_order__is_by_priority_then_by_declaration() -> None:

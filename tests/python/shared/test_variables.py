@@ -13,7 +13,7 @@ from checks import names
 from test_import_layers import MODULES
 
 import mlt
-from mlt._named import byteps
+from mlt._named import byteps, unused_variables
 from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.job import launchers, rendezvous
@@ -150,6 +150,7 @@ FORMS: dict[str, Number | Time] = {
     "DMLC_PS_ROOT_PORT": Number(position(BYTEPS), **PORT),
     "BYTEPS_LOCAL_RANK": Number(position(BYTEPS), maximum=MAX_RANKS),
     "BYTEPS_LOCAL_SIZE": Number(position(BYTEPS), **SIZE),
+    "BYTEPS_GLOBAL_RANK": Number(position(BYTEPS), maximum=MAX_RANKS),
     "BYTEPS_ENABLE_ASYNC": Number(byteps_job, maximum=1),
     "HOROVOD_FUSION_THRESHOLD": Number(stall_settings),
     "HOROVOD_CACHE_CAPACITY": Number(stall_settings),
@@ -165,7 +166,7 @@ TEXTS = {
     "MLT_PATHS", "MLT_QOS_POLICY", "MLT_IO_THREADS", "MLT_IO_CPUS", "MLT_SWITCH_USER", "MLT_SWITCH_PASSWORD",
     "MLT_SWITCH_KEY", "MLT_SWITCH_VALIDATORS", "MLT_TESTBED", "MLT_TESTBED_HOST", "MLT_TESTBED_USER_NAMESPACE",
     "HOROVOD_TIMELINE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "DMLC_PS_ROOT_URI",
-    "DMLC_ROLE", "MLT_FLIGHT_RECORDER", "MLT_LAUNCH_FAILURES",
+    "DMLC_ROLE", "MLT_FLIGHT_RECORDER", "MLT_LAUNCH_FAILURES", "DMLC_NUM_SERVER",
 }  # fmt: skip
 NAME = re.compile(
     r"(?:MLT|HOROVOD|OMPI|SLURM|DMLC|BYTEPS|SUDO)_[A-Z][A-Z_]*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_\w+"
@@ -201,6 +202,10 @@ def test_every_variable_of_the_code_is_in_the_table_or_a_text() -> None:
     assert code - FORMS.keys() - TEXTS == set()
     assert {"RANK", "MLT_SPIN_US", "HOROVOD_CACHE_CAPACITY", "MLT_MAX_TAGS"} <= code
     assert FORMS.keys() | TEXTS == code
+
+
+def test_variables_of_horovod_and_byteps__that_count_as_read_are_those_of_the_code() -> None:
+    assert {name for name in named_in_the_code() if name.startswith(("HOROVOD_", "BYTEPS_"))} == unused_variables.NAMES
 
 
 @pytest.mark.parametrize(("name", "value"), [pytest.param(n, v, id=f"{n}={v[:24]}") for n, v in wrong_values()])
