@@ -140,7 +140,7 @@ test-cpp: $(VENV)/.tools
 # Tests that measure a speed, a delay or a share of the processor run alone. All others run two at a time: they compute,
 # or wait.
 TIMED_TESTS := tests/python/perf tests/python/transport/test_spin.py \
-  $(foreach topic,delay_line links proofs red slow_host,tests/python/testbed/test_testbed_$(topic).py)
+  $(foreach topic,beside_tcp delay_line links proofs red slow_host,tests/python/testbed/test_testbed_$(topic).py)
 test-python: $(WHEEL_AND_TOOLS)
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
