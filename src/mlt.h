@@ -377,7 +377,11 @@ struct ScatterOptions : CollectiveOptions {
 };
 
 // Completes at no member before every member has called it.
-struct BarrierOptions : CollectiveOptions {};
+struct BarrierOptions : CollectiveOptions {
+  // Not empty: ends the group. The barrier and all later calls with its ranks and stream fail at every member, with
+  // this reason after the rank of this one.
+  std::string end_of_group;
+};
 
 struct CounterValue {
   std::string name;
@@ -448,7 +452,8 @@ class Engine {
   OperationId post_reduce(const ReduceOptions& options);
   OperationId post_scatter(const ScatterOptions& options);
   OperationId post_barrier(const BarrierOptions& options);
-  void cancel(OperationId operation);
+  // `reason`: in the error of every member of a collective.
+  void cancel(OperationId operation, const std::string& reason = {});
 
   // Takes the completions of operations without a waiting thread that are not watched, oldest first; never blocks.
   std::vector<Completion> poll(std::size_t max_completions);

@@ -82,4 +82,4 @@ def parts_by_splits(tensor: torch.Tensor, splits: Sequence[int], size: int, whic
             f"mlt alltoall: the {which} split sizes {list(splits)} must be {size} numbers with the sum "
             f"{rows}, the rows of the {which}"
         )
-    return list(torch.split(tensor.reshape(rows, -1), list(splits)))
+    return list(torch.split(tensor.reshape(rows, tensor.numel() // rows if rows else 0), list(splits)))

@@ -108,7 +108,7 @@ def _make_context(options: Any, *, is_default: bool, checksums: bool | None) -> 
 
     rank, size, store = options.group_rank, options.group_size, options.store
     if store is None or (is_default and variables.integer(os.environ, "MLT_SERVICES", maximum=MAX_RANKS)):
-        return Context(rank, size, checksums=checksums)
+        return Context(rank, size, checksums=checksums, **_connect_limit(options.timeout))
     return over_store(store, rank, size, timeout=options.timeout, address=_address_of_rank_0, checksums=checksums)
 
 
@@ -133,11 +133,12 @@ def over_store(
     # A wrong variable is an error before this rank waits for rank 0.
     JobConfig.resolve(rank=rank, world_size=size, services=0, master_addr="localhost", rendezvous_port=1)
     arguments.resolve({}, os.environ)
-    limit = timeout.total_seconds()
-    maximum = times.resolve({}, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
-    less: dict[str, Any] = {"connect_timeout": limit} if limit < maximum else {}
     own = address(store) if rank == 0 else ""
-    address_of_0, port = _meeting_point(store, rank, size, min(limit, maximum), own)
+    limit = _connect_limit(timeout)
+    seconds = limit.get("connect_timeout") or times.resolve({}, os.environ).get(
+        "connect_timeout", times.CONNECT_SECONDS
+    )
+    address_of_0, port = _meeting_point(store, rank, size, seconds, own)
     return Context(
         rank,
         size,
@@ -146,8 +147,18 @@ def over_store(
         master_addr=address_of_0,
         rendezvous_port=port,
         checksums=checksums,
-        **less,
+        **limit,
     )
+
+
+def _connect_limit(timeout: timedelta) -> Any:
+    """The argument of ``Context`` that limits the start of the job to a group's ``timeout``, if that is shorter than
+    the environment's limit."""
+    from mlt.options import times
+
+    limit = timeout.total_seconds()
+    maximum = times.resolve({}, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
+    return {"connect_timeout": limit} if limit < maximum else {}
 
 
 def _meeting_point(store: Any, rank: int, size: int, seconds: float, own: str) -> tuple[str, int]:

@@ -7,23 +7,28 @@ a queue of their own, and so has everything that is called while one of them wai
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import recorder
 from mlt.torch.profiling import name_of
 from mlt.torch.reductions import Landing, Terms
-from mlt.torch.staged_calls import StagedCalls
+from mlt.torch.staged_calls import StagedCalls, has_its_turn
 from mlt.torch.staging import Device
 from mlt.torch.transfers import InProgress, TransferWork
 from mlt.torch.work import CallQueue, MltWork, failure_of
 
 import torch
-from mlt.errors import PeerFailedError
+from mlt.errors import MltError, PeerFailedError
 
 if TYPE_CHECKING:
     from mlt import Operation
+
+_PAUSE_SECONDS: Final = 0.005
 
 
 class CallName:
@@ -60,18 +65,26 @@ class GroupCalls:
         self._recorded_as = recorded_as or name
         self._count = 0
         self._closed = False
+        self._failure = ""  # why calls fail that have not started yet
         self._publisher = publisher
         self._queue = CallQueue(f"mlt-group-{name}")
         self._staged = StagedCalls(f"mlt-staging-{name}")
         self._native = InProgress()  # collectives of the transport
+        self._adopted: list[tuple[Operation, str]] = []
+        self._adopting = threading.Lock()
 
     @property
     def is_closed(self) -> bool:
         return self._closed
 
+    def refuse_more(self) -> bool:
+        """Reject later calls; False if they are rejected already. Those that wait for their turn are made."""
+        was_closed, self._closed = self._closed, True
+        return not was_closed
+
     def refuse_closed(self, call: str) -> None:
-        """Raise RuntimeError after ``close``."""
-        if self._closed:
+        """Raise RuntimeError after ``refuse_more``."""
+        if self._closed and not has_its_turn():
             raise RuntimeError(f"mlt {call}: process group {self._name!r} was shut down on rank {self._rank}")
 
     def submit(self, name: str, program: Callable[[], None], result: Any, *, calls: int = 1) -> MltWork:
@@ -111,6 +124,8 @@ class GroupCalls:
             result = tensors
 
         def start() -> TransferWork:
+            if self._failure:
+                raise RuntimeError(f"{description}: rank {self._rank} {self._failure}")
             landings = [Landing(tensor) for tensor in tensors]
 
             def landed() -> None:
@@ -169,6 +184,35 @@ class GroupCalls:
             return self._staged.submit(partial(start, calls[0][0]), result, description)
         check()
         return self._staged.make(device, start, calls, result, description, is_awaited=is_awaited)
+
+    def adopt(self, operation: Operation, name: str) -> None:
+        """Count an operation that was not started here among the calls in progress: ``name``, a hook's bucket."""
+        with self._adopting:
+            self._adopted = [one for one in self._adopted if not one[0].done()]
+            self._adopted.append((operation, name))
+        if self._failure:
+            self._cancel_adopted()
+
+    def unfinished(self, left: Callable[[], float]) -> str:
+        """Wait for the calls until ``left()`` is 0 s; the one that has not ended then, empty if all have."""
+        found = self._staged.unfinished(left) or self._queue.unfinished(left) or self._native.unfinished(left)
+        for operation, name in () if found else tuple(self._adopted):
+            while not operation.done():
+                if left() <= 0:
+                    return name
+                time.sleep(_PAUSE_SECONDS)
+        return found
+
+    def fail(self, reason: str) -> None:
+        """Cancel the calls in progress, and those that wait for their turn. ``reason``: what this rank did."""
+        self._failure = reason
+        self._native.fail(f"it {reason}")
+        self._cancel_adopted()
+
+    def _cancel_adopted(self) -> None:
+        for operation, _ in tuple(self._adopted):
+            with suppress(MltError):
+                operation.cancel(reason=f"it {self._failure}")
 
     def close(self) -> None:
         """Complete the calls, and end the threads but the publisher's."""

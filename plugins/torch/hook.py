@@ -35,7 +35,7 @@ import torch.distributed as dist
 from mlt._gradients import services as services_module
 from mlt._gradients.loss import LossSchedule, bound_at, checked
 from mlt._gradients.statistics import DEFAULT_HISTORY, OpenStep, StepRecorder
-from mlt.errors import SizeMismatchError
+from mlt.errors import PeerFailedError, SizeMismatchError
 from mlt.job.rendezvous import ranks_text
 from torch._C._distributed_c10d import GradBucket
 
@@ -296,10 +296,15 @@ class BoundedLossState(StepRecorder):
 
         try:
             handle = average(data)
+            if self._group is not None:
+                self._group.adopt(handle, name, STREAM_BIT | self._group.stream)
         except Exception as error:
             if entry is not None:
                 entry.end(error)
-            raise
+            if not isinstance(error, PeerFailedError):
+                raise
+            _fail(future, name, error)  # of a rank that is gone: an error of the bucket, like one in progress
+            return
         handle.add_done_callback(partial(self._finish, handle, name, step, future, finished, entry))
         handle.report_if_slow()
 

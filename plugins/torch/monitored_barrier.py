@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -20,10 +20,20 @@ _TAGS: Final = 256  # used in turn
 class MonitoredBarrier:
     """The monitored barriers of one group, which all ranks call equally often: after a failure they no longer match.
 
-    ``ranks``: rank in the job by group rank. ``own``: this group rank. ``tag``: the first of 256 tags.
+    ``ranks``: rank in the job by group rank. ``own``: this group rank. ``tag``: the first of 256 tags. ``started``:
+    gets each operation.
     """
 
-    def __init__(self, context: Context, ranks: tuple[int, ...], *, own: int, tag: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        ranks: tuple[int, ...],
+        *,
+        own: int,
+        tag: int,
+        started: Callable[[Any], None] = lambda _: None,
+    ) -> None:
+        self._started = started
         self._context = context
         self._ranks = ranks
         self._own = own
@@ -72,6 +82,8 @@ class MonitoredBarrier:
             )
             for peer in peers
         }
+        for receive in posted.values():
+            self._started(receive)
         missing: list[int] = []
         for peer, receive in posted.items():
             if missing and first_only:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import logging
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +16,7 @@ from mlt.torch import contexts
 from mlt.torch.checks import check_configured, check_root
 from mlt.torch.compilation import untraced_class
 from mlt.torch.group_calls import GroupCalls
+from mlt.torch.group_end import Grace
 from mlt.torch.monitored_barrier import MonitoredBarrier
 from mlt.torch.profiling import recorded
 from mlt.torch.staging import Device, device_of, leaves, pieces_of
@@ -22,11 +26,14 @@ from mlt.torch.work import CallQueue
 
 import torch
 import torch.distributed as dist
+from mlt.errors import MltError
+from mlt.job import ending
 from torch.distributed.distributed_c10d import _world
 
 if TYPE_CHECKING:
-    from mlt import Context
+    from mlt import Context, Operation
 
+logger = logging.getLogger("mlt")
 BACKEND: Final = "mlt"
 
 
@@ -81,6 +88,7 @@ class ProcessGroupBase(dist.ProcessGroup):
         self._timeout = timeout
         self._owns_context = owns_context
         self._tags = GroupTags(group_id)
+        self._streams = {self._tags.stream}
         self._publisher = CallQueue(f"mlt-futures-{group_id}")
         self._calls = GroupCalls(
             own=rank, name=group_id, publisher=self._publisher, recorded_as=recorded_as or group_id
@@ -94,7 +102,13 @@ class ProcessGroupBase(dist.ProcessGroup):
             publisher=self._publisher,
             recorded_as=recorded_as or group_id,
         )
-        self._monitored_barrier = MonitoredBarrier(context, ranks, own=rank, tag=self._tags.barriers)
+        self._monitored_barrier = MonitoredBarrier(
+            context,
+            ranks,
+            own=rank,
+            tag=self._tags.barriers,
+            started=lambda operation: self._calls.adopt(operation, "monitored_barrier"),
+        )
         # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.
         atexit.register(_end_at_exit, weakref.ref(self))
 
@@ -200,21 +214,64 @@ class ProcessGroupBase(dist.ProcessGroup):
         self._timeout = timeout
 
     def shutdown(self) -> None:
-        """Complete the posted calls, end the helper threads, close the context that this group made."""
-        if self._calls.is_closed:
+        """Wait for the posted calls, end the helper threads, close the context that this group made.
+
+        The wait is short if no data arrives (``mlt.torch.group_end``): the calls left then fail at every rank.
+        """
+        if not self._calls.refuse_more():
             return
+        grace = Grace(self._context)
+        unfinished = self._calls.unfinished(grace.left) or self._transfers.unfinished(grace.left)
+        if unfinished:
+            grace.end_early()
+            unfinished = unfinished.removeprefix("mlt ")
+            logger.warning(
+                "rank %d: this process group was destroyed while %s was in progress, which fails at every rank: wait "
+                "for each call before destroy_process_group()",
+                self._context.rank,
+                unfinished,
+            )
+            ended = ending.reason_of(*sys.exc_info()[:2])
+            self._fail_calls(
+                f"{ended and ended + ', and '}destroyed its process group while {unfinished} was in progress"
+            )
+        self._end()
+
+    def abort(self) -> None:
+        """Fail the calls in progress at every rank, and shut down without waiting for them.
+
+        Later calls of this group fail at the other ranks too. Other groups continue, unless this one made the context
+        that they share.
+        """
+        if self._calls.refuse_more():
+            self._fail_calls(f"aborted process group {self._group_id!r}")
+            self._end()
+
+    def adopt(self, operation: Operation, name: str, stream: int | None) -> None:
+        """Count an operation on this group's ranks among its calls in progress. ``stream``: of a collective."""
+        if stream is not None:
+            self._streams.add(stream)
+        self._calls.adopt(operation, name)
+
+    def _fail_calls(self, reason: str) -> None:
+        """``reason``: what this rank did, for the errors of all."""
+        self._calls.fail(reason)
+        if self._owns_context:
+            contexts.forget_context(self._context)
+            self._context.close_after(sys.exc_info()[1], reason)
+        else:
+            self._transfers.fail(reason)
+            for stream in self._streams:  # others may wait for calls that this rank has not made
+                with suppress(MltError):
+                    self._context.end_group(f"it {reason}", ranks=self._ranks, stream=stream)
+
+    def _end(self) -> None:
         self._calls.close()
         self._transfers.finish()
         self._publisher.close()
         if self._owns_context:
             contexts.forget_context(self._context)
             self._context.close()
-
-    def abort(self) -> None:
-        """Shut down without waiting for calls in progress: closes the context first, which fails them."""
-        if not self._calls.is_closed:
-            self._context.close()
-            self.shutdown()
 
     def end_at_exit(self) -> None:
         """The same at the interpreter's end: the other ranks learn why this process ends."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlt.torch.reductions import as_bytes
@@ -11,21 +11,30 @@ from mlt.torch.reductions import as_bytes
 import torch
 
 if TYPE_CHECKING:
-    from mlt import Context
+    from mlt import Context, Operation
 
 
-def sparse_all_reduce(context: Context, tensor: torch.Tensor, *, rank: int, how: Mapping[str, Any]) -> None:
+def sparse_all_reduce(
+    context: Context,
+    tensor: torch.Tensor,
+    *,
+    rank: int,
+    how: Mapping[str, Any],
+    started: Callable[[Operation], None],
+) -> None:
     """Replace a sparse tensor by the sum of all ranks'; each rank may hold other elements.
 
-    ``rank``: in the group. ``how``: ranks, stream and timeout of a collective; the timeout limits the whole sum. Raises
-    ValueError on every rank if the ranks' shapes differ.
+    ``rank``: in the group. ``how``: ranks, stream and timeout of a collective; the timeout limits the whole sum.
+    ``started``: gets each collective. Raises ValueError on every rank if the ranks' shapes differ.
     """
     deadline = time.monotonic() + how["timeout"]
 
     def all_gather(outputs: Sequence[torch.Tensor], own: torch.Tensor) -> None:
         left = max(deadline - time.monotonic(), 1e-3)
         parts, given = [as_bytes(output) for output in outputs], as_bytes(own.contiguous())
-        context.all_to_all(parts, [given] * len(parts), **{**how, "timeout": left})
+        operation = context.post_all_to_all(parts, [given] * len(parts), **{**how, "timeout": left})
+        started(operation)
+        operation.wait()
 
     own = tensor.detach().coalesce()
     shape = torch.tensor([own.sparse_dim(), own._nnz(), *own.shape])

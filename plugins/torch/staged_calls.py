@@ -132,7 +132,7 @@ class StagedCalls:
 
     def is_free(self) -> bool:
         """Whether a call on tensors in host memory may start at once."""
-        return _has_its_turn.get() or self._queue.is_idle
+        return has_its_turn() or self._queue.is_idle
 
     def submit(self, start: Callable[[], Any], result: Any, description: str) -> MltWork:
         """Make a call on tensors in host memory in its turn. ``start`` returns its Work."""
@@ -182,9 +182,18 @@ class StagedCalls:
             self._queue.submit(work, run, result)
         return work
 
+    def unfinished(self, left: Callable[[], float]) -> str:
+        """As of ``CallQueue``."""
+        return self._queue.unfinished(left)
+
     def close(self) -> None:
         """Finish the calls, and end the threads."""
         self._queue.close()
+
+
+def has_its_turn() -> bool:
+    """Whether this thread makes a call of ``StagedCalls``."""
+    return _has_its_turn.get()
 
 
 def in_host_memory(tensors: Sequence[torch.Tensor], call: str) -> list[torch.Tensor]:

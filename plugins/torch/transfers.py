@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 USER_TAGS: Final = 1 << 32
 _SLICE: Final = timedelta(milliseconds=10)
+_END_SLICE_SECONDS: Final = 0.05
 
 
 @untraced_class
@@ -67,6 +68,9 @@ class TransferWork(dist.Work):
             entry.watch(self)
             if error is not None:
                 entry.end(error)
+
+    def __str__(self) -> str:
+        return str(self._description)
 
     @property
     def memory(self) -> set[int]:
@@ -111,11 +115,11 @@ class TransferWork(dist.Work):
         self.wait()
         return leaves(self._result)
 
-    def cancel(self) -> None:
-        """Request cancellation; ``wait`` then ends soon."""
+    def cancel(self, reason: str = "") -> None:
+        """Request cancellation; ``wait`` then ends soon. ``reason``: in the error of every rank of a collective."""
         for operation in tuple(self._operations):
             with suppress(MltError):
-                operation.cancel()
+                operation.cancel(reason=reason)
 
     def get_future(self) -> Any:
         source, future = future_pair()
@@ -128,19 +132,31 @@ class TransferWork(dist.Work):
 
     def settle(self, seconds: float | None) -> None:
         """Wait for the operations once; a second caller gets the same outcome. Raises RuntimeError when too late."""
+        if not self._settles_within(seconds):
+            raise RuntimeError(f"{self._description}: still in progress after {seconds:g} s (wait again)")
+
+    def ends_before(self, left: Callable[[], float] | None) -> bool:
+        """Wait for the operations until ``left()`` is 0 s (None: without a limit); whether they have ended."""
+        while not self._is_settled:
+            seconds = None if left is None else min(left(), _END_SLICE_SECONDS)
+            if not self._settles_within(seconds) and seconds == 0:
+                return False
+        return True
+
+    def _settles_within(self, seconds: float | None) -> bool:
         if self._is_settled:
-            return
+            return True
         until = None if seconds is None else time.monotonic() + seconds
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if seconds is None else seconds):
+            return False  # another thread waits for longer
+        try:
             while self._operations:
                 try:
                     done = self._operations[0].wait(None if until is None else max(until - time.monotonic(), 0.0))
                     if self._observe is not None:
                         self._observe(done)
                 except WaitTimeoutError:
-                    raise RuntimeError(
-                        f"{self._description}: still in progress after {seconds:g} s (wait again)"
-                    ) from None
+                    return False
                 except MltError as error:
                     # The first cause counts; the others are waited for, since their memory is in use until they end.
                     if self._error is None:
@@ -151,6 +167,9 @@ class TransferWork(dist.Work):
             self._landed = None
             if self._entry is not None:
                 self._entry.end(self._error)
+        finally:
+            self._lock.release()
+        return True
 
     def _settle(self) -> None:
         self.settle(None)
@@ -208,6 +227,7 @@ class InProgress:
     def __init__(self) -> None:
         self._works: deque[TransferWork] = deque()
         self._lock = threading.Lock()
+        self._failure = ""
 
     def add(self, work: TransferWork) -> TransferWork:
         """Keep a work until it ends."""
@@ -215,6 +235,9 @@ class InProgress:
             while self._works and self._works[0].is_completed():
                 self._works.popleft()
             self._works.append(work)
+            failure = self._failure
+        if failure:
+            work.cancel(failure)
         return work
 
     def uses(self, tensors: Any) -> bool:
@@ -228,13 +251,28 @@ class InProgress:
 
     def finish(self) -> None:
         """Wait until all have ended; their waiters see their errors."""
+        self.unfinished(None)
+
+    def unfinished(self, left: Callable[[], float] | None) -> str:
+        """``finish``, until ``left()`` is 0 s; the oldest that has not ended then, empty if all have."""
         while True:
             with self._lock:
-                work = self._works.popleft() if self._works else None
+                work = self._works[0] if self._works else None
             if work is None:
-                return
-            with suppress(RuntimeError):
-                work.wait()
+                return ""
+            if not work.ends_before(left):
+                return str(work)
+            with self._lock:
+                if self._works and self._works[0] is work:
+                    self._works.popleft()
+
+    def fail(self, reason: str) -> None:
+        """Cancel all, and those that are added later."""
+        with self._lock:
+            self._failure = reason
+            works = tuple(self._works)
+        for work in works:
+            work.cancel(reason)
 
 
 @untraced_class
@@ -259,13 +297,18 @@ class AnySourceWork(dist.Work):
         self._source: int | None = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        with self._lock:
+        limit = timeout.total_seconds() if timeout > timedelta(0) else -1
+        if not self._lock.acquire(timeout=limit):
+            raise RuntimeError(f"mlt recv from any rank: still in progress after {limit:g} s (wait again)")
+        try:
             if self._source is None:
                 source, work, landing = self._choose(timeout.total_seconds() if timeout > timedelta(0) else None)
                 work.wait(timeout)
                 with torch.no_grad():
                     self._tensor.copy_(landing.reshape(self._tensor.shape))
                 self._source = source
+        finally:
+            self._lock.release()
         return True
 
     def is_completed(self) -> bool:
@@ -370,12 +413,21 @@ class Transfers:
 
         return AnySourceWork(choose, is_ready, tensor)
 
-    def finish(self) -> None:
-        """Wait for what was posted, and withdraw what receives from any source left posted."""
-        for posted in self._standing.values():
-            for work, _ in posted.values():
+    def unfinished(self, left: Callable[[], float] | None) -> str:
+        """Withdraw what receives from any source left posted, and wait for the others until ``left()`` is 0 s (None:
+        without a limit). The oldest that has not ended then; empty if all have."""
+        for posted in tuple(self._standing.values()):
+            for work, _ in tuple(posted.values()):
                 work.cancel()
-        self._in_progress.finish()
+        return self._in_progress.unfinished(left)
+
+    def fail(self, reason: str) -> None:
+        """Cancel all sends and receives."""
+        self._in_progress.fail(reason)
+
+    def finish(self) -> None:
+        """``unfinished`` without a limit."""
+        self.unfinished(None)
 
     def _stand(self, tensor: torch.Tensor, tag: int, seconds: float) -> dict[int, tuple[TransferWork, torch.Tensor]]:
         """The receives of ``tag`` that wait for any source, one for each other rank; requires the lock."""

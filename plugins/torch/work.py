@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from mlt.torch.compilation import untraced_class
 from mlt.torch.profiling import recorded_wait
@@ -18,6 +19,8 @@ import torch
 import torch.distributed as dist
 from mlt.errors import MltError, OperationTimeoutError, PeerFailedError, SizeMismatchError
 from torch.futures import Future
+
+_PAUSE_SECONDS: Final = 0.005
 
 
 def future_pair(source: Future[Any] | None = None) -> tuple[Future[Any], Future[Any]]:
@@ -73,6 +76,9 @@ class MltWork(dist.Work):
         self._source, self._future = future_pair(future)
         self._error: Exception | None = None
         self._ended = threading.Event()
+
+    def __str__(self) -> str:
+        return str(self._description)
 
     def run(self, call: Callable[[], None]) -> None:
         """Make the call and wake ``wait``; called once, on a helper thread. ``publish`` must follow."""
@@ -149,6 +155,7 @@ class CallQueue:
         self._free = 0  # threads that wait for their turn or have it
         self._started = False
         self._unfinished = 0
+        self._running: Call | None = None
 
     def submit(self, work: Call, call: Callable[[], None], result: Any) -> None:
         """Queue a call; ``work`` completes with ``result``."""
@@ -164,6 +171,15 @@ class CallQueue:
         """Whether every call submitted was run (its result may not be published yet)."""
         with self._guard:
             return self._unfinished == 0
+
+    def unfinished(self, left: Callable[[], float]) -> str:
+        """Wait for the calls submitted, until ``left()`` is 0 s; the call that runs then, empty if none is left."""
+        while not self.is_idle:
+            if left() <= 0:
+                with self._guard:
+                    return str(self._running or "a queued call")
+            time.sleep(_PAUSE_SECONDS)
+        return ""
 
     def close(self) -> None:
         """Finish the queued calls, and end the threads."""
@@ -191,8 +207,11 @@ class CallQueue:
                     self._calls.put(None)  # for the other threads
                     return
                 work, call, result = entry
+                with self._guard:
+                    self._running = work
                 work.run(call)
                 with self._guard:
+                    self._running = None
                     self._unfinished -= 1
                     self._free -= 1
                     none_left = self._free == 0

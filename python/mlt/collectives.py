@@ -6,6 +6,7 @@ progress at once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from mlt._core import Reduction
 from mlt._shared.argument_types import explains_types
 from mlt._shared.loss_bounds import loss_bound_of
 from mlt._shared.similar_names import did_you_mean
-from mlt.errors import ConfigError, InvalidBufferError
+from mlt.errors import CancelledError, ConfigError, InvalidBufferError
 from mlt.operation import Completion, Kind, Operation
 from mlt.options import times
 
@@ -458,6 +459,24 @@ class GroupCollectives:
         return self._operation(operation, "barrier")
 
     barrier = _then_wait(post_barrier)
+
+    def end_group(self, reason: str, *, ranks: Sequence[int] | None = None, stream: int = 0) -> None:
+        """End the group of ``ranks`` and ``stream``: its calls that this rank has not made fail at every member, and so
+        do all later ones. Their errors name this rank and ``reason``. Other groups continue.
+
+        Raises as ``post_all_reduce``.
+
+        >>> rank_0.end_group("no more data", stream=3)
+        >>> try:
+        ...     rank_1.barrier(stream=3)
+        ... except mlt.CancelledError as error:
+        ...     print("rank 0 ended the group: no more data" in str(error), error.peer)
+        True 0
+        """
+        group = self._group(ranks)
+        operation = self._engine.post_barrier(group, _stream(stream), 0, 1, 0, reason or "no reason was given")
+        with contextlib.suppress(CancelledError):
+            self._operation(operation, "barrier").wait()
 
     def _group(self, ranks: Sequence[int] | None) -> Sequence[int]:
         if ranks is None:

@@ -389,9 +389,12 @@ class Context(GroupCollectives):
             completion.raise_if_failed()
         return completion
 
-    def cancel(self, op: Operation) -> None:
-        """Request the cancellation of ``op``. It still completes: as "cancelled", or with its earlier status."""
-        self._engine.cancel(op.id)
+    def cancel(self, op: Operation, *, reason: str = "") -> None:
+        """Request the cancellation of ``op``. It still completes: as "cancelled", or with its earlier status.
+
+        ``reason``: in the error of every member of a collective, in a few words.
+        """
+        self._engine.cancel(op.id, reason)
 
     def counters(self) -> dict[str, int]:
         """All counters of the endpoint, the datapath and the control connections, by name; at rank 0 also those of its
@@ -437,6 +440,11 @@ class Context(GroupCollectives):
         _open_contexts.discard(self)  # now: an interpreter that ends meanwhile waits for this
         if self._callbacks is not None:
             self._callbacks.join()
+
+    def close_after(self, error: BaseException | None, failure: str) -> None:
+        """``close`` because of ``failure``, which ``error`` caused if it is one; for the modules of this package
+        only."""
+        self._close(failure, ending.blamed(error))
 
     def close_at_exit(self) -> None:
         """Close at the interpreter's end, and report why it ends; for the modules of this package only.

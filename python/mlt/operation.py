@@ -159,9 +159,9 @@ class Operation:
         _waits.idle.add(self)
         return self
 
-    def cancel(self) -> None:
-        """Request cancellation. The operation still completes: as "cancelled", or with its earlier status."""
-        self._context.cancel(self)
+    def cancel(self, *, reason: str = "") -> None:
+        """``Context.cancel`` for this operation."""
+        self._context.cancel(self, reason=reason)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Operation):

@@ -179,10 +179,12 @@ void register_collectives(py::class_<EngineHandle>& engine) {
       .def(
           "post_barrier",
           [](EngineHandle& self, Ranks ranks, std::uint32_t stream, std::uint32_t layer, std::uint32_t layers,
-             std::int64_t timeout_ns) {
-            return self.post_barrier(CollectiveArguments{std::move(ranks), stream, 0.0, layer, layers, timeout_ns, ""});
+             std::int64_t timeout_ns, const std::string& end_of_group) {
+            return self.post_barrier(CollectiveArguments{std::move(ranks), stream, 0.0, layer, layers, timeout_ns, ""},
+                                     end_of_group);
           },
-          py::arg("ranks"), py::arg("stream"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"));
+          py::arg("ranks"), py::arg("stream"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"),
+          py::arg("end_of_group") = "");
 }
 
 }  // namespace mlt::bindings

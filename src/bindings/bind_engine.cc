@@ -55,7 +55,7 @@ void register_transfers(py::class_<EngineHandle>& engine) {
           py::arg("tensor"), py::arg("from_"), py::arg("tag"), py::arg("loss_bound"), py::arg("keep_missing"),
           py::arg("eager"), py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("up_to") = false)
       .def("set_hosts", &EngineHandle::set_hosts, py::arg("hosts"))
-      .def("cancel", &EngineHandle::cancel, py::arg("operation"))
+      .def("cancel", &EngineHandle::cancel, py::arg("operation"), py::arg("reason") = "")
       .def("poll", &EngineHandle::poll, py::arg("max_completions"))
       .def("wait", &EngineHandle::wait, py::arg("operation"), py::arg("timeout_ns"), py::arg("on_quiet") = py::none())
       .def("watch", &EngineHandle::watch, py::arg("operation"))

@@ -301,10 +301,10 @@ void EngineHandle::use_services(const std::vector<std::uint16_t>& ranks, std::ui
   target.use_services(ranks, workers, max_dead_services);
 }
 
-void EngineHandle::cancel(OperationId operation) {
+void EngineHandle::cancel(OperationId operation, const std::string& reason) {
   Engine& target = engine();
   const CallWithoutGil call(*this);
-  target.cancel(operation);
+  target.cancel(operation, reason);
 }
 
 OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& arguments) {

@@ -119,8 +119,8 @@ class EngineHandle {
   // `input` must be None except at the root.
   OperationId post_scatter(py::handle output, py::handle input, std::int64_t root,
                            const CollectiveArguments& arguments);
-  OperationId post_barrier(const CollectiveArguments& arguments);
-  void cancel(OperationId operation);
+  OperationId post_barrier(const CollectiveArguments& arguments, const std::string& end_of_group);
+  void cancel(OperationId operation, const std::string& reason);
   std::vector<Completion> poll(std::size_t max_completions);
   // `on_quiet(seconds)`, unless it is None, is called once for every second that the wait has lasted.
   std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns, const py::object& on_quiet);

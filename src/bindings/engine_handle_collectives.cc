@@ -219,9 +219,10 @@ OperationId EngineHandle::post_scatter(py::handle output, py::handle input, std:
   return without_gil([&] { return target.post_scatter(options); });
 }
 
-OperationId EngineHandle::post_barrier(const CollectiveArguments& arguments) {
+OperationId EngineHandle::post_barrier(const CollectiveArguments& arguments, const std::string& end_of_group) {
   Engine& target = engine();
   BarrierOptions options;
+  options.end_of_group = end_of_group;
   fill(options, "barrier", arguments);
   return without_gil([&] { return target.post_barrier(options); });
 }

@@ -72,6 +72,7 @@ struct CollectiveRequest {
   std::uint8_t traffic_class = 0;
   base::DurationNs timeout_ns = 0;  // from the start; 0: the default
   std::string fault;                // why this member's call must fail at every member; empty: nothing
+  bool ends_group = false;          // with `fault`: every later call of the group must fail too
 
   std::size_t input_bytes() const;   // of the input, or of its parts
   std::size_t output_bytes() const;  // likewise

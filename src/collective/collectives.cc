@@ -123,7 +123,9 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
     if (is_held) ++active.epoch;
     if (!is_held) fail(now, active, group.cause, !group.is_told);
   }
-  if (!active.request.fault.empty()) {
+  if (active.request.ends_group) {
+    end_group(now, active);
+  } else if (!active.request.fault.empty()) {
     fail(now, active, {core::CompletionStatus::kCancelled, rank_, active.request.fault}, true);
   }
   settle(now, group);

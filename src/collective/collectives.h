@@ -55,7 +55,8 @@ class Collectives {
 
   // The request must have passed check_request(); later errors end it like any other failure.
   void start(TimeNs now, CollectiveRequest request);
-  void cancel(TimeNs now, OperationId operation);
+  // `reason`: in the error of every member.
+  void cancel(TimeNs now, OperationId operation, const std::string& reason = {});
   void on_message(TimeNs now, std::uint16_t from, const Failed& failed);
   void on_message(TimeNs now, std::uint16_t from, const Called& called);
   void on_completion(TimeNs now, const core::Completion& completion);
@@ -89,6 +90,7 @@ class Collectives {
     int peer = -1;
     std::string text;
     bool is_damage = false;  // data arrived changed
+    bool ends_group = false;
   };
   struct Group {
     std::uint64_t id = 0;
@@ -192,6 +194,8 @@ class Collectives {
   static bool has_all_shapes(const Active& active);
   // Only the first cause counts. Reports it to the other members unless one of them reported it.
   void fail(TimeNs now, Active& active, const Cause& cause, bool tell);
+  // The group never resumes: this call, which its member makes for that, is the first that fails.
+  void end_group(TimeNs now, Active& active);
   void mark_failed(TimeNs now, Active& active, const Cause& cause);
   // Breaks the group's epoch from this sequence on. `next`: a member's next call when it noticed.
   // `fails_next`: the call that this member makes next fails too.

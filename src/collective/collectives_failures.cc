@@ -16,6 +16,14 @@ constexpr base::DurationNs kLateNs = kExplanationNs / 2;
 // The same of a rank that is asked by one whose time is up: shorter again.
 constexpr base::DurationNs kAskedNs = kLateNs / 2;
 
+// Of two reports of a member the first call that fails counts, and the next call as it was first named, unless the
+// group never resumes.
+void keep_first(Failed& kept, const Failed& failed) {
+  const std::uint32_t next = failed.next == kNeverResumes ? failed.next : kept.next;
+  if (failed.sequence < kept.sequence) kept = failed;
+  kept.next = next;
+}
+
 }  // namespace
 
 // The cause that this rank knows; the other members, to which it is reported, may know none.
@@ -178,6 +186,15 @@ void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell
   if (tell) report(group, active.epoch, active.sequence, cause);
 }
 
+// Also where the group waits to resume, or the call is one of those that fail anyway.
+void Collectives::end_group(TimeNs now, Active& active) {
+  Group& group = *active.group;
+  const Cause cause{core::CompletionStatus::kCancelled, rank_, active.request.fault, false, true};
+  mark_failed(now, active, cause);
+  break_group(now, group, active.sequence, group.next, cause);
+  report(group, group.epoch, active.sequence, cause);
+}
+
 // PROTOCOL 22.1.7: A member at which a collective fails MUST send failed to every other member, with the rank at fault
 //     and the cause, the group's epoch, which is the number of failures that it has resumed after, and the sequence of
 //     the call that the member makes next, which is the same in every failed of an epoch.
@@ -197,7 +214,8 @@ void Collectives::report(Group& group, std::uint32_t epoch, std::uint32_t sequen
 void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, std::uint32_t next, const Cause& cause,
                               bool fails_next) {
   // PROTOCOL 22.1.15: ... A group MUST NOT resume after the failure of a peer, or where a member's failed says so.
-  const bool is_final = cause.status == core::CompletionStatus::kPeerFailed || next == kNeverResumes;
+  const bool is_final =
+      cause.status == core::CompletionStatus::kPeerFailed || cause.ends_group || next == kNeverResumes;
   if (!group.broken || from < group.broken_from || (is_final && !group.is_final)) {
     group.cause = cause;
     group.broken_from = group.broken ? std::min(group.broken_from, from) : from;
@@ -261,11 +279,11 @@ void Collectives::stop(TimeNs now, Active& active) {
   }
 }
 
-void Collectives::cancel(TimeNs now, OperationId operation) {
+void Collectives::cancel(TimeNs now, OperationId operation, const std::string& reason) {
+  const std::string text = rank_text(rank_) + " cancelled the collective" + (reason.empty() ? "" : ": " + reason);
   for (const auto& active : slots_) {
     if (!active || active->done.operation != operation) continue;
-    fail(now, *active, {core::CompletionStatus::kCancelled, rank_, rank_text(rank_) + " cancelled the collective"},
-         true);
+    fail(now, *active, {core::CompletionStatus::kCancelled, rank_, text}, true);
   }
   settle(now);
 }
@@ -301,12 +319,7 @@ void Collectives::remember(std::uint16_t from, const Failed& failed) {
   std::deque<ReportedFailure>& told = reported_failures_[from];
   const auto before = std::ranges::find(told, failed.group, &ReportedFailure::group);
   if (before != told.end()) {
-    // The first that fails counts, and the next call as it was first named.
-    if (before->failed.sequence <= failed.sequence) return;
-    const std::uint32_t next = before->failed.next;
-    before->failed = failed;
-    before->failed.next = next;
-    return;
+    return keep_first(before->failed, failed);
   }
   if (told.size() >= kMaxHeard) told.pop_front();
   told.push_back({failed.group, failed});
@@ -338,16 +351,10 @@ void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, const Fail
   }
   if (failed.epoch > group.epoch) {
     if (failed.epoch != group.epoch + 1 || !group.broken) return;
-    Failed& kept = group.early.emplace(from, failed).first->second;
-    if (failed.sequence < kept.sequence) {
-      const std::uint32_t next = kept.next;
-      kept = failed;
-      kept.next = next;
-    }
-    return;
+    return keep_first(group.early.emplace(from, failed).first->second, failed);
   }
   const bool is_first = group.reported.insert(from).second;
-  break_group(now, group, failed.sequence, is_first ? failed.next : 0, cause,
+  break_group(now, group, failed.sequence, is_first || failed.next == kNeverResumes ? failed.next : 0, cause,
               cause.is_damage && has_missed(group, failed.sequence));
   // Also those that wait for the cause of an abort, and those not called here yet.
   if (group.is_final) group.is_told = true;

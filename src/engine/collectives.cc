@@ -75,7 +75,9 @@ void Collectives::start(TimeNs now, collective::CollectiveRequest request) {
   finish_collectives();
 }
 
-void Collectives::cancel(TimeNs now, core::OperationId operation) { collectives_.cancel(now, operation); }
+void Collectives::cancel(TimeNs now, core::OperationId operation, const std::string& reason) {
+  collectives_.cancel(now, operation, reason);
+}
 
 void Collectives::on_message(TimeNs now, std::uint16_t from, std::span<const std::byte> bytes) {
   const auto message = collective::decode(bytes);

@@ -38,7 +38,7 @@ class Collectives final : private collective::Verbs {
   void start(TimeNs now, const collective::PushPullRequest& request);
   void start(TimeNs now, collective::CollectiveRequest request);
   // No effect if `operation` is not a collective's.
-  void cancel(TimeNs now, core::OperationId operation);
+  void cancel(TimeNs now, core::OperationId operation, const std::string& reason);
 
   void on_message(TimeNs now, std::uint16_t from, std::span<const std::byte> bytes);
   // Completion of an operation that a collective posted.

@@ -212,8 +212,8 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   return request.operation;
 }
 
-void Engine::cancel(OperationId operation) {
-  impl_->loop.run_command([this, operation](base::TimeNs now) { impl_->loop.cancel(now, operation); });
+void Engine::cancel(OperationId operation, const std::string& reason) {
+  impl_->loop.run_command([this, operation, reason](base::TimeNs now) { impl_->loop.cancel(now, operation, reason); });
 }
 
 std::vector<Completion> Engine::poll(std::size_t max_completions) {

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -115,6 +117,18 @@ std::span<const std::byte> contribution_of(const collective::CollectiveRequest& 
   return request.root == own ? request.output : std::span<std::byte>();
 }
 
+// The member to name of those that are not connected. One that left may have done so because another failed.
+std::optional<std::uint16_t> gone_member(const engine::EventLoop& loop, std::span<const std::uint16_t> ranks) {
+  std::optional<std::uint16_t> gone;
+  for (const std::uint16_t rank : ranks) {
+    if (rank == loop.options().rank) continue;
+    const engine::PeerState state = loop.peers().state(rank);
+    if (state == engine::PeerState::kFailed) return rank;
+    if (state != engine::PeerState::kUp && !gone) gone = rank;
+  }
+  return gone;
+}
+
 // PROTOCOL 22.1.10: A member MUST refuse what it can't carry before it takes a sequence number, as 5.3.2 says.
 OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop, collective::CollectiveRequest request,
                  const CollectiveOptions& options, std::unique_ptr<engine::CoalescedTensors> coalesced = nullptr) {
@@ -136,8 +150,8 @@ OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
   if (const std::string problem = check_request(request, own); !problem.empty()) {
     submitter.reject(operation, ErrorCode::kBuffer, problem);
   }
-  for (const std::uint16_t rank : request.ranks) {
-    if (rank != own) submitter.check_connected(operation, rank, "rank " + std::to_string(rank) + " is not connected");
+  if (const auto gone = gone_member(loop, request.ranks)) {
+    submitter.check_connected(operation, *gone, "rank " + std::to_string(*gone) + " is not connected");
   }
   if (operation.coalesced) operation.coalesced->pack();
   if (options.check_finite) {
@@ -252,8 +266,13 @@ OperationId Engine::post_scatter(const ScatterOptions& options) {
 }
 
 OperationId Engine::post_barrier(const BarrierOptions& options) {
-  return post(impl_->submitter, impl_->loop,
-              request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kBarrier, options), options);
+  collective::CollectiveRequest request =
+      request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kBarrier, options);
+  request.ends_group = !options.end_of_group.empty();
+  if (request.ends_group) {
+    request.fault = "rank " + std::to_string(impl_->loop.options().rank) + " ended the group: " + options.end_of_group;
+  }
+  return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
 }  // namespace mlt

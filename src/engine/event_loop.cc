@@ -297,9 +297,9 @@ void EventLoop::on_completion(TimeNs now, const core::Completion& completion) {
   }
 }
 
-void EventLoop::cancel(TimeNs now, OperationId operation) {
+void EventLoop::cancel(TimeNs now, OperationId operation, const std::string& reason) {
   user_operations_.cancel(now, operation);
-  collectives_.cancel(now, operation);
+  collectives_.cancel(now, operation, reason);
 }
 
 // ---- arrivals ------------------------------------------------------------------------------------------------------

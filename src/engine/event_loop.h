@@ -95,7 +95,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   // From commands.
   void post(TimeNs now, const core::SendRequest& request) { user_operations_.post(now, request); }
   void post(TimeNs now, const core::ReceiveRequest& request) { user_operations_.post(now, request); }
-  void cancel(TimeNs now, OperationId operation);
+  void cancel(TimeNs now, OperationId operation, const std::string& reason);
   Collectives& collectives() { return collectives_; }
 
  private:

@@ -41,6 +41,7 @@ def run_job(
     workers: int = 2,
     services: int = 0,
     kill: int | None = None,
+    stop: int | None = None,
     programs: Path,
     modules: Sequence[str] = (),
     limit_seconds: float = LIMIT_SECONDS,
@@ -50,7 +51,8 @@ def run_job(
     """Run ``program`` of the file ``programs`` on every worker, the summation service on the ranks after them.
 
     ``modules``: imported before the processes are forked, so that no process takes that time. ``kill``: this rank gets
-    SIGKILL as soon as it says so on a line of its own ("kill me"). ``again``: it is then started again with these
+    SIGKILL as soon as it says so on a line of its own ("kill me"). ``stop``: this rank gets SIGSTOP ("stop me"), and is
+    killed when the others have ended. ``again``: it is then started again with these
     variables too, and its outcome is that of the second process.
     """
     environment = {
@@ -71,20 +73,22 @@ def run_job(
 
     processes = [start(rank) for rank in range(workers + services)]
     try:
-        if kill is not None:
-            for line in processes[kill].stdout:
-                if line.strip() == "kill me":
-                    processes[kill].send_signal(signal.SIGKILL)
-                    break
-            if again is not None:
-                processes[kill].communicate()
-                processes[kill] = start(kill, **again)
+        for rank, request, number in ((kill, "kill me", signal.SIGKILL), (stop, "stop me", signal.SIGSTOP)):
+            if rank is not None:
+                for line in processes[rank].stdout:
+                    if line.strip() == request:
+                        processes[rank].send_signal(number)
+                        break
+        if kill is not None and again is not None:
+            processes[kill].communicate()
+            processes[kill] = start(kill, **again)
         deadline = time.monotonic() + limit_seconds
-        return [
-            Outcome(status=process.returncode, output=output)
-            for process in processes
-            for output in [process.communicate(timeout=max(1.0, deadline - time.monotonic()))[0]]
-        ]
+        outputs = {}
+        for rank in sorted(range(workers + services), key=lambda one: one == stop):
+            if rank == stop:
+                processes[rank].kill()
+            outputs[rank] = processes[rank].communicate(timeout=max(1.0, deadline - time.monotonic()))[0]
+        return [Outcome(status=process.returncode, output=outputs[rank]) for rank, process in enumerate(processes)]
     finally:
         for process in processes:
             if process.poll() is None:

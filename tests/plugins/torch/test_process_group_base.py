@@ -18,13 +18,16 @@ import mlt
 from mlt._shared.ports import free_port
 
 
-def test_abort__closes_the_context_and_later_calls_are_rejected() -> None:
+@pytest.mark.parametrize("owns_context", [False, True])
+def test_abort__closes_the_context_of_the_group_and_later_calls_are_rejected(owns_context: bool) -> None:
     with mlt.Context(0, 1) as context:
-        group = MltProcessGroup(context, rank=0, ranks=(0,), group_id="7", timeout=timedelta(seconds=30))
+        group = MltProcessGroup(
+            context, rank=0, ranks=(0,), group_id="7", timeout=timedelta(seconds=30), owns_context=owns_context
+        )
         assert group.getBackendName() == BACKEND
         group.abort()
         group.abort()
-        assert context.closed
+        assert context.closed == owns_context
         with pytest.raises(RuntimeError, match=names("allreduce", "'7'", "shut down")):
             group.allreduce([torch.ones(1)])
 

@@ -73,6 +73,8 @@ def test_parts_by_splits__cuts_rows() -> None:
     assert [len(part) for part in parts_by_splits(rows, [], 3, "input")] == [2, 2, 2]
     parts = parts_by_splits(rows, [1, 0, 5], 3, "input")
     assert torch.equal(torch.cat(parts), rows)
+    for splits in ([], [0, 0]):
+        assert [part.numel() for part in parts_by_splits(torch.zeros(0, 3), splits, 2, "input")] == [0, 0]
     with pytest.raises(ValueError, match=names("6 rows of the input", "4", "split sizes")):
         parts_by_splits(rows, [], 4, "input")
     for splits in ([1, 5], [1, 2, 4]):

@@ -70,6 +70,19 @@ def test_wait__ends_at_its_own_timeout_and_may_be_repeated(pair: tuple[Transfers
     assert tensor.tolist() == [1.0, 1.0]
 
 
+def test_wait__ends_at_its_own_timeout_while_another_thread_waits_without(pair: tuple[Transfers, Transfers]) -> None:
+    sender, receiver = pair
+    for receive, tag in ((receiver.recv(torch.zeros(2), 0, 5, 30), 5), (receiver.recv_any(torch.zeros(2), 6, 30), 6)):
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(receive.wait)
+            until(lambda receive=receive: receive._lock.locked())  # type: ignore[misc]
+            with pytest.raises(RuntimeError, match=names("0.01 s", "wait again")):
+                receive.wait(timedelta(milliseconds=10))
+            assert not waits.done()
+            sender.send(torch.ones(2), 1, tag, 30)
+            assert waits.result(30)
+
+
 def test_result__waits_and_has_the_tensors(pair: tuple[Transfers, Transfers]) -> None:
     sender, receiver = pair
     receive = receiver.recv(torch.zeros(2), 0, 0, 30)

@@ -522,9 +522,9 @@ def test_cancel__ends_it_at_every_member_and_the_group_with_it() -> None:
         first, second = (contexts[rank].post_all_reduce(tensors[rank]) for rank in range(2))
         with pytest.raises(mlt.WaitTimeoutError, match=names("all_reduce", "in progress")):
             first.wait(0.05)
-        second.cancel()
+        second.cancel(reason="out of data")
         for operation in (first, second):
-            with pytest.raises(mlt.CancelledError, match="rank 1 cancelled") as caught:
+            with pytest.raises(mlt.CancelledError, match="rank 1 cancelled the collective: out of data") as caught:
                 operation.wait(10)
             assert caught.value.peer == 1
         with pytest.raises(mlt.CancelledError, match="rank 1 cancelled"):
@@ -865,6 +865,33 @@ def test_cancel__leaves_a_group_that_works() -> None:
         tensors = [np.full(500_000, rank, np.float32) for rank in range(2)]
         all_reduce(contexts, tensors, op=Reduction.SUM)
         assert all((tensor == 1).all() for tensor in tensors)
+
+
+def test_call__with_members_that_are_gone_names_one_that_failed_before_those_that_left() -> None:
+    with local_job(3) as contexts:
+        contexts[0].close()
+        contexts[1].close(failure="ended by ValueError")
+        until(lambda: not contexts[2].is_peer_up(0) and not contexts[2].is_peer_up(1))
+        with pytest.raises(mlt.PeerFailedError, match=names("rank 1", "ended by ValueError")) as caught:
+            contexts[2].barrier()
+        assert caught.value.peer == 1
+
+
+def test_end_group__fails_the_calls_in_progress_and_all_later_ones_of_that_group_only() -> None:
+    with local_job(3) as contexts:
+        tensors = [np.ones(1_000, np.float32) for _ in contexts]
+        waiting = contexts[0].post_all_reduce(tensors[0], stream=7)
+        contexts[1].end_group("it aborted", stream=7)
+        with pytest.raises(mlt.CancelledError, match="rank 1 ended the group: it aborted") as caught:
+            waiting.wait(10)
+        assert caught.value.peer == 1
+        for context, tensor in zip(contexts, tensors, strict=True):
+            for _ in range(2):
+                with pytest.raises(mlt.CancelledError, match="rank 1 ended the group: it aborted"):
+                    context.all_reduce(tensor, stream=7)
+        assert [context.engine.pinned for context in contexts] == [0, 0, 0]
+        all_reduce(contexts, tensors, op=Reduction.SUM)
+        assert tensors[0][0] == 3
 
 
 @pytest.mark.parametrize("element", FLOATING)

@@ -198,15 +198,60 @@ TEST_CASE("collectives__a_cancelled_one_ends_everywhere_naming_who_cancelled") {
   Guarded memory(3);
   start_all(bus, memory, 3);
   bus.run_steps(5);
-  bus.machine(1).cancel(bus.now, 1);
+  bus.machine(1).cancel(bus.now, 1, "it aborted group '2'");
   bus.machine(1).cancel(bus.now, 1);  // once is enough
   bus.run();
   for (std::uint16_t rank = 0; rank < 3; ++rank) {
-    check_failed(bus, rank, CompletionStatus::kCancelled, 1, "rank 1 cancelled");
+    check_failed(bus, rank, CompletionStatus::kCancelled, 1, "rank 1 cancelled the collective: it aborted group '2'");
     memory.give_back(rank);
   }
   bus.run();
   for (std::uint16_t rank = 0; rank < 3; ++rank) memory.check(rank);
+}
+
+// Rank 1 ends the group: where no member has failed, while the group waits to resume after a failure that rank 2 has
+// not noticed, and with a call that fails because of that failure anyway.
+TEST_CASE("collectives__a_group_that_a_member_ends_fails_every_call_that_it_has_not_made") {
+  for (const int before : {0, 1, 2}) {
+    CAPTURE(before);
+    FakeBus bus({.ranks = 3, .seed = 8});
+    std::vector<std::vector<std::vector<float>>> tensors;
+    for (std::size_t i = 0; i < 4; ++i) tensors.push_back(random_tensors(3, 10, i));
+    const auto call = [&](std::uint16_t rank, std::size_t i) {
+      bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
+    };
+    if (before == 0) {
+      call(0, 0);
+      call(2, 0);
+    } else {
+      call(0, 0);
+      if (before == 2) call(0, 1);
+      call(1, 0);
+      bus.machine(1).cancel(bus.now, 1);
+    }
+    bus.run();
+    CollectiveRequest end = all_reduce_request(9, tensors[3][1]);
+    end.fault = "rank 1 ended the group: no more data";
+    end.ends_group = true;
+    bus.start(1, std::move(end));
+    bus.run();
+    for (std::uint16_t rank = 0; rank < 3; ++rank) {
+      const std::size_t calls = 3;
+      for (std::size_t i = bus.done(rank).size(); i < calls; ++i) {
+        call(rank, i);
+        bus.run();
+      }
+      CAPTURE(rank);
+      REQUIRE(bus.done(rank).size() == calls);
+      const CollectiveDone& last = bus.done(rank).back();
+      CHECK(last.status == CompletionStatus::kCancelled);
+      CHECK(last.failed_peer == 1);
+      // Rank 2 has not used the group before: the first failure of which it learnt counts.
+      const bool is_first = rank != 2 || before == 0;
+      CHECK((last.error.find("rank 1 ended the group: no more data") != std::string::npos) == is_first);
+      CHECK(bus.machine(rank).open() == 0);
+    }
+  }
 }
 
 TEST_CASE("collectives__a_faulty_input_ends_the_call_everywhere_sends_nothing_and_leaves_a_group_that_works") {
