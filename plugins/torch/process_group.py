@@ -248,7 +248,7 @@ class MltProcessGroup(DataMovement):
 
         def program() -> None:
             for tensor in tensors:
-                sparse_all_reduce(self._context, tensor, rank=self._rank, how=how)
+                tensor.copy_(sparse_all_reduce(self._context, tensor, rank=self._rank, how=how).total)
 
         return self._calls.submit("allreduce", program, tensors, calls=len(tensors))
 
