@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mlt import Completion, Context, Operation
 
 USER_TAGS: Final = 1 << 32
+_KEPT_WORKS: Final = 64
 _SLICE: Final = timedelta(milliseconds=10)
 
 
@@ -67,6 +68,11 @@ class TransferWork(dist.Work):
             entry.watch(self)
             if error is not None:
                 entry.end(error)
+
+    @property
+    def is_of_one_element(self) -> bool:
+        tensors = self._result
+        return isinstance(tensors, list) and [getattr(one, "nbytes", 0) <= 8 for one in tensors] == [True]
 
     @property
     def memory(self) -> set[int]:
@@ -119,6 +125,9 @@ class TransferWork(dist.Work):
 
     def get_future(self) -> Any:
         source, future = future_pair()
+        if self._is_settled:  # C++ that has waited reads the value at once, as DDP's join() does
+            publish(source, self._result, self._error)
+            return future
         pending = _Countdown(lambda: self._publisher.submit(_Publication(self, source), self._settle, self._result))
         for operation in tuple(self._operations):
             pending.add(operation)
@@ -203,10 +212,15 @@ class _Publication:
 
 
 class InProgress:
-    """Works that have not ended, oldest first: one that its caller drops still gives its tensor back."""
+    """Works that have not ended, oldest first: one that its caller drops still gives its tensor back.
+
+    The latest of one element are kept after that too: inside ``join(divide_by_initial_world_size=False)`` torch's
+    reducer waits for one of which it holds the half in C++ only, which without the other waits for ever.
+    """
 
     def __init__(self) -> None:
         self._works: deque[TransferWork] = deque()
+        self._kept: deque[TransferWork] = deque(maxlen=_KEPT_WORKS)
         self._lock = threading.Lock()
 
     def add(self, work: TransferWork) -> TransferWork:
@@ -215,6 +229,8 @@ class InProgress:
             while self._works and self._works[0].is_completed():
                 self._works.popleft()
             self._works.append(work)
+            if work.is_of_one_element:
+                self._kept.append(work)
         return work
 
     def uses(self, tensors: Any) -> bool:

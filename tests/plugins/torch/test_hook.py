@@ -292,7 +292,7 @@ def test_hook__a_line_of_the_log_every_so_many_steps(caplog: pytest.LogCaptureFi
             for future in futures:
                 future.wait()
     lines = [record.message for record in caplog.records if "bucket" in record.message]
-    assert [line.split(", ")[0] for line in lines] == [f"rank 0: step {step}: 4 kB in 1 bucket" for step in (2, 5)]
+    assert [line.split(", ")[0] for line in lines] == [f"rank 0: step {step}: 4 KB in 1 bucket" for step in (2, 5)]
     assert lines[0] == f"rank 0: {states[0].steps[2]}"
 
 
