@@ -188,7 +188,7 @@ class BoundedLossState(StepRecorder):
 
     def _check_type(self, buffer: torch.Tensor, index: int) -> None:
         is_sparse = buffer.layout == torch.sparse_coo
-        types = _AMONG_WORKERS if is_sparse else self._types
+        types: tuple[torch.dtype, ...] = _AMONG_WORKERS if is_sparse else self._types
         if self._rotate and not is_sparse:
             types = tuple(one for one in types if one in ROTATED_TYPES)
         on_device = device_of([buffer], "hook") is not None
