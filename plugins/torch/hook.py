@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Union
 from mlt.torch import recorder
 from mlt.torch.compilation import untraced, untraced_class
 from mlt.torch.contexts import current_context
-from mlt.torch.hook_arguments import check_options, check_transport, names_of, recorder_name
+from mlt.torch.hook_arguments import check_log_every, check_options, check_transport, names_of, recorder_name
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.profiling import recorded
 from mlt.torch.registration import mlt_group
 from mlt.torch.resynchronisation import By, Drift, Resynchronisation
 from mlt.torch.rotation import TYPES as ROTATED_TYPES
 from mlt.torch.rotation import restore, rotate
+from mlt.torch.sparse import SparseAverages, SparseSum
 from mlt.torch.staging import Staged, device_of
 from mlt.torch.work import CallQueue, failure_of
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mlt")
 # The buckets' all-reduces are a stream of their own: they need no common order with other collectives of the group.
 STREAM_BIT = 1 << 31
+# And those of sparse buckets another, because a thread makes them: no group's number has this bit (mlt.torch.tags).
+_SPARSE_BIT = 1 << 29
 _SHOWN_NAMES = 3
 _BY_SERVICES = (torch.float32,)
 _AMONG_WORKERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -66,8 +69,8 @@ class BoundedLossState(StepRecorder):
     all of a few (``mlt.torch.rotation``); float32 and float64 only. It costs CPU time. ``lossy_results``: the averages
     may lose up to ``loss_bound`` as well; a worker then keeps, of what it misses, the mean of the terms that it has. So
     the replicas drift apart: call ``resynchronise_every`` before the first backward pass. ``history``: number of steps
-    whose statistics are kept. ``named_parameters``: the model's, so that errors name the parameters of a bucket, not
-    only its number.
+    whose statistics are kept. ``log_every``: every so many steps the logger "mlt" gets the step's, at level INFO.
+    ``named_parameters``: the model's, so that errors name the parameters of a bucket, not only its number.
 
     Services divide by the contributions that arrived, per element. Among themselves, a worker that misses a sum of
     others gives its own term their weights: so losses do not make the average smaller.
@@ -89,15 +92,18 @@ class BoundedLossState(StepRecorder):
         lossy_results: bool = False,
         first_key: int = 0,
         history: int = DEFAULT_HISTORY,
+        log_every: int | None = None,
         named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
     ) -> None:
         bound = checked(loss_bound)
         check_transport(transport)
         check_options(lossy_results=lossy_results, rotate=rotate, services=services, first_key=first_key)
+        check_log_every(log_every)
         super().__init__(history)
         self.loss_bound = bound
         self.lossy_results = lossy_results
         self._rotate = rotate
+        self._log_every = log_every
         self._resynchronisation: Resynchronisation | None = None
         self._resync_steps = 0
         self._synchronised_at = 0  # steps
@@ -116,25 +122,20 @@ class BoundedLossState(StepRecorder):
         self._count = 0  # of buckets, over all steps
         self._recorded_as = recorder_name()
         self._staging = CallQueue("mlt-hook")  # its threads start with the first bucket on a GPU
+        self._sparse: SparseAverages | None = None  # from the first sparse bucket on
 
     def synchronise(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start averaging one bucket; returns a future of its average over the workers (in the bucket's own buffer).
 
         Raises TypeError for a bucket on another device or of a type that cannot be averaged; a failed transfer raises
-        from the backward pass. A bucket on a GPU goes through host memory, behind the backward pass's stream.
+        from the backward pass. A bucket on a GPU goes through host memory, behind the backward pass's stream. A sparse
+        bucket (``nn.Embedding(sparse=True)``) loses nothing, whatever the bound, and is averaged among the workers.
         """
         buffer = bucket.buffer()
         index = bucket.index()
+        is_sparse = buffer.layout == torch.sparse_coo
         device = device_of([buffer], "hook")
-        types = [one for one in self._types if one in ROTATED_TYPES or not self._rotate]
-        if buffer.dtype not in types or (device is None and buffer.device.type != "cpu"):
-            known = ", ".join(str(one).removeprefix("torch.") for one in types)
-            rotating = ", with rotate=True," if self._rotate else ""
-            raise TypeError(
-                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages{rotating} {known} in "
-                "memory of the host or of a CUDA device: keep these parameters so, or synchronise them without this "
-                "hook"
-            )
+        self._check_type(buffer, index)
         if self.lossy_results and self._resynchronisation is None:
             raise RuntimeError(
                 "lossy_results lets the replicas drift apart: before the first backward pass call "
@@ -163,6 +164,12 @@ class BoundedLossState(StepRecorder):
         average = partial(self._post, key=key, name=name, **how)
         self._count += 1
         entry = recorder.begin(name, self._recorded_as, self._count, buffer)
+        if is_sparse:
+            done = partial(self._finish_sparse, name, step, future, entry)
+            self._sparse_averages().start(
+                buffer, partial(self._adopt, name, _SPARSE_BIT), done, partial(_fail, name, future, entry)
+            )
+            return result
         # Every rank has the same steps and keys. What cannot lose is left as it is, to the last bit.
         seed = step.step << 32 | key if self._rotate and bound > 0 else None
         if device is None:
@@ -180,6 +187,22 @@ class BoundedLossState(StepRecorder):
 
         self._staging.submit(_Posting(name, future), post, None)
         return result
+
+    def _check_type(self, buffer: torch.Tensor, index: int) -> None:
+        is_sparse = buffer.layout == torch.sparse_coo
+        types: tuple[torch.dtype, ...] = _AMONG_WORKERS if is_sparse else self._types
+        if self._rotate and not is_sparse:
+            types = tuple(one for one in types if one in ROTATED_TYPES)
+        on_device = device_of([buffer], "hook") is not None
+        if buffer.dtype in types and (on_device or buffer.device.type == "cpu"):
+            return
+        known = ", ".join(str(one).removeprefix("torch.") for one in types)
+        rotating = ", with rotate=True," if self._rotate else ""
+        raise TypeError(
+            f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages{rotating} {known} in "
+            "memory of the host or of a CUDA device: keep these parameters so, or synchronise them without this "
+            "hook"
+        )
 
     @property
     def drifts(self) -> tuple[Drift, ...]:
@@ -296,14 +319,13 @@ class BoundedLossState(StepRecorder):
 
         try:
             handle = average(data)
-            if self._group is not None:
-                self._group.adopt(handle, name, STREAM_BIT | self._group.stream)
+            self._adopt(name, 0, handle)
         except Exception as error:
             if entry is not None:
                 entry.end(error)
             if not isinstance(error, PeerFailedError):
                 raise
-            _fail(future, name, error)  # of a rank that is gone: an error of the bucket, like one in progress
+            _fail(name, future, None, error)  # of a rank that is gone: an error of the bucket, like one in progress
             return
         handle.add_done_callback(partial(self._finish, handle, name, step, future, finished, entry))
         handle.report_if_slow()
@@ -362,24 +384,55 @@ class BoundedLossState(StepRecorder):
         try:
             done = handle.wait(timeout=0)
         except Exception as error:
-            failure = error if name in str(error) else failure_of(name, error)
-            if entry is not None:
-                entry.end(failure)
-            # (torch's annotation gives the result's type here; the method takes any exception.)
-            future.set_exception(failure)  # type: ignore[arg-type]
+            _fail(name, future, entry, error)
             return
         if entry is not None:
             entry.end(None)
-        self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)
+        self._record(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)
         try:
             land()
         except Exception as error:  # of the rotation, or the copy back to a GPU: nobody else would complete the future
-            _fail(future, name, error)
+            _fail(name, future, None, error)
+
+    def _adopt(self, name: str, stream_bit: int, handle: Any) -> None:
+        """The group's end waits for it, or fails it."""
+        if self._group is not None:
+            self._group.adopt(handle, name, STREAM_BIT | self._group.stream | stream_bit)
+
+    def _sparse_averages(self) -> SparseAverages:
+        if self._sparse is None:
+            context, ranks, stream = _members(self._transport)
+            everyone = tuple(range(context.world_size)) if ranks is None else ranks
+            self._sparse = SparseAverages(context, everyone, stream | _SPARSE_BIT)
+        return self._sparse
+
+    def _finish_sparse(
+        self,
+        name: str,
+        step: OpenStep,
+        future: torch.futures.Future[torch.Tensor],
+        entry: recorder.Entry | None,
+        average: SparseSum,
+    ) -> None:
+        if entry is not None:
+            entry.end(None)
+        self._record(step, pushed_bytes=average.bytes, missing_bytes=0, repairs=average.repairs)
+        future.set_result(average.total)
+
+    def _record(self, step: OpenStep, **of_bucket: int) -> None:
+        closed = self._log.result(step, **of_bucket)
+        if closed is not None and self._log_every and (closed.step + 1) % self._log_every == 0:
+            logger.info("rank %d: %s", _members(self._transport)[0].rank, closed)
 
 
-def _fail(future: torch.futures.Future[torch.Tensor], name: str, error: Exception) -> None:
+def _fail(
+    name: str, future: torch.futures.Future[torch.Tensor], entry: recorder.Entry | None, error: Exception
+) -> None:
+    failure = error if name in str(error) else failure_of(name, error)
+    if entry is not None:
+        entry.end(failure)
     # (torch's annotation gives the result's type here; the method takes any exception.)
-    future.set_exception(failure_of(name, error))  # type: ignore[arg-type]
+    future.set_exception(failure)  # type: ignore[arg-type]
 
 
 class _Posting:
@@ -393,7 +446,7 @@ class _Posting:
         try:
             call()
         except Exception as error:
-            _fail(self._future, self._name, error)
+            _fail(self._name, self._future, None, error)
 
     def publish(self, result: Any) -> None:
         """No result to publish: the caller that averages completes the future."""
@@ -403,7 +456,8 @@ class _Posting:
 def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook for ``DistributedDataParallel.register_comm_hook(state, bounded_loss_hook)``.
 
-    Returns a future of the bucket's flat float32 buffer, averaged over the workers that contributed to each element.
+    Returns a future of the bucket's flat buffer, averaged over the workers that contributed to each element, or of a
+    sparse bucket's average.
     """
     if isinstance(bucket, tuple):
         raise TypeError(

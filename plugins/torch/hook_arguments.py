@@ -36,6 +36,12 @@ def check_options(*, lossy_results: Any, rotate: Any, services: Any, first_key: 
         raise ValueError(f"first_key is {first_key!r}; give a key of push-pull, 0 or more")
 
 
+def check_log_every(steps: Any) -> None:
+    """Raise ValueError unless ``steps`` is None or a number of steps."""
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise ValueError(f"log_every is {steps!r}; give a number of steps, 1 or more, or None for no lines in the log")
+
+
 def names_of(named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[int, str]:
     """Parameters' names by identity. Raises TypeError for parameters without names."""
     names = {}

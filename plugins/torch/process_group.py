@@ -248,13 +248,14 @@ class MltProcessGroup(DataMovement):
 
         def program() -> None:
             for tensor in tensors:
-                sparse_all_reduce(
+                summed = sparse_all_reduce(
                     self._context,
                     tensor,
                     rank=self._rank,
                     how=how,
                     started=lambda operation: self._calls.adopt(operation, "mlt allreduce"),
                 )
+                tensor.copy_(summed.total)
 
         return self._calls.submit("allreduce", program, tensors, calls=len(tensors))
 

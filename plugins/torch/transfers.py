@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mlt import Completion, Context, Operation
 
 USER_TAGS: Final = 1 << 32
+_KEPT_WORKS: Final = 64
 _SLICE: Final = timedelta(milliseconds=10)
 _END_SLICE_SECONDS: Final = 0.05
 
@@ -71,6 +72,11 @@ class TransferWork(dist.Work):
 
     def __str__(self) -> str:
         return str(self._description)
+
+    @property
+    def is_of_one_element(self) -> bool:
+        tensors = self._result
+        return isinstance(tensors, list) and [getattr(one, "nbytes", 0) <= 8 for one in tensors] == [True]
 
     @property
     def memory(self) -> set[int]:
@@ -123,6 +129,9 @@ class TransferWork(dist.Work):
 
     def get_future(self) -> Any:
         source, future = future_pair()
+        if self._is_settled:  # C++ that has waited reads the value at once, as DDP's join() does
+            publish(source, self._result, self._error)
+            return future
         pending = _Countdown(lambda: self._publisher.submit(_Publication(self, source), self._settle, self._result))
         for operation in tuple(self._operations):
             pending.add(operation)
@@ -222,10 +231,15 @@ class _Publication:
 
 
 class InProgress:
-    """Works that have not ended, oldest first: one that its caller drops still gives its tensor back."""
+    """Works that have not ended, oldest first: one that its caller drops still gives its tensor back.
+
+    The latest of one element are kept after that too: inside ``join(divide_by_initial_world_size=False)`` torch's
+    reducer waits for one of which it holds the half in C++ only, which without the other waits for ever.
+    """
 
     def __init__(self) -> None:
         self._works: deque[TransferWork] = deque()
+        self._kept: deque[TransferWork] = deque(maxlen=_KEPT_WORKS)
         self._lock = threading.Lock()
         self._failure = ""
 
@@ -235,6 +249,8 @@ class InProgress:
             while self._works and self._works[0].is_completed():
                 self._works.popleft()
             self._works.append(work)
+            if work.is_of_one_element:
+                self._kept.append(work)
             failure = self._failure
         if failure:
             work.cancel(failure)

@@ -167,15 +167,15 @@ class StepLog:
             step.all_pushed = last
             return step
 
-    def result(self, step: OpenStep, *, pushed_bytes: int, missing_bytes: int, repairs: int) -> None:
-        """Record the averaged result of one bucket of ``step``; the last one closes the step."""
+    def result(self, step: OpenStep, *, pushed_bytes: int, missing_bytes: int, repairs: int) -> StepStatistics | None:
+        """Record the averaged result of one bucket of ``step``; the last one closes the step, and returns it."""
         with self._lock:
             step.last_result_ns = time.monotonic_ns()
             step.outstanding -= 1
             step.bytes += pushed_bytes
             step.missing_bytes += missing_bytes
             step.repairs += repairs
-            self._close_if_done(step)
+            return self._close_if_done(step)
 
     @property
     def started(self) -> int:
@@ -194,20 +194,21 @@ class StepLog:
             step.all_pushed = True
             self._close_if_done(step)
 
-    def _close_if_done(self, step: OpenStep) -> None:
-        if step.all_pushed and step.outstanding == 0:
-            self._finished.append(
-                StepStatistics(
-                    step=step.step,
-                    buckets=step.buckets,
-                    bytes=step.bytes,
-                    missing_bytes=step.missing_bytes,
-                    repairs=step.repairs,
-                    sync_seconds=(step.last_result_ns - step.first_push_ns) / 1e9,
-                    exposed_seconds=(step.last_result_ns - step.last_push_ns) / 1e9,
-                    drift=step.drift,
-                )
-            )
+    def _close_if_done(self, step: OpenStep) -> StepStatistics | None:
+        if not step.all_pushed or step.outstanding > 0:
+            return None
+        closed = StepStatistics(
+            step=step.step,
+            buckets=step.buckets,
+            bytes=step.bytes,
+            missing_bytes=step.missing_bytes,
+            repairs=step.repairs,
+            sync_seconds=(step.last_result_ns - step.first_push_ns) / 1e9,
+            exposed_seconds=(step.last_result_ns - step.last_push_ns) / 1e9,
+            drift=step.drift,
+        )
+        self._finished.append(closed)
+        return closed
 
     def finished(self) -> tuple[StepStatistics, ...]:
         """The finished steps in the history, oldest first."""

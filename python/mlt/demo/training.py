@@ -24,7 +24,7 @@ MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
 # Each evaluation but the last takes a part of the test images, to save time.
 CURVE_IMAGES = 1000
-EVALUATION_BATCH = 250
+EVALUATION_BATCH = 50  # a core evaluates 1,000 images in 0.13 s, in batches of 250 in 0.24
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

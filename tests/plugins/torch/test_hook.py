@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import subprocess
 import sys
@@ -251,6 +252,48 @@ def test_hook__the_figures_of_a_step_are_scalars_of_tensorboard(tmp_path: Path) 
     written.Reload()
     assert written.Tags()["scalars"] == list(latest.scalars())
     assert [(event.step, event.value) for event in written.Scalars("mlt/bytes")] == [(0, 4_000.0)]
+
+
+class RecordingMlflow:
+    """``mlflow.log_metrics`` with the checks of MLflow 3: of names, of values, and of the step."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int | None, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        for name, value in metrics.items():
+            assert re.fullmatch(r"[\w.: /-]+", name), name
+            assert isinstance(value, float), (name, value)
+            assert math.isfinite(value), (name, value)
+        assert step is None or isinstance(step, int)
+        self.logged.append((step, metrics))
+
+
+def test_hook__the_figures_of_a_step_are_metrics_of_mlflow() -> None:
+    mlflow = RecordingMlflow()
+    with local_job(2) as contexts:
+        (state, _) = averages(contexts, [torch.ones(1_000), torch.ones(1_000)], loss_bound=0.0)
+    latest = state.latest
+    assert latest is not None
+    mlflow.log_metrics(latest.scalars(), step=latest.step)
+    ((step, metrics),) = mlflow.logged
+    assert step == 0
+    assert metrics.keys() == {
+        *("mlt/gradient_loss", "mlt/exchange_ms", "mlt/exposed_ms", "mlt/bytes", "mlt/repairs"),
+    }
+    assert metrics["mlt/bytes"] == 4_000.0
+
+
+def test_hook__a_line_of_the_log_every_so_many_steps(caplog: pytest.LogCaptureFixture) -> None:
+    with local_job(2) as contexts, caplog.at_level(logging.INFO, "mlt"):
+        states = [BoundedLossState(transport=contexts[0], log_every=3), BoundedLossState(transport=contexts[1])]
+        for _ in range(7):
+            futures: list[Any] = [state.synchronise(Bucket(torch.ones(1_000))) for state in states]  # type: ignore[arg-type]
+            for future in futures:
+                future.wait()
+    lines = [record.message for record in caplog.records if "bucket" in record.message]
+    assert [line.split(", ")[0] for line in lines] == [f"rank 0: step {step}: 4 KB in 1 bucket" for step in (2, 5)]
+    assert lines[0] == f"rank 0: {states[0].steps[2]}"
 
 
 def test_hook__rotation_leaves_a_part_of_what_a_lost_segment_would_take_whole() -> None:

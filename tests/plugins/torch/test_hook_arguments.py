@@ -34,6 +34,8 @@ def test_state__rejects_what_is_no_transport(transport: Any, facts: tuple[str, .
         ({"first_key": -1}, ValueError),
         ({"first_key": "a"}, ValueError),
         ({"history": "x"}, ValueError),
+        ({"log_every": 0}, ValueError),
+        ({"log_every": True}, ValueError),
         ({"named_parameters": torch.nn.Linear(1, 1).parameters()}, TypeError),
     ],
 )

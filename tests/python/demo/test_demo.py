@@ -18,6 +18,7 @@ from mlt.demo.events import Finished, StepDone, event_of
 from mlt.demo.settings import DemoSettings, in_turns, run_specs
 
 COMMAND = [sys.executable, "-m", "mlt.cli.main", "demo"]
+UNPRIVILEGED = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
 STEPS = 6
 # Nine processes load torch one after the other; on a machine that does other work too this takes minutes.
 LIMIT_SECONDS = 270
@@ -44,9 +45,10 @@ def settings(tmp_path: Path, **changes: object) -> DemoSettings:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A demo that may not make a testbed, and is not told to do without one."""
     folder = tmp_path_factory.mktemp("demo") / "report"
-    words = ["--network", "loopback", "--steps", str(STEPS), "--data", "mnist", "--loss", "0.03"]
-    command = [*COMMAND, *words, "--output", str(folder)]
+    words = ["--steps", str(STEPS), "--data", "mnist", "--loss", "0.03"]
+    command = [*UNPRIVILEGED, *COMMAND, *words, "--output", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout
@@ -67,6 +69,16 @@ def test_demo__report_holds_every_number(finished: tuple[Path, str]) -> None:
         assert 0 < run.sync_p50 <= run.sync_p99
         assert run.bytes_sent is not None
         assert run.bytes_sent > run.gradient_bytes
+
+
+@pytest.mark.slow
+def test_demo__without_privilege_trains_on_loopback_and_says_what_it_cannot_show(finished: tuple[Path, str]) -> None:
+    text = " ".join(finished[1].split())
+    assert_names(text, "no testbed on this machine (", "network namespaces", "root", "On loopback instead")
+    assert "where processes drop packets themselves: gloo, whose TCP loses nothing there, is left out" in text
+    assert "2 workers and 1 summation service on loopback" in text
+    told = report.DemoReport.model_validate_json((finished[0] / report.REPORT_FILE).read_text()).settings
+    assert (told.network, told.workers, told.services, told.testbed) == ("loopback", 2, 1, None)
 
 
 @pytest.mark.slow
@@ -192,7 +204,7 @@ def test_demo__rejects_bad_options(options: list[str], words: str, tmp_path: Pat
 
 def test_demo__names_what_a_testbed_lacks(tmp_path: Path) -> None:
     words = ["--network", "testbed", "--steps", "2", "--output", str(tmp_path / "report")]
-    guarded = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", *COMMAND, *words]
+    guarded = [*UNPRIVILEGED, *COMMAND, *words]
     done = subprocess.run(guarded, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert_names(done.stderr, "network namespaces", "root")

@@ -240,20 +240,72 @@ def watch(display: LiveDisplay | PlainDisplay, run: RunSpec) -> None:
 
 
 @pytest.mark.parametrize("network", ["loopback", "testbed"])
+@pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize("width", [80, 140])
-def test_live_display__fits_the_terminal_and_shows_the_latest(width: int, network: Network, tmp_path: Path) -> None:
-    runs = run_specs(settings(tmp_path, network=network))
+def test_live_display__fits_the_terminal_and_shows_the_latest(
+    width: int, seeds: int, network: Network, tmp_path: Path
+) -> None:
+    runs = run_specs(settings(tmp_path, network=network, seeds=seeds))
     output = io.StringIO()
     console = Console(file=output, width=width, force_terminal=True)
-    display = make_display(console, runs, steps=STEPS, live=True)
+    display = make_display(console, runs, steps=240, live=True)
     assert isinstance(display, LiveDisplay)
     watch(display, runs[-1])
     text = shown(width, display._render())
     assert all(len(line) <= width for line in text.splitlines())
-    assert "test accuracy: of 10 images" in text
-    row = next(line for line in text.splitlines() if "bound 10 %" in line)
-    for figure in ("20/20", "81.0", "100", "10.5", "10.00"):
-        assert figure in row
+    assert "curve: test accuracy, 0 to 100 %, of 10 images" in text
+    rows = [line for line in text.splitlines() if "bound 10 %" in line]
+    # The seed, the curve, the step, the mean loss of 20 steps, test accuracy, steps/s, missing gradients and the
+    # seconds to 80 %.
+    seed = [str(seeds)] if seeds > 1 else []
+    assert rows[-1].split("bound 10 %")[1].split() == [
+        *seed,
+        "▇",
+        "20/240",
+        "0.360",
+        str(80.0 + seeds),
+        "10.00",
+        "10.00",
+        "2.0",
+    ]
+    assert "s to" in text
+    others = [line.split()[-6:] for line in text.splitlines() if "no loss" in line]
+    assert others == [["0/240", *"-----"]] * len(others)
+
+
+def test_live_display__compares_the_time_to_what_all_tested_runs_reached(tmp_path: Path) -> None:
+    first, second, *_ = runs = run_specs(settings(tmp_path))
+    display = LiveDisplay(Console(file=io.StringIO(), width=80, force_terminal=True), runs, steps=STEPS)
+
+    def seconds(*curves: tuple[RunSpec, list[float]]) -> list[list[str]]:
+        """The end of the table's head, and the last figure of the rows."""
+        for run, accuracies in curves:
+            display.begin(run)
+            for event in events(run)[WORKERS : -2 * WORKERS - 1]:
+                display.observe(RunRecord(run), event)
+            for number, accuracy in enumerate(accuracies, 1):
+                tested = Evaluated(rank=0, step=5 * number, images=1_000, accuracy=accuracy)
+                display.observe(RunRecord(run), tested)
+        rows = [line.split() for line in shown(80, display._render()).splitlines()]
+        (head,) = (row[-2:] for row in rows if row[-1:] == ["%"])
+        return [head] + [row[-1:] for row in rows if "20/20" in row]
+
+    assert seconds() == [["-", "%"]]
+    assert seconds((first, [0.31, 0.52, 0.83]))[-1] == ["1.5"]
+    # The second reached 60 %, so the first's seconds to that are shown, not those to 80 %.
+    told = seconds((second, [0.2, 0.62, 0.4]))
+    assert told[0] == ["60", "%"]
+    assert told[1:] == [["1.5"], ["1.0"]]
+    curves = [one.curve(display._levels) for one in display._progress]
+    assert curves == ["▃▅▇", "▂▅▄", ""]
+
+
+def test_live_display__curves_need_no_unicode(tmp_path: Path) -> None:
+    runs = run_specs(settings(tmp_path))
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    display = LiveDisplay(Console(file=file, width=80, force_terminal=True), runs, steps=STEPS)
+    watch(display, runs[0])
+    assert display._progress[0].curve(display._levels) == "8"
 
 
 def test_progress__does_not_depend_on_whose_report_comes_first(tmp_path: Path) -> None:
