@@ -457,7 +457,10 @@ void Summation::announce_failure(TimeNs now, Partition& partition) {
 
 void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
   // Nothing to agree on: every sum needs every worker.
-  if (peer < config_.workers && !has_spare()) return on_gone(now, peer);
+  if (peer < config_.workers && !has_spare()) {
+    survivors_.on_gone(now, peer);
+    return on_gone(now, peer);
+  }
   lose(now, peer);
 }
 

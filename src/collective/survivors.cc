@@ -38,6 +38,12 @@ void Survivors::on_lost(TimeNs now, std::uint16_t peer) {
   report(now);
 }
 
+void Survivors::on_gone(TimeNs now, std::uint16_t peer) {
+  if (peer >= size_ || verbs_.has_left(peer)) return;
+  members_[peer].is_lost = true;
+  set_timer(now);
+}
+
 // PROTOCOL 14.2.10: A rank that ended its connections with goodbye (3.7.2) has said so to all: a rank MUST take it for
 //     excluded without a decision, name it in lost and excluded, and leave it out of the ranks that a quorum counts.
 //     Where it was a service, it MUST send lost to its decider.
@@ -383,8 +389,11 @@ void Survivors::set_timer(TimeNs now) {
 }
 
 bool Survivors::is_stuck() const {
+  const auto is_own = [&](const Edge& edge) { return edge.reporter == config_.rank; };
+  const auto reaches = [&](std::uint16_t rank) { return rank == config_.rank || !members_[rank].is_lost; };
+  // PROTOCOL 14.2.13: ... 14.2.8 applies to it only at a service that reaches no quorum.
   const bool has_open =
-      std::ranges::any_of(open_edges(), [&](const Edge& edge) { return edge.reporter == config_.rank; });
+      std::ranges::any_of(open_edges(), is_own) || (std::ranges::any_of(edges_, is_own) && !is_quorum(reaches));
   if (decider() != config_.rank) return has_open;
   // A process that takes no part in push-pulls yet neither reports nor acknowledges: it may, once it does.
   const auto may_begin = [&](std::uint16_t rank) { return !members_[rank].is_lost && !members_[rank].has_begun; };

@@ -49,6 +49,8 @@ class Survivors {
 
   // The connection with it ended, or it takes no further part.
   void on_lost(TimeNs now, std::uint16_t peer);
+  // The same, where nothing is to be decided about it.
+  void on_gone(TimeNs now, std::uint16_t peer);
   void on_message(TimeNs now, std::uint16_t from, const Lost& lost);
   void on_message(TimeNs now, std::uint16_t from, const Excluded& excluded);
   void on_timeout(TimeNs now);
