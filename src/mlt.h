@@ -483,7 +483,8 @@ class Engine {
   // first collective. Large collectives then may send less between hosts (Algorithm::kTwoLevel).
   void set_hosts(std::span<const std::uint16_t> hosts);
 
-  // Push-pull of float32 tensors: split into partitions of up to 4 MB, which the services sum and may average.
+  // Push-pull of float32 tensors: split into partitions of up to 4 MB, which the services sum and may average. The
+  // services are all ranks from `workers` on, in the same order at every worker.
   // `max_dead_services`: services that may die while the others take over their partitions, one of which must be left;
   // each rank then keeps a copy of every result. The same at every worker.
   void use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers,

@@ -58,6 +58,12 @@ class Reader {
     const std::byte* at = take(4);
     return at == nullptr ? 0 : base::load_le32(at);
   }
+  // Of 32 bits, as a rank or a number of ranks.
+  std::uint16_t u16() {
+    const std::uint32_t v = u32();
+    if (v > 65'535) ok_ = false;
+    return static_cast<std::uint16_t>(v);
+  }
   std::uint64_t u64() {
     const std::byte* at = take(8);
     return at == nullptr ? 0 : base::load_le64(at);
@@ -126,7 +132,7 @@ Register read_shape(Reader& r, std::uint64_t key, std::uint32_t partition) {
   m.traffic_class = r.u8();
   m.tensor_elements = r.u64();
   m.services = r.u32();
-  m.max_dead_services = static_cast<std::uint16_t>(r.u32());
+  m.max_dead_services = r.u16();
   return m;
 }
 
@@ -238,7 +244,7 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       message = Refused{key, partition, r.text()};
       break;
     case kAborted:
-      message = Aborted{key, partition, static_cast<std::uint16_t>(r.u32())};
+      message = Aborted{key, partition, r.u16()};
       break;
     case kReady:
       message = Ready{key, partition};
@@ -270,7 +276,7 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       Overdue m;
       m.key = key;
       m.partition = partition;
-      m.rank = static_cast<std::uint16_t>(r.u32());
+      m.rank = r.u16();
       m.text = r.text();
       message = m;
       break;
@@ -292,7 +298,7 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       m.agreed = key;
       m.excluded = r.ranks(partition);
       m.lost = r.ranks(r.u32());
-      m.max_dead_services = static_cast<std::uint16_t>(r.u32());
+      m.max_dead_services = r.u16();
       message = std::move(m);
       break;
     }

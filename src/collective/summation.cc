@@ -119,17 +119,18 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   if (from >= config_.workers) {
     return refuse(from, shape, "rank " + std::to_string(from) + " is not a worker of this service");
   }
+  // PROTOCOL 14.2.7: ... It MUST do the same, and not send refused, where it receives register or move.
+  // The worker would take a refusal for that of its tensor.
+  if (survivors_.is_out_by_view()) return survivors_.inform(now, from);
+  if (!out_text().empty()) return refuse(from, shape, out_text());
+  if (config_.services > 1 && survivors_.is_excluded(from)) return survivors_.inform(now, from);
   if (gone_[from]) {
     return refuse(from, shape, "this service sums without rank " + std::to_string(from) + ", which failed or was late");
   }
-  if (!out_text().empty()) return refuse(from, shape, out_text());
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (gone_[worker]) send_gone(from, worker);  // which may have gone before that rank had a push-pull
   }
-  survivors_.inform(from);
-  if (shape.max_dead_services > survivors_.max_dead_services()) {
-    survivors_.set_limits(config_.max_dead_workers, shape.max_dead_services);
-  }
+  survivors_.inform(now, from);
   if (const std::string text = rejection(from, shape, verbs_.grid_bytes(from), move); !text.empty()) {
     return refuse(from, shape, text);
   }
@@ -150,6 +151,7 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     verbs_.send_message(from, failure_of(partition));
     return;
   }
+  survivors_.raise_max_dead_services(now, shape.max_dead_services);
   if (!partition.registered[from]) {
     partition.registered[from] = true;
     partition.sums.add_receiver(from, verbs_.segment_bytes(from) / shape.segment_bytes);
@@ -455,7 +457,10 @@ void Summation::announce_failure(TimeNs now, Partition& partition) {
 
 void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
   // Nothing to agree on: every sum needs every worker.
-  if (peer < config_.workers && !has_spare()) return on_gone(now, peer);
+  if (peer < config_.workers && !has_spare()) {
+    survivors_.on_gone(now, peer);
+    return on_gone(now, peer);
+  }
   lose(now, peer);
 }
 

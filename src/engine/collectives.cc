@@ -1,6 +1,7 @@
 #include "engine/collectives.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/control_service.h"
 #include "engine/public_enums.h"
@@ -9,8 +10,10 @@ namespace mlt::engine {
 
 namespace {
 
-// Max messages before serve() is called. Workers register before they push, so only a few come from each.
+// Max messages before serve() or use_services() is called, and their bytes. Workers register before they push, so only
+// a few come from each, and a view for each rank that is excluded.
 constexpr std::size_t kMaxEarlyMessages = 65'536;
+constexpr std::size_t kMaxEarlyBytes = std::size_t{64} << 20;
 
 bool is_for_service(const collective::Message& message) {
   return std::holds_alternative<collective::Register>(message) || std::holds_alternative<collective::Move>(message) ||
@@ -42,6 +45,10 @@ void Collectives::use_services(TimeNs now, std::vector<std::uint16_t> services, 
     const PeerState state = peers_.state(service);
     if (state == PeerState::kLeft || state == PeerState::kFailed) push_pull_->on_peer_down(now, service);
   }
+  // Who takes no further part.
+  for (const auto& [from, bytes] : take_early_messages()) {
+    if (const auto message = collective::decode(bytes)) push_pull_->on_message(now, from, *message);
+  }
 }
 
 void Collectives::serve(TimeNs now, std::uint16_t workers, const ServiceOptions& options) {
@@ -59,10 +66,14 @@ void Collectives::serve(TimeNs now, std::uint16_t workers, const ServiceOptions&
     const PeerState state = peers_.state(rank);
     if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, rank);
   }
-  for (const auto& [from, bytes] : early_messages_) {
+  for (const auto& [from, bytes] : take_early_messages()) {
     if (const auto message = collective::decode(bytes)) summation_->on_message(now, from, *message);
   }
-  early_messages_.clear();
+}
+
+Collectives::Messages Collectives::take_early_messages() {
+  early_bytes_ = 0;
+  return std::exchange(early_messages_, {});
 }
 
 void Collectives::start(TimeNs now, const collective::PushPullRequest& request) {
@@ -90,7 +101,8 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, std::span<const std
     if (push_pull_) push_pull_->on_message(now, from, *message);
   } else if (summation_) {
     summation_->on_message(now, from, *message);
-  } else if (early_messages_.size() < kMaxEarlyMessages) {
+  } else if (early_messages_.size() < kMaxEarlyMessages && bytes.size() <= kMaxEarlyBytes - early_bytes_) {
+    early_bytes_ += bytes.size();
     early_messages_.emplace_back(from, std::vector<std::byte>(bytes.begin(), bytes.end()));
   }
 }

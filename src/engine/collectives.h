@@ -79,6 +79,8 @@ class Collectives final : private collective::Verbs {
   void notice(const std::string& text) override;
   void excluded(const std::string& text) override;
 
+  using Messages = std::deque<std::pair<std::uint16_t, std::vector<std::byte>>>;  // with their senders
+  Messages take_early_messages();
   template <typename Done>
   void finish(Done& done, std::uint64_t key);
   void finish_push_pulls();
@@ -96,7 +98,8 @@ class Collectives final : private collective::Verbs {
   std::unique_ptr<collective::PushPull> push_pull_;
   std::unique_ptr<collective::Summation> summation_;
   collective::Collectives collectives_;
-  std::deque<std::pair<std::uint16_t, std::vector<std::byte>>> early_messages_;  // before serve()
+  Messages early_messages_;  // before serve() or use_services()
+  std::size_t early_bytes_ = 0;
   Notices notices_;
   Notices exclusion_;
 };

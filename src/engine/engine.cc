@@ -1,6 +1,8 @@
 // The public API over the event loop: validates arguments on the caller's thread, then queues a command.
 #include <algorithm>
 #include <new>
+#include <set>
+#include <string>
 
 #include "core/importance.h"
 #include "engine/datapath_opening.h"
@@ -317,6 +319,13 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
                                                        " can't be a summation service: services are " +
                                                        engine::rank_range(workers, impl.loop.options().ranks));
     }
+  }
+  // All ranks decide together which services take no further part, and count them all.
+  const std::set<std::uint16_t> distinct(service_ranks.begin(), service_ranks.end());
+  if (distinct.size() != service_ranks.size() || distinct.size() != std::size_t{impl.loop.options().ranks} - workers) {
+    impl.submitter.fail(ErrorCode::kConfig,
+                        "push-pull uses every summation service of the job, each once: give all of " +
+                            engine::rank_range(workers, impl.loop.options().ranks));
   }
   // Created once: it owns buffers of receives in progress.
   if (impl.uses_services.exchange(true)) {

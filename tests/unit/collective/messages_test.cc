@@ -109,6 +109,24 @@ TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
   }
 }
 
+// Ranks, and numbers of them, have 16 bits.
+TEST_CASE("decode__refuses_a_rank_or_limit_beyond_16_bits") {
+  Register shape;
+  std::vector<std::byte> bytes;
+  const auto is_taken_with = [&](const Message& message, std::size_t from_end, bool is_too_large) {
+    encode(message, bytes);
+    if (is_too_large) bytes[bytes.size() - from_end + 2] = std::byte{1};
+    return decode(bytes).has_value();
+  };
+  for (const bool is_too_large : {false, true}) {
+    CHECK(is_taken_with(shape, 4, is_too_large) != is_too_large);
+    CHECK(is_taken_with(Move{shape, 0, {}}, 16, is_too_large) != is_too_large);
+    CHECK(is_taken_with(Lost{0, {}, {}, 65'535}, 4, is_too_large) != is_too_large);
+    CHECK(is_taken_with(Aborted{1, 2, 3}, 4, is_too_large) != is_too_large);
+    CHECK(is_taken_with(Overdue{1, 2, 3, ""}, 8, is_too_large) != is_too_large);
+  }
+}
+
 TEST_CASE("decode__survives_random_bytes") {
   mlt::base::Prng prng(7);
   std::size_t accepted = 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -131,6 +132,7 @@ class Job {
   const std::string& exclusion(std::uint16_t rank) const { return hosts_[rank]->exclusion; }
   std::string cause;  // of the death, as the ranks know it
   mlt::base::DurationNs message_ns = 100'000;
+  std::map<std::pair<std::uint16_t, std::uint16_t>, mlt::base::DurationNs> slow_ns;  // from the first to the second
   TimeNs next_timeout(std::uint16_t worker) const { return hosts_[worker]->push_pull->next_timeout(); }
   Summation& summation(std::uint16_t rank) { return *hosts_[rank]->summation; }
   // What the rank knows of who takes no further part; of a job with several services.
@@ -155,7 +157,9 @@ class Job {
       if (job.closed_.contains({rank, peer})) return false;
       const auto message = decode(bytes);
       REQUIRE(message.has_value());
-      job.network_.at(job.network_.now() + job.message_ns, [this, peer, copy = *message] {
+      const auto slow = job.slow_ns.find({rank, peer});
+      const auto delay_ns = slow == job.slow_ns.end() ? job.message_ns : slow->second;
+      job.network_.at(job.network_.now() + delay_ns, [this, peer, copy = *message] {
         Host& to = *job.hosts_[peer];
         if (job.dead_.contains(peer) || job.silent_ == peer || job.closed_.contains({peer, rank})) return;
         if (to.push_pull) to.push_pull->on_message(job.network_.now(), rank, copy);

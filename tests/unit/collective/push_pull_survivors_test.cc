@@ -124,6 +124,32 @@ TEST_CASE("push_pull__a_broken_connection_costs_the_end_that_may_die_and_nobody_
   }
 }
 
+// Services exchange nothing but reports: where none may die, both go on.
+TEST_CASE("push_pull__a_broken_connection_between_services_costs_nobody_where_none_may_die") {
+  for (const std::uint16_t dead_workers : {std::uint16_t{0}, std::uint16_t{1}}) {
+    CAPTURE(dead_workers);
+    mlt::base::Prng prng(1);
+    Job job(SimulationConfig{}, 3, 2, may_die(dead_workers), 0);
+    Rounds rounds(job, 3, 300'000, 12, 0.0);
+    for (int step = 0; step < 6'000 && !rounds.are_all_over(); ++step) {
+      if (step == 5) job.cut(3, 4);
+      rounds.go_on(prng);
+      job.run_for(step < 20 ? 300'000 : 10'000'000);
+    }
+    REQUIRE(rounds.are_all_over());
+    job.run_for(40 * mlt::base::kSecond);
+    for (std::uint16_t worker = 0; worker < 3; ++worker) CHECK(rounds.error(worker) == "");
+    for (std::uint16_t rank = 0; rank < 5; ++rank) CHECK(job.exclusion(rank) == "");
+    rounds.check_results();
+    std::vector<std::vector<float>> tensors(3, std::vector<float>(300'000, 1.0F));
+    for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, push_pull_of(4, tensors[worker], 0.0));
+    for (std::uint16_t worker = 0; worker < 3; ++worker) {
+      REQUIRE(job.run_until_done(worker, 13));
+      CHECK(job.done(worker)[12].error == "");
+    }
+  }
+}
+
 // Broken connections, partitions and deaths, noticed by each side at its own time. Those that go on know the same dead,
 // are all connected, and have the same bits; whoever lives and was left behind ends with an error that says so.
 TEST_CASE("push_pull__drawn_broken_connections_leave_one_group_with_the_same_bits") {

@@ -198,3 +198,30 @@ TEST_CASE("push_pull__drawn_deaths_of_services_leave_all_workers_with_the_same_b
   CHECK(deaths > 60);
   CHECK(spread > 5);
 }
+
+// The worker knows later than the service that this one is excluded.
+TEST_CASE("push_pull__a_key_that_begins_at_an_excluded_service_moves_to_the_next") {
+  Job job(SimulationConfig{}, 3, 2, {}, 1);
+  job.slow_ns[{3, 0}] = mlt::base::kSecond;
+  job.cut(2, 4);
+  job.run_for(800 * mlt::base::kMillisecond);
+  REQUIRE(!job.exclusion(4).empty());
+  REQUIRE(!job.survivors(0).is_excluded(4));
+  std::vector<std::vector<float>> tensors(3, std::vector<float>(1'000, 1.0F));
+  for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, push_pull_of(1, tensors[worker], 0.0));
+  for (std::uint16_t worker = 0; worker < 3; ++worker) {
+    REQUIRE(job.run_until_done(worker, 1));
+    CHECK(job.done(worker)[0].error == "");
+  }
+}
+
+// Nor does a worker that the others left behind name its tensor as the cause.
+TEST_CASE("push_pull__a_key_of_an_excluded_worker_fails_because_of_that") {
+  Job job(SimulationConfig{}, 3, 2, may_die(1), 1);
+  job.slow_ns[{3, 2}] = mlt::base::kSecond;
+  job.summation(4).on_message(job.network().now(), 3, Excluded{0, {2}});
+  std::vector<float> tensor(1'000, 1.0F);
+  job.start(2, push_pull_of(1, tensor, 0.0));
+  REQUIRE(job.run_until_done(2, 1));
+  CHECK(job.done(2)[0].error.find("takes no further part") != std::string::npos);
+}

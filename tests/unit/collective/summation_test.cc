@@ -498,3 +498,36 @@ TEST_CASE("summation__a_takeover_costs_memory_and_honours_the_limit_of_standing_
   }
   CHECK(bytes[1] > bytes[0]);
 }
+
+TEST_CASE("summation__a_registration_that_is_refused_raises_no_limit") {
+  RecordingVerbs verbs;
+  Summation service({.workers = 2, .services = 2, .rank = 2}, verbs);
+  Register shape = shape_of(1, 10);
+  shape.services = 2;
+  service.on_message(0, 0, shape);
+  shape.max_dead_services = 1;
+  service.on_message(0, 1, shape);
+  CHECK(std::holds_alternative<Refused>(verbs.last));
+  CHECK(service.survivors().max_dead_services() == 0);
+}
+
+TEST_CASE("summation__an_excluded_service_sends_the_view_and_refuses_only_where_it_left_by_itself") {
+  RecordingVerbs verbs;
+  Summation service({.workers = 2, .services = 2, .rank = 3}, verbs);
+  service.on_message(0, 2, Excluded{0, {3}});
+  REQUIRE(!service.out_text().empty());
+  verbs.sent.clear();
+  service.on_message(0, 0, shape_of(1, 10));
+  service.on_message(0, 1, Lost{0, {}, {2}, 0});  // it takes this service for its decider
+  REQUIRE(verbs.sent.size() == 2);
+  for (const std::uint16_t worker : {std::uint16_t{0}, std::uint16_t{1}}) {
+    CHECK(verbs.sent[worker].first == worker);
+    CHECK(std::get<Excluded>(verbs.sent[worker].second).ranks == std::vector<std::uint32_t>{3});
+  }
+  Summation alone({.workers = 2, .services = 2, .rank = 3, .max_dead_workers = 1}, verbs);
+  alone.on_peer_down(0, 0);
+  alone.on_timeout(60 * mlt::base::kSecond);
+  REQUIRE(!alone.out_text().empty());
+  alone.on_message(60 * mlt::base::kSecond, 1, shape_of(1, 10));
+  CHECK(std::get<Refused>(verbs.last).text == alone.out_text());
+}

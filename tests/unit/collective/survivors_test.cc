@@ -35,6 +35,7 @@ class SurvivorHosts {
   Survivors& at(std::uint16_t rank) { return hosts_[rank]->survivors; }
   bool is_out(std::uint16_t rank) { return !at(rank).out_text().empty(); }
   bool is_dead(std::uint16_t rank) const { return dead_.contains(rank); }
+  bool has_left(std::uint16_t rank) const { return leavers_.contains(rank); }
   std::set<std::uint16_t> excluded(std::uint16_t rank) const { return hosts_[rank]->excluded; }
   TimeNs now() const { return now_; }
 
@@ -54,12 +55,25 @@ class SurvivorHosts {
       if (other != rank) cut(rank, other, spread_ns);
     }
   }
-  void leave(std::uint16_t rank) {
-    left_.insert(rank);
+  // With a goodbye, which those in `blind` do not get.
+  void leave(std::uint16_t rank, const std::set<std::uint16_t>& blind = {}) {
+    for (std::uint16_t other = 0; other < size(); ++other) {
+      if (!blind.contains(other)) left_.insert({other, rank});
+    }
+    leavers_.insert(rank);
     kill(rank, kMillisecond);
+  }
+  // Its process takes no part in push-pulls yet: it sends nothing, and takes what it got in begin().
+  void hold(std::uint16_t rank) { held_.emplace(rank, std::vector<std::function<void()>>()); }
+  void begin(std::uint16_t rank) {
+    const auto held = held_.extract(rank);
+    for (const auto& event : held.mapped()) event();
+    register_at_services(rank);
   }
   void run_for(TimeNs duration) {
     const TimeNs until = now_ + duration;
+    for (std::uint16_t worker = 0; worker < workers_ && !has_run_; ++worker) register_at_services(worker);
+    has_run_ = true;
     for (;;) {
       TimeNs next = mlt::base::kNever;
       for (const auto& host : hosts_) {
@@ -86,7 +100,7 @@ class SurvivorHosts {
   struct Host final : Verbs {
     Host(SurvivorHosts& owner, std::uint16_t own, std::uint16_t services)
         : members(owner), rank(own), survivors({own, owner.workers_, services, 10 * mlt::base::kSecond}, *this) {}
-    bool has_left(std::uint16_t peer) const override { return members.left_.contains(peer); }
+    bool has_left(std::uint16_t peer) const override { return members.left_.contains({rank, peer}); }
     mlt::core::PostStatus post_send(TimeNs, const mlt::core::SendRequest&) override { return {}; }
     mlt::core::PostStatus post_recv(TimeNs, const mlt::core::ReceiveRequest&) override { return {}; }
     void cancel(TimeNs, OperationId, mlt::core::CompletionKind) override {}
@@ -112,10 +126,22 @@ class SurvivorHosts {
       CHECK(host.excluded.insert(*rank).second);
     }
   }
+  void register_at_services(std::uint16_t worker) {
+    if (held_.contains(worker)) return;
+    for (std::uint16_t service = workers_; service < size(); ++service) {
+      if (!lost_.contains({service, worker}) && !dead_.contains(service)) at(service).inform(now_, worker);
+    }
+  }
   void at_lost(std::uint16_t at, std::uint16_t other) {
     lost_.insert({at, other});
-    hosts_[at]->survivors.on_lost(now_, other);
-    poll(*hosts_[at]);
+    at_or_later(at, [this, at, other] {
+      hosts_[at]->survivors.on_lost(now_, other);
+      poll(*hosts_[at]);
+    });
+  }
+  void at_or_later(std::uint16_t rank, std::function<void()> event) {
+    if (const auto found = held_.find(rank); found != held_.end()) return found->second.push_back(std::move(event));
+    event();
   }
   // In order for each pair, until the receiver has lost the connection.
   void send(std::uint16_t from, std::uint16_t to, const Message& message) {
@@ -126,10 +152,12 @@ class SurvivorHosts {
       if (dead_.contains(to) || lost_.contains({to, from}) || (cut_.contains(pair(from, to)) && prng_.chance(0.5))) {
         return;
       }
-      Survivors& survivors = hosts_[to]->survivors;
-      if (const auto* lost = std::get_if<Lost>(&message)) survivors.on_message(now_, from, *lost);
-      if (const auto* excluded = std::get_if<Excluded>(&message)) survivors.on_message(now_, from, *excluded);
-      poll(*hosts_[to]);
+      at_or_later(to, [this, from, to, message] {
+        Survivors& survivors = hosts_[to]->survivors;
+        if (const auto* lost = std::get_if<Lost>(&message)) survivors.on_message(now_, from, *lost);
+        if (const auto* excluded = std::get_if<Excluded>(&message)) survivors.on_message(now_, from, *excluded);
+        poll(*hosts_[to]);
+      });
     });
   }
 
@@ -139,8 +167,11 @@ class SurvivorHosts {
   std::multimap<TimeNs, std::function<void()>> events_;
   std::map<std::pair<std::uint16_t, std::uint16_t>, TimeNs> last_;
   std::set<std::pair<std::uint16_t, std::uint16_t>> cut_, lost_;  // pairs; pairs in order, at the first of them
-  std::set<std::uint16_t> dead_, left_;
+  std::set<std::pair<std::uint16_t, std::uint16_t>> left_;        // a rank, and one whose goodbye it got
+  std::map<std::uint16_t, std::vector<std::function<void()>>> held_;
+  std::set<std::uint16_t> dead_, leavers_;
   TimeNs now_ = mlt::base::kSecond;
+  bool has_run_ = false;
 };
 
 using RankSet = std::set<std::uint16_t>;
@@ -271,9 +302,201 @@ TEST_CASE("survivors__a_rank_that_begins_later_gets_the_view_and_hostile_message
   for (std::uint16_t rank = 0; rank < members.size(); ++rank) CHECK(members.excluded(rank).empty());
   members.kill(1);
   members.run_for(mlt::base::kSecond);
-  members.at(3).inform(0);
+  members.at(3).inform(members.now(), 0);
   members.run_for(mlt::base::kSecond);
   CHECK(members.excluded(0) == RankSet{1});
+}
+
+TEST_CASE("survivors__a_broken_connection_between_services_hurts_nobody_where_no_service_may_die") {
+  for (const std::uint16_t dead_workers : {std::uint16_t{0}, std::uint16_t{1}}) {
+    for (const std::uint16_t services : {std::uint16_t{2}, std::uint16_t{3}}) {
+      CAPTURE(dead_workers);
+      CAPTURE(services);
+      SurvivorHosts members(3, services, dead_workers, 0);
+      members.cut(3, 4, 100 * kMillisecond);
+      members.run_for(30 * mlt::base::kSecond);
+      for (std::uint16_t rank = 0; rank < members.size(); ++rank) CHECK(members.excluded(rank).empty());
+      if (dead_workers == 0) continue;
+      // Both learn what is decided later, although they do not reach each other.
+      members.kill(0);
+      members.run_for(30 * mlt::base::kSecond);
+      for (std::uint16_t rank = 1; rank < members.size(); ++rank) CHECK(members.excluded(rank) == RankSet{0});
+    }
+  }
+}
+
+// Of three services one may die: one of two broken connections between them is decided, the other one does not matter.
+TEST_CASE("survivors__a_service_is_excluded_for_a_connection_with_another_only_within_the_limits") {
+  SurvivorHosts members(3, 5, 0, 1);
+  members.cut(4, 5);
+  members.cut(6, 7);
+  members.run_for(30 * mlt::base::kSecond);
+  const RankSet view = members.excluded(0);
+  CHECK(view.size() == 1);
+  for (std::uint16_t rank = 0; rank < members.size(); ++rank) {
+    CHECK(members.excluded(rank) == view);
+    CHECK(members.is_out(rank) == view.contains(rank));
+  }
+  // A connection with a worker comes first: it matters to the sums.
+  SurvivorHosts others(3, 5, 0, 1);
+  others.cut(4, 5);
+  others.cut(4, 6);
+  others.cut(0, 7);
+  others.run_for(30 * mlt::base::kSecond);
+  for (std::uint16_t rank = 0; rank < others.size(); ++rank) CHECK(others.excluded(rank) == RankSet{7});
+}
+
+TEST_CASE("survivors__a_limit_that_is_known_later_decides_about_services_that_lost_each_other") {
+  SurvivorHosts members(3, 2, 0, 0);
+  members.cut(3, 4);
+  members.run_for(20 * mlt::base::kSecond);
+  members.at(3).raise_max_dead_services(members.now(), 1);
+  members.run_for(mlt::base::kSecond);
+  for (std::uint16_t rank = 0; rank < members.size(); ++rank) CHECK(members.excluded(rank) == RankSet{4});
+}
+
+TEST_CASE("survivors__a_decider_that_leaves_hands_open_reports_to_the_next") {
+  SurvivorHosts members(3, 3, 1, 2);
+  members.cut(0, 5);
+  members.run_for(100 * kMillisecond);
+  members.leave(3);
+  members.run_for(2 * mlt::base::kSecond);
+  const RankSet view = members.excluded(1);
+  CHECK(view.contains(3));
+  CHECK(view.contains(0) != view.contains(5));
+  CHECK(view.size() == 2);
+  for (const std::uint16_t rank : {std::uint16_t{0}, std::uint16_t{2}, std::uint16_t{4}, std::uint16_t{5}}) {
+    CHECK(members.excluded(rank) == view);
+    CHECK(members.is_out(rank) == view.contains(rank));
+  }
+  members.run_for(20 * mlt::base::kSecond);
+  CHECK(!members.is_out(4));
+}
+
+TEST_CASE("survivors__a_decider_that_leaves_hands_an_exclusion_to_the_next_to_acknowledge") {
+  for (TimeNs after = 0; after <= 16 * kMillisecond; after += kMillisecond) {
+    CAPTURE(after);
+    SurvivorHosts members(5, 3, 1, 1);
+    members.kill(0);
+    members.run_for(after);
+    members.leave(5);
+    members.run_for(30 * mlt::base::kSecond);
+    for (std::uint16_t rank = 1; rank < members.size(); ++rank) {
+      if (rank == 5) continue;
+      CHECK(members.excluded(rank) == RankSet{0, 5});
+      CHECK(!members.is_out(rank));
+    }
+  }
+}
+
+TEST_CASE("survivors__a_goodbye_that_some_did_not_get_costs_nobody_else") {
+  for (const std::uint16_t leaver : {std::uint16_t{2}, std::uint16_t{3}, std::uint16_t{5}}) {  // 3 decides
+    for (const RankSet& blind : std::vector<RankSet>{{0}, {3}, {4}, {0, 1}, {3, 4}, {0, 3, 4}, {0, 1, 3, 4, 5}}) {
+      if (blind.contains(leaver) && blind.size() == 1) continue;
+      CAPTURE(leaver);
+      CAPTURE(blind.size());
+      CAPTURE(*blind.begin());
+      SurvivorHosts members(3, 3, 1, 1);
+      members.leave(leaver, blind);
+      members.run_for(20 * mlt::base::kSecond);
+      for (std::uint16_t rank = 0; rank < members.size(); ++rank) {
+        if (rank == leaver) continue;
+        CAPTURE(rank);
+        CHECK(!members.is_out(rank));
+        // Workers learn of each other only from a decision.
+        const RankSet view = members.excluded(rank);
+        CHECK((view == RankSet{leaver} || (view.empty() && rank < 3 && leaver < 3)));
+      }
+    }
+  }
+}
+
+// While it loads its model a worker has no push-pull, and acknowledges nothing.
+TEST_CASE("survivors__ranks_that_begin_later_cost_nobody_and_learn_the_view") {
+  for (const RankSet& dead : std::vector<RankSet>{{0}, {3}, {4}, {0, 4}, {0, 3}}) {
+    CAPTURE(*dead.begin());
+    CAPTURE(dead.size());
+    SurvivorHosts members(3, 2, 1, 1);
+    for (std::uint16_t worker = 0; worker < 3; ++worker) members.hold(worker);
+    for (const std::uint16_t rank : dead) members.kill(rank, kMillisecond);
+    members.run_for(60 * mlt::base::kSecond);
+    for (std::uint16_t worker = 0; worker < 3; ++worker) {
+      if (!dead.contains(worker)) members.begin(worker);
+    }
+    members.run_for(20 * mlt::base::kSecond);
+    for (std::uint16_t rank = 0; rank < members.size(); ++rank) {
+      if (dead.contains(rank)) continue;
+      CAPTURE(rank);
+      CHECK(members.excluded(rank) == dead);
+      CHECK(!members.is_out(rank));
+    }
+  }
+}
+
+TEST_CASE("survivors__lists_with_a_rank_twice_and_views_of_workers_are_ignored") {
+  SurvivorHosts members(4, 2, 1, 1);
+  const TimeNs now = members.now();
+  members.at(0).on_message(now, 4, Excluded{0, {1, 1}});
+  members.at(0).on_message(now, 4, Excluded{65'536, std::vector<std::uint32_t>(65'536, 1)});
+  members.at(4).on_message(now, 0, Lost{0, {1, 1}, {}, 0});
+  members.at(4).on_message(now, 0, Lost{0, {}, {5, 5}, 0});
+  members.at(0).on_message(now, 1, Excluded{0, {2}});  // of a worker, about another one
+  members.at(0).on_message(now, 1, Excluded{0, {4}});
+  members.run_for(2 * mlt::base::kSecond);
+  for (std::uint16_t rank = 0; rank < members.size(); ++rank) CHECK(members.excluded(rank).empty());
+  CHECK(members.at(4).undecided() == 0);
+  // Ranks that are excluded by a view learn it from workers, too.
+  members.at(2).on_message(members.now(), 1, Excluded{0, {2}});
+  CHECK(members.is_out(2));
+}
+
+TEST_CASE("survivors__a_limit_counts_only_from_a_message_that_is_taken") {
+  SurvivorHosts members(3, 2, 1, 0);
+  members.at(3).on_message(members.now(), 0, Lost{0, {9}, {}, 7});
+  CHECK(members.at(3).max_dead_services() == 0);
+  members.at(3).on_message(members.now(), 0, Lost{0, {}, {}, 7});
+  CHECK(members.at(3).max_dead_services() == 7);
+}
+
+TEST_CASE("survivors__reports_that_alternate_add_no_lost_connection") {
+  SurvivorHosts members(4, 2, 1, 1);
+  for (int i = 0; i < 10'000; ++i) {
+    members.at(4).on_message(members.now(), 0, i % 2 == 0 ? Lost{0, {}, {}, 0} : Lost{0, {}, {5}, 0});
+  }
+  CHECK(members.at(4).undecided() == 1);
+}
+
+// Four connections are broken: without an end of each no quorum is left. Then worker 2 dies.
+TEST_CASE("survivors__what_all_have_lost_does_not_wait_for_a_decision_about_the_rest") {
+  SurvivorHosts members(4, 3, 3, 2);
+  Survivors& four = members.at(4);
+  four.on_lost(members.now(), 0);
+  four.on_lost(members.now(), 1);
+  four.on_message(members.now(), 2, Lost{0, {}, {5}, 2});
+  four.on_message(members.now(), 3, Lost{0, {}, {6}, 2});
+  members.run_for(Survivors::kDecisionWaitNs + mlt::base::kSecond);
+  CHECK(members.excluded(4).empty());
+  four.on_lost(members.now(), 2);
+  for (const std::uint16_t service : {std::uint16_t{5}, std::uint16_t{6}}) {
+    four.on_message(members.now(), service, Lost{0, {}, {2}, 2});
+  }
+  members.run_for(100 * kMillisecond);
+  CHECK(members.excluded(4).contains(2));
+  CHECK(!members.is_out(4));
+}
+
+TEST_CASE("survivors__an_exclusion_restarts_the_wait_of_what_is_still_undecided") {
+  // Worker 1 reports to 4 that 5 is lost; 4 alone is no quorum.
+  SurvivorHosts members(3, 3, 2, 2);
+  Survivors& four = members.at(4);
+  four.on_lost(members.now(), 3);
+  four.on_message(members.now(), 1, Lost{0, {}, {3}, 2});
+  members.run_for(9 * mlt::base::kSecond);
+  four.on_message(members.now(), 1, Lost{0, {0}, {3}, 2});
+  members.run_for(5 * mlt::base::kSecond);
+  CHECK(!members.is_out(4));
+  members.run_for(6 * mlt::base::kSecond);
+  CHECK(members.is_out(4));
 }
 
 // Whatever ends: those that go on have excluded the same ranks, all connections between them stand, and they are the
@@ -286,8 +509,9 @@ TEST_CASE("survivors__drawn_deaths_and_broken_connections_leave_one_group_with_o
     const auto workers = static_cast<std::uint16_t>(1 + prng.below(5));
     const auto services = static_cast<std::uint16_t>(2 + prng.below(3));
     const auto size = static_cast<std::uint16_t>(workers + services);
-    SurvivorHosts members(workers, services, static_cast<std::uint16_t>(prng.below(workers + 1U)),
-                          static_cast<std::uint16_t>(prng.below(services + 1U)), seed);
+    const auto dead_workers = static_cast<std::uint16_t>(prng.below(workers + 1U));
+    const auto dead_services = static_cast<std::uint16_t>(prng.below(services + 1U));
+    SurvivorHosts members(workers, services, dead_workers, dead_services, seed);
     const bool is_partition = prng.chance(0.3);
     const TimeNs spread = prng.chance(0.5) ? 3 * kMillisecond : 1'500 * kMillisecond;
     const std::size_t faults = 1 + prng.below(4);
@@ -304,31 +528,70 @@ TEST_CASE("survivors__drawn_deaths_and_broken_connections_leave_one_group_with_o
         }
       } else if (prng.chance(0.4)) {
         if (!members.is_dead(a)) members.kill(a, spread);
+      } else if (prng.chance(0.2)) {
+        RankSet blind;
+        for (std::uint16_t rank = 0; rank < size; ++rank) {
+          if (prng.chance(0.2)) blind.insert(rank);
+        }
+        if (!members.is_dead(a)) members.leave(a, blind);
       } else if (a != b) {
         members.cut(a, b, spread);
       }
       members.run_for(static_cast<TimeNs>(prng.below(prng.chance(0.5) ? 5'000'000 : 2'000'000'000)));
     }
     members.run_for(60 * mlt::base::kSecond);
-    RankSet living;
+    const std::size_t max_workers = std::min<std::size_t>(dead_workers, workers - 1U);
+    const std::size_t max_services = std::min<std::size_t>(dead_services, services - 1U);
+    const auto excluded_services = [&](std::uint16_t rank) {
+      const RankSet excluded = members.excluded(rank);
+      return static_cast<std::size_t>(std::ranges::count_if(excluded, [&](auto one) { return one >= workers; }));
+    };
+    // Those that are left, and of them those that sums are possible for.
+    RankSet left, living;
     for (std::uint16_t rank = 0; rank < size; ++rank) {
-      if (!members.is_dead(rank) && !members.is_out(rank)) living.insert(rank);
+      if (members.is_dead(rank) || members.is_out(rank)) continue;
+      left.insert(rank);
+      const std::size_t gone = excluded_services(rank);
+      if (gone <= max_services && members.excluded(rank).size() - gone <= max_workers) living.insert(rank);
     }
-    none += living.empty() ? 1U : 0U;
+    // But for those that left by themselves, of the ranks below `end`.
+    const auto view_of = [&](std::uint16_t rank, std::uint16_t end) {
+      RankSet view = members.excluded(rank);
+      std::erase_if(view, [&](std::uint16_t one) { return one < end && members.has_left(one); });
+      return view;
+    };
+    for (const std::uint16_t rank : left) {
+      for (const std::uint16_t other : left) {
+        const bool matters = rank >= workers || other >= workers;
+        CAPTURE(rank);
+        CAPTURE(other);
+        if (matters && !members.at(rank).is_lost(other) && !members.at(other).is_lost(rank)) {
+          CHECK(view_of(rank, size) == view_of(other, size));
+        }
+      }
+    }
+    none += left.empty() ? 1U : 0U;
+    groups += left.empty() ? 0U : 1U;
     if (living.empty()) continue;
-    ++groups;
-    const RankSet view = members.excluded(*living.begin());
+    // Workers do not learn that a worker has left, or only if it had lost a connection before.
+    const RankSet view = view_of(*living.begin(), workers);
+    const std::size_t gone_services = excluded_services(*living.begin());
     for (const std::uint16_t rank : living) {
       CAPTURE(rank);
-      CHECK(members.excluded(rank) == view);
+      CHECK(view_of(rank, workers) == view);
       for (const std::uint16_t other : living) {
         CHECK(!view.contains(other));
-        if (rank >= workers || other >= workers) CHECK(!members.at(rank).is_lost(other));
+        // Connections between services matter while another service may be excluded.
+        const bool is_of_services = rank >= workers && other >= workers;
+        const bool matters = is_of_services ? gone_services < max_services : rank >= workers || other >= workers;
+        if (matters) CHECK(!members.at(rank).is_lost(other));
       }
     }
     for (std::uint16_t rank = 0; rank < size; ++rank) {
       // Workers do not notice each other's end, services do; whoever is out and was not decided about is in no view.
-      if (members.is_dead(rank)) CHECK((view.contains(rank) || living.size() <= 1 || *living.rbegin() < workers));
+      if (members.is_dead(rank) && !(rank < workers && members.has_left(rank))) {
+        CHECK((view.contains(rank) || living.size() <= 1 || *living.rbegin() < workers));
+      }
       if (view.contains(rank) && !members.is_dead(rank)) {
         ++excluded_alive;
         CHECK(members.is_out(rank));

@@ -699,6 +699,55 @@ TEST_CASE("serve__and_use_services_are_for_once") {
   CHECK_THROWS_AS(job[0].use_services({&service, 1}, 1), Error);
 }
 
+TEST_CASE("use_services__takes_all_services_of_the_job_and_no_fewer") {
+  Job job(4);
+  for (const std::vector<std::uint16_t>& services :
+       std::vector<std::vector<std::uint16_t>>{{2}, {3}, {2, 2}, {2, 3, 3}}) {
+    try {
+      job[0].use_services(services, 2);
+      FAIL("taken");
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kConfig);
+      CHECK(std::string(error.what()).find("every summation service") != std::string::npos);
+    }
+  }
+  const std::vector<std::uint16_t> all{3, 2};
+  job[0].use_services(all, 2);
+}
+
+// Workers use the services only once they have loaded their models: until then they neither report nor acknowledge.
+TEST_CASE("use_services__after_a_rank_has_died_finds_the_services_alive") {
+  for (const std::size_t victim : {std::size_t{4}, std::size_t{0}}) {
+    CAPTURE(victim);
+    Options options;
+    options.peer_timeout_ns = options.suspended_timeout_ns = kSecond;
+    Job job(5, options);
+    const std::vector<std::uint16_t> services{3, 4};
+    for (const std::uint16_t service : services) job[service].serve(3, {.max_dead_workers = 1});
+    job[victim].close("it failed");
+    std::this_thread::sleep_for(std::chrono::milliseconds(3'500));  // more than both timeouts and the wait before
+    CHECK(job[3].take_exclusion() == "");
+    if (victim != 4) CHECK(job[4].take_exclusion() == "");
+    std::vector<std::size_t> workers{1, 2};
+    if (victim != 0) workers.push_back(0);
+    std::vector<std::vector<float>> tensors(3, std::vector<float>(700'000, 1.0F));
+    std::vector<OperationId> operations;
+    for (const std::size_t worker : workers) job[worker].use_services(services, 3, 1);
+    for (const std::size_t worker : workers) {
+      PushPullOptions push_pull;
+      push_pull.key = 3;
+      push_pull.input = tensors[worker];
+      push_pull.output = tensors[worker];
+      operations.push_back(job[worker].push_pull(push_pull));
+    }
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      CHECK(job.finish(workers[i], operations[i]).error == "");
+      CHECK(tensors[workers[i]] == std::vector<float>(700'000, 1.0F));
+    }
+    CHECK(job[3].take_exclusion() == "");
+  }
+}
+
 TEST_CASE("serve__a_worker_dead_before_it_is_told_to_the_others") {
   Job job(3);
   const std::uint16_t service = 2;
