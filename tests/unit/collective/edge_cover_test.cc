@@ -27,6 +27,7 @@ TEST_CASE("edge_cover__takes_the_rank_that_lost_most_and_of_equals_the_permitted
   CHECK(chosen({{0, 4, true}}, 1, 0) == Ranks{0});
   CHECK(chosen({{0, 3, true}}, 0, 1) == Ranks{3});  // itself, where nothing else is permitted
   CHECK(chosen({{0, 3, true}}, 1, 1) == Ranks{0});
+  CHECK(chosen({{0, 4, true}, {1, 5, true}}, 1, 1) == Ranks{4, 1});
 }
 
 TEST_CASE("edge_cover__counts_those_that_are_not_due_and_leaves_them") {
@@ -42,6 +43,8 @@ TEST_CASE("edge_cover__exceeds_the_limits_for_a_worker_s_connection_only") {
   CHECK(chosen({{4, 5, true}}, 0, 1) == Ranks{5});
   CHECK(chosen({{4, 5, true}}, 0, 1, {3}) == Ranks{3});
   CHECK(chosen({{4, 5, true}, {4, 3, true}, {0, 5, true}}, 0, 1) == Ranks{5});
+  const Edges two{{3, 4, true}, {5, 6, true}};
+  CHECK(EdgeCover({7, 3, 3, 0, 1}, two, {}).choose() == Ranks{4});
 }
 
 // 64 workers and 64 services in two halves: 6,144 reports, of which it is called for each.

@@ -411,6 +411,31 @@ TEST_CASE("survivors__a_goodbye_that_some_did_not_get_costs_nobody_else") {
   }
 }
 
+// Most got the goodbye of a worker that the decider then excludes: they acknowledge that, too.
+TEST_CASE("survivors__a_decision_about_a_rank_that_had_left_is_acknowledged") {
+  SurvivorHosts members(2, 5, 1, 1);
+  members.leave(0, {2});
+  members.run_for(20 * mlt::base::kSecond);
+  for (std::uint16_t rank = 1; rank < members.size(); ++rank) {
+    CHECK(members.excluded(rank) == RankSet{0});
+    CHECK(!members.is_out(rank));
+  }
+}
+
+// It knows no limit yet, so that it decides nothing: but nobody is there with whom it could go on.
+TEST_CASE("survivors__a_service_that_reaches_nobody_ends") {
+  SurvivorHosts members(2, 3, 0, 0);
+  members.cut(4, 2);
+  members.cut(4, 3);
+  members.run_for(20 * mlt::base::kSecond);
+  CHECK(!members.is_out(4));
+  for (const std::uint16_t worker : {std::uint16_t{0}, std::uint16_t{1}}) {
+    members.at(4).on_gone(members.now(), worker);
+  }
+  members.run_for(20 * mlt::base::kSecond);
+  CHECK(members.is_out(4));
+}
+
 // While it loads its model a worker has no push-pull, and acknowledges nothing.
 TEST_CASE("survivors__ranks_that_begin_later_cost_nobody_and_learn_the_view") {
   for (const RankSet& dead : std::vector<RankSet>{{0}, {3}, {4}, {0, 4}, {0, 3}}) {
