@@ -1,4 +1,4 @@
-"""How long a process group that ends waits for its calls in progress."""
+"""Waiting of a process group that ends, for its calls in progress."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class StagedCalls:
         return work
 
     def unfinished(self, left: Callable[[], float]) -> str:
-        """As of ``CallQueue``."""
+        """The same as that of ``CallQueue``."""
         return self._queue.unfinished(left)
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ class Progress:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Of all steps so far, as in the report."""
+        """Steps per second of all steps so far, as in the report."""
         return len(self.slowest) / sum(self.slowest.values()) if self.slowest else None
 
     def seconds_to(self, accuracy: float | None) -> float | None:
@@ -258,7 +258,7 @@ def make_display(console: Console, runs: Sequence[RunSpec], *, steps: int, live:
 
 
 def _caption(tested: Sequence[Progress]) -> str | None:
-    """What the curve shows, and the number of images of a test: fewer during a run than at its end."""
+    """Meaning of the curve, and the number of images of a test: fewer during a run than at its end."""
     counts = sorted({one.test_images for one in tested})
     images = " or ".join(f"{count:,}" for count in counts)
     return f"curve: test accuracy, 0 to 100 %, of {images} images; s: seconds of training" if counts else None
