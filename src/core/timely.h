@@ -15,6 +15,7 @@
 // queue persists takes it for the base.
 // - The sender's own batches and jitter are not queues: both are added to the thresholds.
 // - What a reply waits for on its way back is no queue either (reply_wait.h).
+// - A queue that stands whatever this sender does is that of others, who would starve it (standing_queue.h).
 //
 // Weakness: jitter that comes and goes between two samples, ten packets apart, looks like a queue. Absent on purpose:
 // pacing (Pacer), clocks. Results: tests/sim/rate_control, tests/unit/core/rate_test.cc.
