@@ -78,6 +78,7 @@ def manager_of(group: ProcessGroupMlt, replica: int, lighthouse: str, model: tor
         world_size=1,
     )
     while manager.num_participants() < REPLICAS:
+        time.sleep(0.02)
         manager.start_quorum()
     manager.own_store = store  # which it needs as long as it lives
     return manager
