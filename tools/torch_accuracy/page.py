@@ -72,10 +72,10 @@ def page(runs: Sequence[Run], titles: Mapping[str, str]) -> str:
         """# Time to accuracy of PyTorch's DDP on a testbed
 
 Four workers of the demo's training, over links of 200 Mbit/s, those of the last table of 100 Mbit/s and beside TCP of
-another job, on a machine with 2 shared cores for workers and switches. Means over the seeds, and the sample standard deviation; a seed is that of the weights, the order of the
-images and the lost packets. The accuracy is that on all test images after the last step. The time to an accuracy counts
-steps, not evaluations, up to the first evaluation on 1,000 test images that reaches it: the highest multiple of 5 %
-that every run of the table reached. gloo's TCP uses cubic.
+another job, on a machine with 2 shared cores for workers and switches. Means over the seeds, and the sample standard
+deviation; a seed is that of the weights, the order of the images and the lost packets. The accuracy is that on all test
+images after the last step. The time to an accuracy counts steps, not evaluations, up to the first evaluation on 1,000
+test images that reaches it: the highest multiple of 5 % that every run of the table reached. gloo's TCP uses cubic.
 """
     ]
     for study, loss in dict.fromkeys((run.study, run.loss) for run in runs):
