@@ -31,7 +31,6 @@ from mlt.torch import recorder
 from mlt.torch.torchft import ProcessGroupMlt
 from torchft.coordination import LighthouseServer
 from torchft.local_sgd import DiLoCo
-from torchft.manager import Manager
 from torchft_programs import INNER_STEPS, KILLED, KILLED_IN_STEP, LIMIT, REPLICAS, STEPS, linear, local_steps, loss_of
 
 from mlt._shared.extras import how_to_install
@@ -243,26 +242,9 @@ def test_diloco__averages_what_the_replicas_learned_and_goes_on_without_one_that
     port = lighthouse.address().rpartition(":")[2]
 
     def train(replica: int) -> torch.nn.Linear:
-        own_store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         group = ProcessGroupMlt(timeout=LIMIT)
         model, inner = linear()
-        manager = Manager(
-            pg=group,
-            load_state_dict=model.load_state_dict,
-            state_dict=model.state_dict,
-            min_replica_size=1,
-            use_async_quorum=False,
-            init_sync=False,  # both start with the same parameters
-            replica_id=f"replica-{replica}",
-            hostname="localhost",
-            lighthouse_addr=f"http://127.0.0.1:{port}",
-            store_addr="127.0.0.1",
-            store_port=own_store.port,
-            rank=0,
-            world_size=1,
-        )
-        while manager.num_participants() < 2:
-            manager.start_quorum()
+        manager = torchft_programs.manager_of(group, replica, f"http://127.0.0.1:{port}", model, 2)
         outer = torch.optim.SGD(model.parameters(), lr=1.0)  # the mean of the replicas' parameters
         with DiLoCo(manager, [model], inner, outer, sync_every=every):
             for number in range(left_after if replica == 1 else rounds):

@@ -60,7 +60,10 @@ class Stopping(ProcessGroupMlt):
         return super().allreduce(tensors, opts)
 
 
-def manager_of(group: ProcessGroupMlt, replica: int, lighthouse: str, model: torch.nn.Module) -> Any:
+def manager_of(
+    group: ProcessGroupMlt, replica: int, lighthouse: str, model: torch.nn.Module, replicas: int = REPLICAS
+) -> Any:
+    """A manager that has met so many replicas."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     manager = Manager(
         pg=group,
@@ -77,7 +80,7 @@ def manager_of(group: ProcessGroupMlt, replica: int, lighthouse: str, model: tor
         rank=0,
         world_size=1,
     )
-    while manager.num_participants() < REPLICAS:
+    while manager.num_participants() < replicas:
         time.sleep(0.02)
         manager.start_quorum()
     manager.own_store = store  # which it needs as long as it lives
