@@ -229,7 +229,8 @@ class Workshop:
             path.write_text(original.replace(mutant.find, mutant.replace))
             built = subprocess.run(self._building(hunter), capture_output=True, text=True, check=False)
             if built.returncode != 0:
-                return Result(mutant, False, "", "does not build", time.monotonic() - started)
+                error = next((line for line in built.stdout.splitlines() if " error: " in line), "no error is printed")
+                return Result(mutant, False, "", f"does not build: {error}", time.monotonic() - started)
             return self._hunt(mutant, hunter, started)
         finally:
             path.write_text(original)

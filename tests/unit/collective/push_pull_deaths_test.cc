@@ -61,6 +61,30 @@ TEST_CASE("push_pull__a_worker_that_may_die_counts_as_loss_in_the_round_in_fligh
   }
 }
 
+// A service that went on waiting for the dead worker's segments would send every result after the last push.
+TEST_CASE("push_pull__after_a_death_results_go_back_while_pushes_arrive") {
+  const std::size_t elements = 250'000;  // one partition
+  const auto third_round = [&](std::uint16_t workers, bool one_dies) {
+    Job job(SimulationConfig{}, workers, 1, may_die(1));
+    std::vector<std::vector<float>> tensors(workers, std::vector<float>(elements, 1.0F));
+    for (std::size_t iteration = 0; iteration < 3; ++iteration) {
+      if (iteration == 1 && one_dies) job.kill(2);
+      for (std::uint16_t worker = 0; worker < workers; ++worker) {
+        if (!job.is_dead(worker)) job.start(worker, push_pull_of(1, tensors[worker], 0.0));
+      }
+      for (std::uint16_t worker = 0; worker < workers; ++worker) {
+        if (!job.is_dead(worker)) REQUIRE(job.run_until_done(worker, iteration + 1));
+      }
+    }
+    return job.done(0)[2].elapsed_ns;
+  };
+  const mlt::base::DurationNs of_two = third_round(2, false);
+  const mlt::base::DurationNs of_two_that_are_left = third_round(3, true);
+  CAPTURE(of_two);
+  CAPTURE(of_two_that_are_left);
+  CHECK(of_two_that_are_left < of_two * 6 / 5);
+}
+
 TEST_CASE("push_pull__a_worker_that_dies_before_it_registers_or_before_the_others_do_counts_as_loss") {
   for (const bool is_first : {true, false}) {
     Job job(SimulationConfig{}, 3, 1, may_die(1));

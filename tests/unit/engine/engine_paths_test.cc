@@ -7,13 +7,14 @@
 #include <numeric>
 #include <thread>
 
+#include "base/time.h"
 #include "mlt.h"
 
 namespace {
 
 using namespace mlt;
 
-using base::kSecond;
+using mlt::base::kSecond;
 
 struct Pair {
   explicit Pair(const Options& first, const Options& second) {
