@@ -27,7 +27,7 @@
 #   make van-speed  goodput of ps-lite over mlt's van and over ZMQ, in turns (docs/byteps-van.md)
 #   make nccl-speed  NCCL's plugin and plain TCP, in turns, without a GPU (docs/results/nccl.md)
 #   make night   long forms of the checks in .ci/run (swarm, micro-swarm, mutants, chaos, fuzzing) and those that it
-#                leaves out (the whole of torch-suite, recipes with Ray); about eight hours
+#                leaves out (the whole of torch-suite); about eight hours
 #   make lint    ruff, mypy, clang-format
 #   make wheels  a wheel for every Python of this machine, each tested in an empty environment (build/wheels)
 #   make release checks whether this commit can be released; RELEASE_ARGS=--tag makes its packages and its tag
@@ -52,7 +52,7 @@ PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyp
 # One pip at a time in an environment, also with -j; the compilers use all cores by themselves.
 .NOTPARALLEL:
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed torch-accuracy torch-calls nccl-speed build-van test-van van-speed lint format wheel wheels release docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes recipes-packages test-tensorflow test-mxnet tensorflow-speed mxnet-speed torch-speed torch-accuracy torch-calls nccl-speed build-van test-van van-speed lint format wheel wheels release docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -190,7 +190,7 @@ fuzz: build-fuzz
 NIGHT_SEED ?= $(shell date +%Y%m%d)
 night:
 	failed=0; for long in "swarm SEEDS=1000000 FIRST=$(NIGHT_SEED)000000" "micro DEPTH=2" "mutants" \
-	  "chaos CHAOS_ARGS=--seconds=600" "torch-suite" "recipes" "fuzz FUZZ_SECONDS=3600"; do \
+	  "chaos CHAOS_ARGS=--seconds=600" "torch-suite" "fuzz FUZZ_SECONDS=3600"; do \
 	  echo "==== $$long"; $(MAKE) --no-print-directory $$long || failed=1; done; exit $$failed
 
 test-live: $(WHEEL_AND_TOOLS)
@@ -236,10 +236,12 @@ torch-suite: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tests/plugins/torch/torch_suite.py $(SUITE_ARGS)
 
 # What make test runs of them, and those whose library is too large for it.
-recipes: $(WHEEL_AND_TOOLS)
+recipes: recipes-packages
+	$(BIN)/python -m pytest tests/plugins/torch/test_recipes.py
+
+recipes-packages: $(WHEEL_AND_TOOLS)
 	$(BIN)/python tools/extra_requirements.py recipes-ray > build/recipes-requirements.txt
 	$(BIN)/python -m pip install -q -r build/recipes-requirements.txt "$(TORCH)"
-	$(BIN)/python -m pytest tests/plugins/torch/test_recipes.py
 
 # TensorFlow has an environment of its own: its packages and torch's need not agree.
 $(TENSORFLOW_VENV)/.packages: pyproject.toml tools/extra_requirements.py | build/.system
