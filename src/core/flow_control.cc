@@ -16,12 +16,13 @@ bool FlowControl::is_slow(const Peer& peer) {
 }
 
 bool FlowControl::may_send(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities) {
-  const Peer& peer = shared_.peers[rank];
+  Peer& peer = shared_.peers[rank];
   if (!peer.window.is_open()) {
     is_only_paced_ = false;
     return false;
   }
   if (!peer.pacer.may_send(now)) {
+    peer.pacer.on_refused();
     shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
     paced_until_ = std::min(paced_until_, peer.pacer.next_ns());
     if (!is_slow(peer)) is_only_paced_ = false;

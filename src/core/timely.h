@@ -77,8 +77,12 @@ class Timely {
   // A quarter while it yields to see whose a queue is (standing_queue.h).
   double rate_bytes_per_second() const { return yields_ ? std::max(rate_ / kYield, min_rate_) : rate_; }
   base::DurationNs base_rtt_ns() const { return base_rtt_ns_; }
-  base::DurationNs low_threshold_ns() const { return threshold(config_.low_offset_ns, config_.low_packets); }
-  base::DurationNs high_threshold_ns() const { return threshold(config_.high_offset_ns, config_.high_packets); }
+  base::DurationNs low_threshold_ns() const {
+    return threshold(config_.low_offset_ns, config_.low_packets, kLowVariation);
+  }
+  base::DurationNs high_threshold_ns() const {
+    return threshold(config_.high_offset_ns, config_.high_packets, kHighVariation);
+  }
 
   // The line rate if nothing is known.
   double port_rate_bytes_per_second(base::TimeNs now) const {
@@ -174,6 +178,9 @@ class Timely {
  private:
   static constexpr double kYield = 4;
   static constexpr double kBesideOthers = 2;
+  // CUBIC leaves 0.7 of the buffer full when it has lost, so its queue varies by 0.3 / 0.7 of the least.
+  static constexpr double kLowVariation = 0.3;
+  static constexpr double kHighVariation = 0.5;
   static constexpr double kSteepFall = 0.95;  // of the time between departures; a queue of ours falls less
 
   // Increase of the rate per round trip.
@@ -187,17 +194,20 @@ class Timely {
     return std::min(packets, config_.line_rate_bytes_per_second / 200);
   }
 
-  base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
+  base::DurationNs threshold(base::DurationNs offset_ns, double packets, double variation) const {
     // RECOVERY R1.2.3: T_low MUST be base + batch + 20 * jitter + max(12.5 us, 3 packets at the current rate), and
     //     T_high MUST be base + batch + 20 * jitter + max(125 us, 30 packets at the current rate).
     return base_rtt_ns_ + run_ns() +
            static_cast<base::DurationNs>(config_.jitter_multiple * (jitter_ns_ + reply_jitter_ns_)) +
-           std::max(offset_ns, packets_ns(packets_beside(packets)));
+           std::max({offset_ns, packets_ns(packets_beside(packets)), part_of_standing(variation)});
   }
-  // RECOVERY R1.2.16: Meanwhile the packets of R1.2.3 and R1.2.6 count twice: a sender that keeps as few in the queue
-  // as
-  //     beside its own kind gets as small a share of the port.
+  // RECOVERY R1.2.16: Meanwhile the packets of R1.2.3 and R1.2.6 count twice, and the offsets of T_low and T_high
+  //     are at least 0.3 and 0.5 of the queue that stands (this base less the true one).
   double packets_beside(double packets) const { return standing_.floor_ns() > 0 ? kBesideOthers * packets : packets; }
+  base::DurationNs part_of_standing(double part) const {
+    if (standing_.floor_ns() == 0) return 0;
+    return static_cast<base::DurationNs>(part * static_cast<double>(standing_.floor_ns() - emptied_rtt_ns()));
+  }
 
   // Before previous_rtt_ns_ is replaced. A queue that is always served empties no faster than time passes, and slower
   // while this flow itself adds to it. Packets that something held back and then released arrive together: from one to

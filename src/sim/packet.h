@@ -25,6 +25,7 @@ struct Packet {
   std::uint8_t dscp = 0;
   base::Ecn ecn = base::Ecn::kNotEct;
   wire::PacketType type = wire::PacketType::kData;
+  std::uint16_t flow = 0;                // 0: of endpoints; else of the traffic beside them (sim/cubic_flow.h)
   std::uint32_t size = 0;                // of the datagram, bytes
   std::uint32_t fan_out = 0;             // rest of the path number, for the next choice of a route
   std::uint32_t planned_hop = kNoRoute;  // index of its next edge among the planned ones (sim/route_table.h)

@@ -11,7 +11,7 @@ namespace {
 // Minimum retransmission timeout (R1.1.2): a window must stall for that long before it is probed.
 constexpr base::DurationNs kMinTimeoutNs = 250 * base::kMicrosecond;
 constexpr base::DurationNs kCreditNs = 200 * base::kMicrosecond;
-constexpr std::uint64_t kCreditBytes = 7'500;
+constexpr std::uint64_t kCreditBytes = 30'000;
 constexpr double kRunSeconds = 100e-6;
 constexpr double kPairSeconds = 1e-3;  // of two packets
 constexpr std::size_t kProbesKept = 1'024;

@@ -155,6 +155,11 @@ void Simulator::at(base::TimeNs when, std::function<void()> action) {
   events_.push(std::max(when, now_), EventKind::kAction, 0, slot);
 }
 
+std::uint16_t Simulator::add_flow(std::function<void(const Packet&)> on_arrival) {
+  flows_.push_back(std::move(on_arrival));
+  return static_cast<std::uint16_t>(flows_.size());
+}
+
 bool Simulator::step(base::TimeNs until) {
   if (!fault().empty()) return false;
   if (events_.next_at() > until) {
@@ -213,7 +218,9 @@ void Simulator::deliver(std::uint32_t edge, std::uint32_t index) {
   for (std::size_t at = 0; at + 8 <= header.size(); at += 8) mix(base::load_le64(header.data() + at));
   if (trace) trace({now_, TraceKind::kDelivered, packet.to, &packet, Fate::k_delivered, {}});
   Fate fate = Fate::k_delivered;
-  if (!host.is_up()) {
+  if (packet.flow != 0) {
+    flows_[packet.flow - 1U](packet);
+  } else if (!host.is_up()) {
     fate = Fate::k_dropped_host_down;
   } else if (!host.receive(now_, packet)) {
     fate = Fate::k_dropped_socket_buffer;
@@ -271,6 +278,7 @@ void Simulator::transmit(std::uint16_t host, const core::Transmit& run) {
     packet.path = run.path;
     packet.dscp = run.dscp;
     packet.ecn = run.ecn;
+    packet.flow = 0;
     packet.size = size;
     std::uint32_t filled = 0;
     for (int part = 0; part < 2 && filled < size; ++part, ++slice) {  // a datagram is one or two whole slices

@@ -76,6 +76,8 @@ class Simulator final : public VirtualDriver {
   // Reliable and in order, over the control connection; false if `from` has none to `to`.
   bool send_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes);
   void at(base::TimeNs when, std::function<void()> action);
+  // Traffic beside that of endpoints: takes the packets with the returned number (Packet::flow) that reach a host.
+  std::uint16_t add_flow(std::function<void(const Packet&)> on_arrival);
 
   // Processes one event; false if there is none up to `until` (the time is then `until`) or a rule was violated.
   bool step(base::TimeNs until);
@@ -147,6 +149,7 @@ class Simulator final : public VirtualDriver {
   PairTable<std::uint64_t> known_;
   std::vector<std::function<void()>> actions_;
   std::vector<std::uint32_t> free_actions_;
+  std::vector<std::function<void(const Packet&)>> flows_;
   std::uint64_t events_run_ = 0;
   std::uint64_t turns_moved_ = 0;
   std::uint64_t messages_delivered_ = 0;

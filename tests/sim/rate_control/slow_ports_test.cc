@@ -105,6 +105,7 @@ struct Ring {
   double loss = 0;
   base::DurationNs pauses_ns = 0;
   double loss_bound = 0;
+  std::uint64_t rounds = 1'000;
 };
 
 // Times of all-reduces back to back, in ms; the first five, in which the rate is found, left out.
@@ -119,7 +120,7 @@ std::vector<double> ring_rounds(const Ring& ring) {
   }
   std::vector<std::vector<float>> data(kHosts, std::vector<float>(ring.bytes / sizeof(float)));
   std::vector<double> times;
-  for (std::uint64_t round = 1; round <= 105; ++round) {
+  for (std::uint64_t round = 1; round <= ring.rounds + 5; ++round) {
     const base::TimeNs start = simulator.now();
     for (std::uint16_t rank = 0; rank < kHosts; ++rank) {
       collective::CollectiveRequest request;
