@@ -48,7 +48,7 @@ def failure_of(description: object, error: Exception) -> RuntimeError:
     note = "its timeout passed: " if isinstance(error, OperationTimeoutError) else ""
     advice = ""
     if isinstance(error, SizeMismatchError) and " called " in str(error):
-        # The barrier is that of mlt.torch.hook before its first bucket.
+        # The barrier is that of mlt.torch.bucket_averages before the hook's first bucket.
         advice = " (also the communication hooks of DDP: register them on every rank, or on none)"
     is_of_ddp = any(word in str(description) for word in ("allreduce", "gradient bucket"))
     if is_of_ddp and isinstance(error, PeerFailedError) and " left the job" in str(error):

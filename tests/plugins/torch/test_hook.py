@@ -191,43 +191,6 @@ def test_hook__a_bucket_that_takes_5_seconds_is_reported(caplog: pytest.LogCaptu
         assert first.wait().tolist() == second.wait().tolist() == [1.0] * 8
 
 
-@pytest.mark.parametrize(
-    ("hosts", "chosen", "by_services"),
-    [
-        ([1, 2, 3, 3], None, False),  # one service: its link would carry two tensors, those of a ring one
-        ([1, 2, 3, 3], True, True),
-        ([1, 1, 1, 1], None, False),  # all on one host
-        ([1, 2, 3, 4], None, False),
-        ([1, 2, 3, 4], False, False),
-    ],
-)  # fmt: skip
-def test_hook__takes_services_only_where_their_links_carry_less(
-    hosts: list[int], chosen: bool | None, by_services: bool
-) -> None:
-    addresses = [f"127.0.0.{host}" for host in hosts]
-    with local_job(2, services=2, hosts=addresses) as contexts:
-        tensors = [torch.full((1_000,), float(rank)) for rank in range(2)]
-        averages(contexts[:2], tensors, loss_bound=0.0, services=chosen)
-        assert all((tensor == 0.5).all() for tensor in tensors)
-        rounds = sum(one.counters()["summation_rounds"] for one in contexts[2:])
-        assert (rounds > 0) is by_services
-
-
-def test_hook__takes_three_services_on_hosts_of_their_own_for_three_workers(caplog: pytest.LogCaptureFixture) -> None:
-    hosts = [f"127.0.0.{host}" for host in range(1, 7)]
-    with local_job(3, services=3, hosts=hosts) as contexts, caplog.at_level(logging.INFO, "mlt"):
-        tensors = [torch.full((1_000,), float(rank)) for rank in range(3)]
-        averages(contexts[:3], tensors, loss_bound=0.0)
-        assert all((tensor == 1.0).all() for tensor in tensors)
-        assert sum(one.counters()["summation_rounds"] for one in contexts[3:]) > 0
-    assert_names(caplog.text, "3 summation services average", "1.0 times", "1.3")
-
-
-def test_state__refuses_services_that_are_not_there() -> None:
-    with local_job(2) as contexts, pytest.raises(ValueError, match="rank 0: services is True, and the job has none"):
-        BoundedLossState(contexts[0], services=True)
-
-
 def averages(contexts: list[mlt.Context], tensors: list[torch.Tensor], **options: Any) -> list[BoundedLossState]:
     """Average one bucket of each worker, in place."""
     states = [BoundedLossState(transport=context, **options) for context in contexts]
