@@ -398,9 +398,8 @@ void Collectives::retry(TimeNs now) {
 }
 
 void Collectives::set_timer(Active& active, TimeNs at) {
-  timers_.erase({active.expires_ns, active.slot});
   active.expires_ns = at;
-  timers_.emplace(at, active.slot);
+  timers_.set(active.slot, at);
 }
 
 bool Collectives::is_over(const Active& active) const {
@@ -429,7 +428,7 @@ void Collectives::settle(TimeNs now, Group& group) {
       continue;
     }
     if (!active.failed) active.collective->finish();
-    timers_.erase({active.expires_ns, active.slot});
+    timers_.clear(active.slot);
     active.done.elapsed_ns = now - active.started_ns;
     if (!active.failed && active.done.missing_bytes > 0) active.done.status = core::CompletionStatus::kWithinBound;
     // A cause that names the call does it alone.

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "collective/collective.h"
+#include "collective/deadlines.h"
 #include "collective/messages.h"
 #include "collective/rate_exchange.h"
 
@@ -64,7 +65,7 @@ class Collectives {
   // Retries posts that failed for lack of space; call after completions were taken.
   void retry(TimeNs now);
   void on_timeout(TimeNs now);
-  TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
+  TimeNs next_timeout() const { return timers_.next(); }
   bool poll_done(CollectiveDone& done);
 
   // Ranks whose transfers a collective still waits for, as far as this rank knows; empty if it is not in progress.
@@ -228,7 +229,7 @@ class Collectives {
   std::map<std::uint16_t, std::deque<ReportedFailure>> reported_failures_;  // by reporting rank
   std::vector<std::unique_ptr<Active>> slots_;
   std::vector<std::uint32_t> free_slots_;
-  std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // one per open collective
+  Deadlines timers_;  // one per open collective
   std::deque<CollectiveDone> finished_;
   std::vector<std::byte> scratch_;
   std::size_t open_ = 0;

@@ -409,9 +409,8 @@ std::vector<std::uint16_t> Collectives::awaited(OperationId operation) const {
 }
 
 void Collectives::on_timeout(TimeNs now) {
-  while (!timers_.empty() && timers_.begin()->first <= now) {
-    Active& active = *slots_[timers_.begin()->second];
-    timers_.erase(timers_.begin());
+  while (const auto slot = timers_.poll(now)) {
+    Active& active = *slots_[*slot];
     active.expires_ns = base::kNever;
     if (active.failed) continue;  // its transfers are ending
     if (active.late_from >= 0) {
