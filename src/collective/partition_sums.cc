@@ -33,6 +33,15 @@ std::uint64_t PartitionSums::cost_bytes(const Register& shape, std::uint16_t wor
          std::uint64_t{workers} * (2 + 2 * result_bytes);
 }
 
+void PartitionSums::Buffer::end_result(std::uint16_t worker) {
+  results[worker].is_pending = false;
+  --sending;
+}
+
+bool PartitionSums::Buffer::has_due_result() const {
+  return std::ranges::any_of(results, [](const Result& result) { return result.is_pending && !result.is_late; });
+}
+
 PartitionSums::PartitionSums(const Register& shape, std::uint32_t index, std::uint16_t workers,
                              std::vector<std::uint32_t>& begun)
     : segment_bytes_(shape.segment_bytes),

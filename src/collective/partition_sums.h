@@ -34,6 +34,10 @@ class PartitionSums {
     std::uint16_t sending = 0;    // pending results
     bool begun = false;           // a cell of the round is complete
     bool posting = false;         // its results were given to the driver
+
+    void end_result(std::uint16_t worker);
+    // Of a worker that is not late: a late one may never take it.
+    bool has_due_result() const;
   };
 
   // `index` is added to `begun` when the first cell of a round is complete: this may happen in the middle of the

@@ -9,18 +9,18 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
-#include <memory>
-#include <optional>
-#include <set>
-#include <utility>
+#include <string>
 #include <vector>
 
+#include "collective/deadlines.h"
+#include "collective/gone_workers.h"
 #include "collective/messages.h"
-#include "collective/partition_sums.h"
+#include "collective/partition_table.h"
+#include "collective/service_partition.h"
+#include "collective/service_posts.h"
 #include "collective/survivors.h"
-#include "collective/takeover.h"
 #include "collective/verbs.h"
+#include "collective/wait_limit.h"
 
 namespace mlt::collective {
 
@@ -47,6 +47,8 @@ struct SummationConfig {
 class Summation {
  public:
   Summation(const SummationConfig& config, Verbs& verbs);
+  Summation(const Summation&) = delete;
+  Summation& operator=(const Summation&) = delete;
 
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
   void on_completion(TimeNs now, const core::Completion& completion);
@@ -57,130 +59,70 @@ class Summation {
   // Posts results that have a segment to send, and retries posts that failed for lack of space. Call after completions
   // were taken, and after arrivals when has_begun_results().
   void retry(TimeNs now);
-  bool has_begun_results() const { return !begun_results_.empty(); }
+  bool has_begun_results() const { return partitions_.has_begun(); }
   // Ends rounds that wait for pushes for too long.
   void on_timeout(TimeNs now);
   TimeNs next_timeout() const;
 
   std::uint64_t rounds_summed() const { return rounds_summed_; }
-  std::uint16_t workers_gone() const { return gone_count_; }
+  std::uint16_t workers_gone() const { return gone_.count(); }
   // Pushes that rounds ended without, because they came late.
   std::uint64_t late_pushes() const { return late_pushes_; }
-  std::uint64_t bytes_held() const { return bytes_held_; }
+  std::uint64_t bytes_held() const { return partitions_.bytes_held(); }
 
  private:
-  // State of a worker's push in the round: not expected yet, receive waits for space, receive posted, over: complete,
-  // late, or of a worker that is gone.
-  enum class Push : std::uint8_t { kIdle, kWaiting, kPosted, kArrived };
-  using Buffer = PartitionSums::Buffer;
-  struct Partition {
-    Partition(const Register& registration, std::uint32_t own_index, std::uint16_t workers,
-              std::vector<std::uint32_t>& begun)
-        : shape(registration),
-          index(own_index),
-          sums(registration, own_index, workers, begun),
-          registered(workers),
-          pushes(workers),
-          on_demand(workers),
-          ready(workers),
-          late(workers),
-          early_receives(workers) {}
-
-    Register shape;
-    std::uint32_t index;
-    PartitionSums sums;
-    std::vector<bool> registered;  // per worker
-    std::vector<Push> pushes;      // per worker
-    std::vector<bool> on_demand;   // per worker: its receive is posted when Ready arrives
-    std::vector<bool> ready;       // per worker: Ready for the next round arrived before this one was over
-    std::vector<bool> late;        // per worker: the round ends without the rest of its push
-    // Per worker: receives posted for late pushes before their Ready, which is still to come.
-    std::vector<std::uint8_t> early_receives;
-    std::uint16_t arrived = 0;        // pushes of this round that are over
-    bool has_push = false;            // one of them is complete
-    bool is_closed = false;           // this round has stopped waiting for pushes
-    std::uint64_t missing_bytes = 0;  // from complete pushes of this round
-    TimeNs closes_ns = base::kNever;  // in timers_: when it will
-    Takeover takeover;                // of a partition that a service that is gone summed before
-    std::uint16_t first_worker = 0;   // `shape` is its registration
-    int failed_rank = -1;             // no further rounds; -1: none
-    std::string refusal;              // why, where a worker registered another tensor than the first
-    std::string overdue;              // why, where pushes came too late
-    bool is_failure_announced = false;
-
-    bool is_summed() const { return arrived == pushes.size(); }
-  };
-  struct Unposted {
-    std::uint32_t partition;
-    std::uint16_t worker;
-    std::uint8_t buffer;
-  };
+  using Partition = ServicePartition;
+  using Push = ServicePartition::Push;
 
   // `move`: the worker takes it over from a service that is gone; null: it registers it.
   void on_register(TimeNs now, std::uint16_t from, const Register& shape, const Move* move);
+  // False if the worker takes no part here, which it was told.
+  bool admit(TimeNs now, std::uint16_t from, const Register& shape);
+  void on_takeover_report(TimeNs now, Partition& partition, std::uint16_t from, const Move* move, bool has_part);
   void begin_takeover(TimeNs now, Partition& partition);
-  std::unique_ptr<Partition> make_partition(const Register& shape);
-  // The partition of a registration, made if it is new; null if the service has no space for it, and refused it.
-  Partition* find_or_make(std::uint16_t from, const Register& shape, bool is_takeover);
+  void close_takeover(TimeNs now, Partition& partition);
   void on_ready(TimeNs now, std::uint16_t from, const Ready& ready);
   void refuse(std::uint16_t to, const Register& shape, const std::string& text);
-  void expect_push(TimeNs now, Partition& partition, std::uint16_t worker);
-  void send_results(TimeNs now, Partition& partition);
-  // False if there is no space: try again later.
-  bool post_push(TimeNs now, Partition& partition, std::uint16_t worker);
-  bool post_result(TimeNs now, Partition& partition, std::uint16_t worker, std::uint8_t buffer);
+  // The worker's first round here begins.
+  void begin_pushes(TimeNs now, Partition& partition, std::uint16_t worker);
+
   // The worker's push is over, whatever arrived of it.
   void end_push(TimeNs now, Partition& partition, std::uint16_t worker);
   void on_pushed(TimeNs now, Partition& partition);
   // Begins the next round if this one is over.
   void advance(TimeNs now, Partition& partition);
   void begin_round(TimeNs now, Partition& partition);
+  // Starts the clock of max_wait_ns.
+  void limit_wait(TimeNs now, Partition& partition);
+  void close_round(TimeNs now, Partition& partition);
+  void sum_without(TimeNs now, Partition& partition, const WaitLimit::Outcome& outcome);
+  // Ends the rounds of a partition because of these workers: without them if so many may be dead, else with an error.
+  void give_up(TimeNs now, Partition& partition, const std::vector<std::uint16_t>& workers, const std::string& text);
+
   // This worker's connection ended, or it takes no further part here: the survivors decide.
   void lose(TimeNs now, std::uint16_t worker);
   void apply_exclusions(TimeNs now);
   void on_gone(TimeNs now, std::uint16_t worker);
   // The others go on without this service.
   void end(TimeNs now);
-  bool is_undecided(std::uint16_t worker) const { return survivors_.is_lost(worker) && !gone_[worker]; }
   // Some rank may die while the others go on.
   bool has_spare() const { return config_.max_dead_workers > 0 || survivors_.max_dead_services() > 0; }
   // The worker is gone, and the partition is summed without it from now on.
   void lose_worker(TimeNs now, Partition& partition, std::uint16_t worker);
-  void forget_posts(std::uint16_t worker);
-  void report_gone();
-  void send_gone(std::uint16_t worker, std::uint16_t gone);
-  // So many more workers may be gone.
-  bool may_lose(std::size_t workers) const {
-    return gone_count_ + workers <= config_.max_dead_workers && gone_count_ + workers < config_.workers;
-  }
-  // Starts and stops the clock of max_wait_ns.
-  void limit_wait(TimeNs now, Partition& partition);
-  void stop_waiting(Partition& partition);
-  void close_round(TimeNs now, Partition& partition);
-  void close_takeover(TimeNs now, Partition& partition);
-  // Ends the rounds of a partition because of these workers: without them if so many may be dead, else with an error.
-  void give_up(TimeNs now, Partition& partition, const std::vector<std::uint16_t>& workers, const std::string& text);
-  static void end_result(Buffer& buffer, std::uint16_t worker);
-  static bool has_due_result(const Buffer& buffer);
-  std::uint64_t missing_elements(Partition& partition, std::size_t late) const;
-  void cancel_late(TimeNs now, Partition& partition, std::uint16_t worker);
+
+  // No further rounds of the partition because of this rank; its workers get the message when results have left.
   void fail(TimeNs now, Partition& partition, std::uint16_t rank);
   void announce_failure(TimeNs now, Partition& partition);
-  // The message about a partition that has failed; in scratch_.
-  std::span<const std::byte> failure_of(const Partition& partition);
-  OperationId operation(const Partition& partition, std::uint16_t worker, std::uint8_t buffer, bool is_send) const;
+  void fail_and_announce(TimeNs now, Partition& partition, std::uint16_t rank);
 
   SummationConfig config_;
   Verbs& verbs_;
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint32_t> by_key_;
-  std::vector<std::unique_ptr<Partition>> partitions_;
-  // Posts that wait for space, in order: a new post never overtakes them.
-  std::deque<Unposted> unposted_pushes_;
-  std::deque<Unposted> unposted_results_;
-  std::vector<std::uint32_t> begun_results_;  // partitions whose results of this round are to be posted
-  std::uint32_t standing_ = 0;                // registrations with a receive posted between rounds
-  std::vector<std::byte> scratch_;
   Survivors survivors_;
+  GoneWorkers gone_;
+  PartitionTable partitions_;
+  ServicePosts posts_;
+  WaitLimit wait_limit_;
+  Deadlines deadlines_;  // by partition: of the wait for pushes, for results to be taken, or for reports of a takeover
   // Pushes that their workers cancelled: the reason may be that this service is excluded, which it has yet to learn.
   struct GivenUp {
     TimeNs fails_ns;
@@ -188,15 +130,10 @@ class Summation {
     std::uint16_t worker;
   };
   std::deque<GivenUp> given_up_;
-  std::vector<bool> gone_;  // per worker: it died or left
-  std::uint16_t gone_count_ = 0;
-  std::vector<std::uint16_t> unreported_;              // of them: no sum was made without them yet
-  int gone_worker_ = -1;                               // the first beyond max_dead_workers: no sum is possible any more
-  std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // closes_ns and index of partitions
+  std::vector<std::byte> scratch_;
   std::uint64_t late_pushes_ = 0;
   TimeNs late_notice_ns_ = base::kNever;  // of the newest line about them, one in a second
   std::uint64_t rounds_summed_ = 0;
-  std::uint64_t bytes_held_ = 0;
 };
 
 }  // namespace mlt::collective

@@ -10,30 +10,12 @@
 #include <vector>
 
 #include "collective/partition_grid.h"
+#include "recording_verbs.h"
 
 namespace {
 
 using namespace mlt::collective;
-
-class RecordingVerbs final : public Verbs {
- public:
-  mlt::core::PostStatus post_send(TimeNs, const mlt::core::SendRequest&) override {
-    return mlt::core::PostStatus::kPosted;
-  }
-  mlt::core::PostStatus post_recv(TimeNs, const mlt::core::ReceiveRequest&) override {
-    return mlt::core::PostStatus::kPosted;
-  }
-  void cancel(TimeNs, OperationId, mlt::core::CompletionKind) override {}
-  bool send_message(std::uint16_t to, std::span<const std::byte> bytes) override {
-    last = decode(bytes).value();
-    sent.emplace_back(to, last);
-    return true;
-  }
-  std::uint32_t segment_bytes(std::uint16_t) const override { return 1'432; }
-
-  Message last;
-  std::vector<std::pair<std::uint16_t, Message>> sent;  // receiver and message
-};
+using mlt::test::RecordingVerbs;
 
 Register shape_of(std::uint64_t key, std::uint32_t elements) {
   Register shape;

@@ -1,0 +1,64 @@
+#include "collective/wait_limit.h"
+
+#include <algorithm>
+
+#include "collective/collective.h"
+#include "core/loss_bound.h"
+
+namespace mlt::collective {
+
+std::string names_of(const std::vector<std::uint16_t>& ranks) {
+  constexpr std::size_t kMaxNames = 16;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxNames); ++i) {
+    text += (i == 0 ? "rank " : ", rank ") + std::to_string(ranks[i]);
+  }
+  return ranks.size() <= kMaxNames ? text : text + " and " + std::to_string(ranks.size() - kMaxNames) + " more";
+}
+
+base::TimeNs WaitLimit::end(base::TimeNs now) const {
+  return max_wait_ns_ > 0 ? base::after(now, max_wait_ns_) : base::kNever;
+}
+
+bool WaitLimit::begins(const ServicePartition& partition, const GoneWorkers& gone) const {
+  return max_wait_ns_ > 0 && !partition.is_closed && partition.has_push && !partition.has_failed() &&
+         !partition.is_summed() && partition.is_registered_by_all(gone);
+}
+
+// PROTOCOL 14.1.17: A service that limits how long it waits for pushes MUST then end the iteration without the rest of
+//     the late ones, if no more of all workers' terms is missing than the bound, or else sum without their workers as
+//     if these were gone, where it may, or else send overdue to every worker that registered the partition, and end its
+//     iterations as 14.1.10 says.
+WaitLimit::Outcome WaitLimit::decide(ServicePartition& partition, const GoneWorkers& gone) const {
+  Outcome outcome;
+  const bool waits_for_results = partition.is_summed();
+  for (std::uint16_t worker = 0; worker < gone.workers(); ++worker) {
+    const bool is_over = waits_for_results ? !partition.sums.before().results[worker].is_pending
+                                           : partition.pushes[worker] == ServicePartition::Push::kArrived;
+    if (!is_over && !gone.contains(worker)) outcome.late.push_back(worker);
+  }
+  if (outcome.late.empty()) return outcome;  // the transfers with workers that are gone are about to end
+  const std::string names = names_of(outcome.late);
+  const std::string limit = std::to_string(max_wait_ns_ / base::kMillisecond) + " ms";
+  outcome.decision = Decision::kGiveUp;
+  if (waits_for_results) {
+    outcome.text = partition.text() + ": " + names + " did not take a result for " + limit + " (max_wait)";
+    return outcome;
+  }
+  const Register& shape = partition.shape;
+  const std::uint64_t missing = partition.missing_elements(gone, outcome.late.size());
+  if (missing == 0 && shape.elements > 0) return {};  // all has arrived, and the receives are about to end
+  const std::uint64_t terms = std::uint64_t{shape.elements} * gone.live();
+  outcome.text = partition.text() + ": no push of " + names + " within " + limit + " after the first (max_wait)";
+  if (partition.sums.is_repeated()) {
+    outcome.text += ", of a round that is repeated";
+  } else if (!core::is_within_bound(missing, terms, shape.loss_bound)) {
+    outcome.text += "; " + std::to_string(missing) + " of the " + std::to_string(terms) +
+                    " terms are missing, more than the loss bound " + in_short(shape.loss_bound) + " allows";
+  } else {
+    outcome.decision = Decision::kSumWithout;
+  }
+  return outcome;
+}
+
+}  // namespace mlt::collective
