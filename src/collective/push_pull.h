@@ -11,47 +11,22 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "collective/deadlines.h"
 #include "collective/messages.h"
-#include "collective/partition_grid.h"
+#include "collective/partition_moves.h"
+#include "collective/push_pull_key.h"
+#include "collective/push_pull_posts.h"
+#include "collective/push_pull_request.h"
+#include "collective/reported_gone.h"
 #include "collective/service_choice.h"
 #include "collective/survivors.h"
-#include "collective/takeover_record.h"
 #include "collective/verbs.h"
 
 namespace mlt::collective {
-
-struct PushPullRequest {
-  OperationId operation = 0;
-  std::uint64_t key = 0;
-  std::span<const float> input;
-  std::span<float> output;  // as long as input; may be the same memory
-  double loss_bound = 0;
-  bool lossy_results = false;  // pulls may lose as much: where they do, the worker's own term stands in
-  bool average = true;
-  std::uint32_t order = 0;
-  std::uint8_t traffic_class = 0;
-  // Tags of all partitions' segments one after another (partition_segments() each), or null: all important. Must be
-  // valid until the operation ends.
-  const core::SegmentPriority* priorities = nullptr;
-  base::DurationNs timeout_ns = 0;  // from the start, registration included; 0: the default
-};
-
-struct PushPullDone {
-  OperationId operation = 0;
-  std::uint64_t key = 0;
-  core::CompletionStatus status = core::CompletionStatus::kComplete;
-  std::uint64_t total_bytes = 0;
-  std::uint64_t missing_bytes = 0;  // missing from this worker's pushes and pulls
-  std::uint64_t repaired_segments = 0;
-  base::DurationNs elapsed_ns = 0;
-  int failed_peer = -1;
-  std::string error;  // empty unless it failed
-};
 
 struct PushPullConfig {
   std::uint16_t rank = 0;
@@ -65,6 +40,8 @@ struct PushPullConfig {
 class PushPull {
  public:
   PushPull(const PushPullConfig& config, Verbs& verbs);
+  PushPull(const PushPull&) = delete;
+  PushPull& operator=(const PushPull&) = delete;
 
   void start(TimeNs now, const PushPullRequest& request);
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
@@ -78,93 +55,52 @@ class PushPull {
   // Who takes no further part; null where there is one service.
   const Survivors* survivors() const { return survivors_ ? &*survivors_ : nullptr; }
   // Workers that a service sums without, because they died or left.
-  std::size_t workers_gone() const { return gone_.size(); }
+  std::size_t workers_gone() const { return gone_.count(); }
 
  private:
-  struct Key;
-  struct Partition {
-    TakeoverRecord record;
-    std::uint64_t missing_bytes = 0;  // from the push in progress
-    bool taken_over = false;          // a service that is gone summed it before
-    bool undecided = false;    // the connection with its service is lost: the survivors decide which of both goes on
-    bool moving = false;       // its service is gone; when nothing is posted to it any more, the next one is asked
-    bool must_replay = false;  // the next service needs the newest result
-    bool replaying = false;
-    std::uint16_t service = 0;
-    std::size_t first = 0;  // first element
-    std::size_t count = 0;
-    std::size_t first_segment = 0;  // in the request's priorities
-    std::size_t segments = 0;
-    bool registered = false;
-    bool on_demand = false;  // the service requires Ready before each push
-    bool pushing = false;
-    bool pulling = false;
-    bool push_posted = false;
-    bool pull_posted = false;
-  };
-  struct Key {
-    std::uint32_t index = 0;
-    std::uint64_t key = 0;
-    std::size_t elements = 0;
-    double loss_bound = 0;
-    bool average = true;
-    std::vector<Partition> partitions;
-    bool was_registered = false;
-    std::size_t unregistered = 0;
-    bool active = false;
-    bool posted = false;
-    PushPullRequest request;
-    TimeNs started_ns = 0;
-    TimeNs expires_ns = base::kNever;
-    std::size_t outstanding = 0;  // pushes and pulls in progress
-    PushPullDone done;
-    std::string broken;  // why the key is unusable
-    int broken_by = -1;
-    int next_broken_by = -1;  // the worker whose failure breaks the key after the current round
-  };
-  struct Unposted {
-    std::uint32_t key;
-    std::uint32_t partition;
-  };
+  using Key = PushPullKey;
+  using Partition = PushPullKey::Partition;
+  using CompletionStatus = core::CompletionStatus;
 
   Key& key_of(const PushPullRequest& request);
-  Register shape_of(const Key& key, std::uint32_t partition) const;
-  void register_partitions(Key& key);
-  void on_confirmed(TimeNs now, Key& key, std::uint32_t partition, std::uint64_t rounds);
-  // The connection with it ended; all that was posted to it ends.
-  void suspend_partitions(std::uint16_t service);
+  // The key of a message about a partition; null if it has none, or another rank than `from` sums it.
+  Key* find(std::uint16_t from, std::uint64_t key, std::uint32_t partition);
+  void register_partitions(TimeNs now, Key& key);
+  // A service sums the partition, from the round after so many on.
+  void on_confirmed(TimeNs now, Key& key, std::uint32_t partition, bool on_demand, std::uint64_t rounds);
+  void on_refused(TimeNs now, Key& key, const Refused& refused);
+  void on_aborted(TimeNs now, Key& key, const Aborted& aborted);
+  void post_all(TimeNs now, Key& key);
+  void post(TimeNs now, Key& key, std::uint32_t partition);
+  void on_replayed(TimeNs now, Key& key, std::uint32_t partition, CompletionStatus status);
+  KeyFailure transfer_failure(const Key& key, std::uint32_t partition, bool is_send, CompletionStatus status) const;
+  // Empty if the endpoint's timers end the key.
+  std::optional<KeyFailure> timeout_failure(const Key& key) const;
+  void fail_at_once(const PushPullRequest& request, CompletionStatus status, int peer, const std::string& text);
+  // Only the first cause counts. Cancels operations in progress and waits for them, so that the buffers are unused.
+  void break_key(TimeNs now, Key& key, const KeyFailure& failure);
+  void finish_if_over(TimeNs now, Key& key);
+
   void apply_exclusions(TimeNs now);
-  void on_service_down(TimeNs now, std::uint16_t service);
+  // It is among the dead: its partitions move if so many may be dead.
+  void on_dead(TimeNs now, std::uint16_t service);
+  void move_partitions(TimeNs now, std::uint16_t service);
   void break_keys_of(TimeNs now, std::uint16_t service);
+  std::string down_text(std::uint16_t service) const;
   // The others go on without this worker.
   void end(TimeNs now);
-  void move_partition(TimeNs now, Key& key, std::uint32_t partition);
-  void ask_next_service(Key& key, std::uint32_t partition);
-  core::PostStatus post_replay(TimeNs now, Key& key, std::uint32_t partition);
-  void post_all(TimeNs now, Key& key);
-  void post_partition(TimeNs now, Key& key, std::uint32_t partition);
-  // Puts this worker's own term in the place of what the result of a partition misses.
-  static void stand_in(const Key& key, const Partition& partition, const core::Completion& completion);
-  void break_key(TimeNs now, Key& key, core::CompletionStatus status, int peer, const std::string& text);
-  void abort(TimeNs now, Key& key, const Aborted& aborted);
-  void finish_if_over(TimeNs now, Key& key);
-  void fail_at_once(const PushPullRequest& request, core::CompletionStatus status, int peer, const std::string& text);
-  void on_gone(std::uint16_t from, const Gone& gone);
-  std::string abort_text(std::uint64_t key, int failed_rank) const;
-  std::string down_text(std::uint16_t service) const;
-  OperationId operation(const Key& key, std::uint32_t partition, bool is_send) const;
-  Key* find(std::uint64_t key, std::uint32_t partition);
 
   ServiceChoice services_;
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
   std::optional<Survivors> survivors_;  // where there are several services
+  ReportedGone gone_;                   // workers that a service sums without
+  PushPullPosts posts_;
+  PartitionMoves moves_;
   std::unordered_map<std::uint64_t, std::uint32_t> by_key_;
   std::vector<std::unique_ptr<Key>> keys_;
-  std::vector<Unposted> unposted_;
-  std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // expiry and index of every active key; one each
+  Deadlines deadlines_;  // of the push-pulls in progress, by index of their key
   std::deque<PushPullDone> finished_;
-  std::set<std::uint16_t> gone_;  // workers that a service sums without
   std::vector<std::byte> scratch_;
 };
 

@@ -192,10 +192,10 @@ void Survivors::exclude(std::uint16_t rank) {
     std::erase_if(edges_, [&](const Edge& edge) { return edge.reporter == rank || edge.peer == rank; });
     return;
   }
-  leave(
-      "rank " + std::to_string(rank) +
-      " takes no further part in push-pulls: the others go on without it, because connections with it broke or it was "
-      "late");
+  leave("rank " + std::to_string(rank) +
+        " takes no further part in push-pulls: the others continue without it, because connections with it broke or it "
+        "was "
+        "late");
 }
 
 void Survivors::leave(const std::string& text) {
@@ -418,7 +418,7 @@ void Survivors::on_timeout(TimeNs now) {
   //     excluded nor a registration, which may not take part in push-pulls yet, would complete the quorum.
   leave("rank " + std::to_string(config_.rank) +
         " takes no further part in push-pulls: it lost connections, and reaches too few ranks of the job to know which "
-        "of them go on");
+        "of them continue");
   set_timer(now);
 }
 

@@ -94,7 +94,7 @@ class Rounds {
 
 }  // namespace
 
-// Of worker 2 and a service: the end that may die is left behind, learns it, and the others go on.
+// Of worker 2 and a service: the end that may die is excluded and learns it; the others continue.
 TEST_CASE("push_pull__a_broken_connection_costs_the_end_that_may_die_and_nobody_else") {
   for (const std::uint16_t service : {std::uint16_t{3}, std::uint16_t{4}}) {
     for (const bool may_be_worker : {true, false}) {
@@ -151,7 +151,7 @@ TEST_CASE("push_pull__a_broken_connection_between_services_costs_nobody_where_no
 }
 
 // Broken connections, partitions and deaths, noticed by each side at its own time. Those that go on know the same dead,
-// are all connected, and have the same bits; whoever lives and was left behind ends with an error that says so.
+// are all connected, and have the same bits; an excluded rank that lives ends with an error that says so.
 TEST_CASE("push_pull__drawn_broken_connections_leave_one_group_with_the_same_bits") {
   std::size_t finished = 0, failed = 0, left_behind = 0, single = 0;
   for (std::uint64_t seed = 1; seed <= 120; ++seed) {

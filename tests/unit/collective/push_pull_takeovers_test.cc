@@ -215,7 +215,7 @@ TEST_CASE("push_pull__a_key_that_begins_at_an_excluded_service_moves_to_the_next
   }
 }
 
-// Nor does a worker that the others left behind name its tensor as the cause.
+// Nor does a worker that the others excluded name its tensor as the cause.
 TEST_CASE("push_pull__a_key_of_an_excluded_worker_fails_because_of_that") {
   Job job(SimulationConfig{}, 3, 2, may_die(1), 1);
   job.slow_ns[{3, 2}] = mlt::base::kSecond;
