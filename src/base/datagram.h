@@ -47,6 +47,16 @@ struct DatagramRun {
   DatagramRun(const DatagramRun&) = delete;
   DatagramRun& operator=(const DatagramRun&) = delete;
 
+  // An empty run to where `other` goes.
+  void begin_like(const DatagramRun& other, std::uint32_t bytes_of_each) {
+    peer = other.peer;
+    path = other.path;
+    dscp = other.dscp;
+    ecn = other.ecn;
+    datagram_bytes = bytes_of_each;
+    datagram_count = slice_count = total_bytes = 0;
+  }
+
   std::uint8_t traffic_class() const { return static_cast<std::uint8_t>((dscp << 2) | static_cast<std::uint8_t>(ecn)); }
 };
 

@@ -1,6 +1,7 @@
 // Output: batches of parity packets, behind the first round of a send. For the code see parity_sender.h.
 #include "base/check.h"
 #include "core/sender.h"
+#include "core/transfer_header.h"
 
 namespace mlt::core {
 
@@ -13,16 +14,8 @@ void Sender::fill_parity(TimeNs now, SendState& state, std::uint32_t limit, base
   // PROTOCOL 6.12.6: A sender MUST send parity ECN-capable, and in the least urgent class of the transfer's packets.
   run.dscp = shared_.config.dscp.data[state.last_class];
   run.ecn = base::Ecn::kEct0;
-  wire::ParityHeader header;
-  header.prefix.type = wire::PacketType::kParity;
-  header.prefix.path = run.path;
-  header.prefix.element = state.request.element;
-  header.prefix.round = state.repair.round();
-  header.prefix.cookie = peer.remote_cookie;
-  header.tag = state.request.tag;
-  header.generation = state.generation;
-  header.total_bytes = state.grid.total_bytes();
-  header.timestamp_ns = static_cast<std::uint32_t>(now);
+  auto header =
+      transfer_header<wire::ParityHeader>(wire::PacketType::kParity, state, peer.remote_cookie, run.path, now);
   // PROTOCOL 4.13.2: Wherever this document counts packets, an endpoint MUST count PARITY packets like DATA packets: in
   //     sequence numbers, batches, windows, rates, acknowledgement blocks, and the evidence of 7.4.6.
   const std::uint32_t last_sequence = parity_.fill(peer, state, limit, header, run);

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "core/sender.h"
+#include "core/transfer_header.h"
 
 namespace mlt::core {
 
@@ -100,16 +101,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   run.slice_count = 0;
   run.total_bytes = 0;
 
-  wire::DataHeader header;
-  header.prefix.type = wire::PacketType::kData;
-  header.prefix.path = path;
-  header.prefix.element = state.request.element;
-  header.prefix.round = state.repair.round();
-  header.prefix.cookie = peer.remote_cookie;
-  header.tag = state.request.tag;
-  header.generation = state.generation;
-  header.total_bytes = state.grid.total_bytes();
-  header.timestamp_ns = static_cast<std::uint32_t>(now);
+  auto header = transfer_header<wire::DataHeader>(wire::PacketType::kData, state, peer.remote_cookie, path, now);
   // PROTOCOL 4.4.3: A sender MUST set REPAIR if, and only if, the packet belongs to a later round than the first.
   std::uint8_t common_flags = state.repair.round() > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
   // PROTOCOL 4.4.2: It MUST set HAS_CRITICAL in every packet of a transfer if, and only if, some segment of the

@@ -73,15 +73,7 @@ bool Transmitter::may_follow(const core::Transmit& batch) const {
 
 void Transmitter::gather(const core::Transmit& batch) {
   core::Transmit& all = gathered_;
-  if (all.datagram_count == 0) {
-    all.peer = batch.peer;
-    all.path = batch.path;
-    all.dscp = batch.dscp;
-    all.ecn = batch.ecn;
-    all.datagram_bytes = batch.total_bytes;
-    all.total_bytes = 0;
-    all.slice_count = 0;
-  }
+  if (all.datagram_count == 0) all.begin_like(batch, batch.total_bytes);
   std::byte* const to = gathered_bytes_->data() + all.total_bytes;
   std::byte* end = to;
   for (std::uint32_t i = 0; i < batch.slice_count; ++i) {

@@ -16,14 +16,7 @@ std::size_t copy_datagram(const DatagramView& view, std::byte* to) {
 
 void CopiedRun::assign(const base::DatagramRun& run, std::uint32_t first) {
   MLT_CHECK(first < run.datagram_count && run.total_bytes <= storage_.size());
-  run_.peer = run.peer;
-  run_.path = run.path;
-  run_.dscp = run.dscp;
-  run_.ecn = run.ecn;
-  run_.datagram_bytes = run.datagram_bytes;
-  run_.datagram_count = 0;
-  run_.slice_count = 0;
-  run_.total_bytes = 0;
+  run_.begin_like(run, run.datagram_bytes);
   DatagramCursor cursor(run);
   DatagramView view;
   for (std::uint32_t i = 0; cursor.next(view); ++i) {
