@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import mlt.torch
 import torch
 import torch.distributed as dist
+from job_program import error_of, run_program
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,14 +23,6 @@ RANK = int(os.environ["RANK"])
 def stop() -> None:
     print("stop me", flush=True)
     time.sleep(60)
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def init(seconds: float, place: str = "") -> None:
@@ -73,7 +63,7 @@ def stopped(at: str, timeout: float, place: str = "", environment: dict[str, str
     dist.barrier()
     if RANK == 1:
         stop()
-    time.sleep(0.3)
+    time.sleep(0.3)  # rank 1 is stopped, but not yet silent
     begun = time.monotonic()
     error = error_of(loss.backward if at == "ddp" else lambda: dist.all_reduce(torch.ones(3)))
     told = {"error": error, "seconds": time.monotonic() - begun}
@@ -106,11 +96,6 @@ def world_size(sizes: list[int], timeout: float, place: str) -> Any:
     return {"error": error_of(train), "seconds": time.monotonic() - begun}
 
 
-def main() -> None:
-    program, options = sys.argv[1], json.loads(sys.argv[2])
-    torch.set_num_threads(1)
-    print(json.dumps(globals()[program](**options)), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    run_program(globals())

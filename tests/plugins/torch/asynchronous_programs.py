@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from mlt.torch.byteps.cross_barrier import CrossBarrier
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 import torch
+from job_program import run_program
 from semantics import Checks, fails
 from torch import nn
 
@@ -211,10 +211,5 @@ def failing(how: str) -> str:
         return str(error)
 
 
-def main() -> None:
-    program, options = sys.argv[1], json.loads(sys.argv[2])
-    print(json.dumps(globals()[program](**options)))
-
-
 if __name__ == "__main__":
-    main()
+    run_program(globals())

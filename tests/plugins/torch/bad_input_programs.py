@@ -12,17 +12,10 @@ from typing import Any
 import mlt.torch
 import torch
 import torch.distributed as dist
+from job_program import error_of
 from torch.distributed.device_mesh import init_device_mesh
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def summed(group: Any = None) -> float:

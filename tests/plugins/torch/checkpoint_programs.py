@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoints
+from job_program import run_in_group
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -70,14 +69,5 @@ def devices() -> Any:
     return [[str(one) for one in one._device_types] for one in (group, nothing_else)]
 
 
-def main() -> None:
-    program, options = sys.argv[1], json.loads(sys.argv[2])
-    torch.set_num_threads(1)
-    dist.init_process_group("mlt")
-    answer = globals()[program](**options)
-    dist.destroy_process_group()
-    print(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    run_in_group(globals())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 import torch._dynamo
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from job_program import run_in_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -157,14 +156,5 @@ def allowed() -> Any:
     return bounds
 
 
-def main() -> None:
-    program, options = sys.argv[1], json.loads(sys.argv[2])
-    torch.set_num_threads(1)
-    dist.init_process_group("mlt")
-    answer = globals()[program](**options)
-    dist.destroy_process_group()
-    print(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    run_in_group(globals())

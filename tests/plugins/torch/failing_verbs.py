@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from job_program import runtime_error_of
 
 PATIENCE = timedelta(seconds=60)
 SOON = timedelta(seconds=1)
@@ -113,20 +114,11 @@ def barriers(group: Any, count: int) -> Callable[[], None]:
 
     def call() -> None:
         works = [dist.barrier(group, async_op=True) for _ in range(count)]
-        for error in [error_of(work.wait) for work in works]:
+        for error in [runtime_error_of(work.wait) for work in works]:
             if error:
                 raise RuntimeError(error)
 
     return call
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    """The text of what it raises; empty if it does not."""
-    try:
-        call()
-    except RuntimeError as error:
-        return str(error)
-    return ""
 
 
 def failures(failure: str) -> dict[str, dict[str, Any]]:
@@ -144,11 +136,11 @@ def failures(failure: str) -> dict[str, dict[str, Any]]:
             wrong = calls(group)["all_reduce"] if verb == "barrier" else barriers(group, COLLECTIVES.get(verb, 1))
         if failure == "timeout" and rank == 1:
             store.wait([f"{verb} failed at {other}" for other in (0, 2)], PATIENCE)
-        error = error_of(wrong)
+        error = runtime_error_of(wrong)
         store.set(f"{verb} failed at {rank}", "")
         group.set_timeout(PATIENCE)
         found: list[torch.Tensor] = []
-        next_error = error_of(lambda call=call, found=found: found.extend(call()))
+        next_error = runtime_error_of(lambda call=call, found=found: found.extend(call()))
         told[verb] = {"error": error, "next": next_error, "right": bool(found) and torch.equal(*found)}
         dist.destroy_process_group(group)
     return told
@@ -168,7 +160,7 @@ def death() -> dict[str, dict[str, Any]]:
     told = {}
     for verb, group in with_victim.items():
         call = calls(group)[verb]
-        errors = [error_of(call), error_of(call)]
+        errors = [runtime_error_of(call), runtime_error_of(call)]
         dist.barrier(group=survivors)
         told[verb] = {"errors": errors, "right": torch.equal(*calls(survivors)[verb]())}
     return told

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import mlt.torch
 import torch
 import torch.distributed as dist
+from job_program import run_program, runtime_error_of
 from mlt.torch import staging
 from stand_in import StandIn
 from torch import nn
@@ -20,14 +18,6 @@ from torch.distributed.distributed_c10d import _abort_process_group
 from torch.nn.parallel import DistributedDataParallel
 
 RANK = int(os.environ["RANK"])
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except RuntimeError as error:
-        return str(error)
-    return ""
 
 
 def summed(group: Any = None) -> float:
@@ -80,8 +70,8 @@ def unanswered() -> Any:
     begun = time.monotonic()
     if RANK == 1:
         dist.destroy_process_group()
-        return {"seconds": time.monotonic() - begun, "errors": [error_of(one.wait) for one in (work, *later)]}
-    error = error_of(work.wait if work is not None else lambda: dist.recv(torch.zeros(1), 1))
+        return {"seconds": time.monotonic() - begun, "errors": [runtime_error_of(one.wait) for one in (work, *later)]}
+    error = runtime_error_of(work.wait if work is not None else lambda: dist.recv(torch.zeros(1), 1))
     return {"seconds": time.monotonic() - begun, "errors": [error]}
 
 
@@ -108,7 +98,7 @@ def in_a_subgroup(end: str) -> Any:
             _abort_process_group(group)
             work = receive
         seconds = time.monotonic() - begun
-        errors = [error_of(work.wait), error_of(lambda: group.allreduce([torch.ones(1)]))]
+        errors = [runtime_error_of(work.wait), runtime_error_of(lambda: group.allreduce([torch.ones(1)]))]
     else:
         if end == "destroy" and RANK == 2:
             dist.barrier(other)
@@ -117,12 +107,12 @@ def in_a_subgroup(end: str) -> Any:
         if end == "abort":
             sparse = torch.sparse_coo_tensor([[0]], [1.0], (4,))
             pending.append(dist.all_reduce(sparse, group=group, async_op=True))
-            errors.append(error_of(lambda: replica(torch.ones(2, 8)).sum().backward()))
-        errors += [error_of(work.wait) for work in pending]
+            errors.append(runtime_error_of(lambda: replica(torch.ones(2, 8)).sum().backward()))
+        errors += [runtime_error_of(work.wait) for work in pending]
         if end == "destroy" and RANK == 0:
             dist.barrier(other)
         seconds = time.monotonic() - begun
-        errors.append(error_of(lambda: summed(group)))
+        errors.append(runtime_error_of(lambda: summed(group)))
     sums = [summed(), summed(other)]
     dist.barrier()
     if RANK != 1:
@@ -138,7 +128,7 @@ def aborted_default() -> Any:
     if RANK == 1:
         _abort_process_group()
         return {"errors": []}
-    return {"errors": [error_of(summed), error_of(lambda: summed(group))]}
+    return {"errors": [runtime_error_of(summed), runtime_error_of(lambda: summed(group))]}
 
 
 def stopped_peer() -> Any:
@@ -149,7 +139,7 @@ def stopped_peer() -> Any:
     if RANK == 1:
         print("stop me", flush=True)
         time.sleep(60)
-    time.sleep(0.5)
+    time.sleep(0.5)  # rank 1 is stopped by then
     for one in (group, None):
         dist.all_reduce(torch.ones(1 << 20), group=one, async_op=True)
     begun = time.monotonic()
@@ -168,7 +158,7 @@ def large(megabytes: int) -> Any:
         dist.isend(tensor, 1)
         dist.destroy_process_group()
         return {}
-    time.sleep(1.0)
+    time.sleep(1.0)  # the group of rank 0 ends meanwhile
     dist.recv(tensor.zero_(), 0)
     return {"minimum": tensor.min().item()}
 
@@ -181,14 +171,12 @@ def staged() -> Any:
     tensors = [device.tensor(torch.ones(1000)) for _ in range(8)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     dist.destroy_process_group()
-    return {"errors": [error_of(work.wait) for work in works], "sums": [float(device.host(one)[9]) for one in tensors]}
-
-
-def main() -> None:
-    program, options = sys.argv[1], json.loads(sys.argv[2])
-    torch.set_num_threads(1)
-    print(json.dumps(globals()[program](**options)), flush=True)
+    return {
+        "errors": [runtime_error_of(work.wait) for work in works],
+        "sums": [float(device.host(one)[9]) for one in tensors],
+    }
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    run_program(globals())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import mlt.torch
 import torch
 import torch.distributed as dist
+from job_program import error_of
 
 import mlt
 
@@ -128,14 +128,6 @@ def checked() -> Any:
     dist.all_reduce(x := torch.ones(3), group=group)
     error = error_of(lambda: dist.new_group(backend="mlt", pg_options=mlt.torch.Options(checksums=False)))
     return {"checksums": mlt.torch.current_context().checksums, "sum": x.tolist(), "error": error}
-
-
-def error_of(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def refused() -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import mlt.torch
 import torch
 import torch.distributed as dist
+from job_program import run_in_group
 from mlt.torch.process_group import MltProcessGroup
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -93,15 +93,6 @@ def debugged() -> Any:
     }
 
 
-def main() -> None:
-    program, options = sys.argv[1], json.loads(sys.argv[2])
-    torch.set_num_threads(1)
-    dist.set_debug_level_from_env()  # again: torch was imported before this process was forked
-    dist.init_process_group("mlt")
-    answer = globals()[program](**options)
-    dist.destroy_process_group()
-    print(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    dist.set_debug_level_from_env()  # again: torch was imported before this process was forked
+    run_in_group(globals())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from job_program import run_in_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -88,15 +87,5 @@ def death() -> dict[str, Any]:
     return {"error": error, "seconds": time.monotonic() - begun}
 
 
-def main() -> None:
-    program, options = sys.argv[1], json.loads(sys.argv[2])
-    torch.set_num_threads(1)
-    dist.init_process_group("mlt")
-    answer = globals()[program](**options)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    print(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    run_in_group(globals())

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 from checks import assert_names
+from launch_jobs import KILL_SERVICE, launch
 
 pytest.importorskip("torch")
 
 
-def launch(*words: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
-    """``mlt launch WORDS``, to its end."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
-    command = [sys.executable, "-m", "mlt.cli.main", "launch", *words]
-    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=seconds, check=False)
-
-
-TRAINING = """
-import hashlib, os, signal, sys, torch, torch.distributed as dist, mlt.torch
-from pathlib import Path
+TRAINING = f"""{KILL_SERVICE}
+import hashlib, sys, torch, torch.distributed as dist, mlt.torch
 from torch.nn.parallel import DistributedDataParallel
-
-def service():
-    for place in Path("/proc").iterdir():
-        try:
-            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getppid() and b"serve" in (place / "cmdline").read_bytes().split(bytes(1)):
-                return int(place.name)
-        except (OSError, ValueError):
-            pass
 
 dist.init_process_group("mlt")
 rank = dist.get_rank()
@@ -46,7 +28,7 @@ for step in range(12):
     if step == 5 and sys.argv[1] == "worker" and rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if step == 5 and sys.argv[1] == "service" and rank == 0:
-        os.kill(service(), signal.SIGKILL)
+        kill_service()
     optimizer.zero_grad()
     replica(torch.randn(8, 700)).square().mean().backward()
     optimizer.step()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Iterable
 from datetime import timedelta
@@ -11,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from job_program import run_program
 from mlt.torch.torchft import ProcessGroupMlt
 from torchft.ddp import DistributedDataParallel
 from torchft.local_sgd import DiLoCo
@@ -127,10 +126,5 @@ def diloco(replica: int, lighthouse: str) -> dict[str, Any]:
     return ended(manager, group, model, made)
 
 
-def main() -> None:
-    program, options = sys.argv[1], json.loads(sys.argv[2])
-    print(json.dumps(globals()[program](**options)))
-
-
 if __name__ == "__main__":
-    main()
+    run_program(globals())

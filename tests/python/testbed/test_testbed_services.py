@@ -84,6 +84,19 @@ def end(rank: subprocess.Popen[str]) -> None:
     rank.stdin.flush()
 
 
+def ended_alike(workers: list[subprocess.Popen[str]]) -> list[str]:
+    """All of these still run; they end after their next step, with the same weights in each. Returns their errors."""
+    for one in workers:
+        assert one.poll() is None, one.communicate()
+    end(workers[0])
+    outputs = [one.communicate(timeout=30) for one in workers]
+    assert [one.returncode for one in workers] == [0] * len(workers), outputs
+    first, *others = (steps_of(output) for output, _ in outputs)
+    assert len(first) > 10
+    assert all(other == first for other in others)
+    return [errors for _, errors in outputs]
+
+
 def blow(rank: subprocess.Popen[str], number: signal.Signals) -> float:
     time.sleep(0.3)  # in the middle of the steps
     os.kill(rank.pid, number)
@@ -110,16 +123,7 @@ def test_worker__that_may_die_leaves_the_others_with_the_same_bits(
     with job(services, MLT_MAX_DEAD_WORKERS="1") as (_, ranks):
         blow(ranks[dead], number)
         time.sleep(PEER_TIMEOUT + 2)  # steps without it
-        others = [one for one in ranks[:WORKERS] if one is not ranks[dead]]
-        for one in others:
-            assert one.poll() is None
-        end(ranks[1])
-        outputs = [one.communicate(timeout=30) for one in others]
-        assert [one.returncode for one in others] == [0, 0], outputs
-        first, second = (steps_of(output) for output, _ in outputs)
-        assert len(first) > 10
-        assert first == second
-        for _, errors in outputs:
+        for errors in ended_alike([one for one in ranks[:WORKERS] if one is not ranks[dead]]):
             assert_names(errors, f"rank {dead}", "sum without it")
         for service in ranks[WORKERS:]:
             _, errors = service.communicate(timeout=30)
@@ -168,15 +172,7 @@ def test_service__that_may_die_leaves_the_workers_with_the_same_bits(number: sig
     with job(services, MLT_MAX_DEAD_SERVICES="1") as (_, ranks):
         blow(ranks[4], number)
         time.sleep(PEER_TIMEOUT + 2)  # steps without it
-        for one in ranks[:WORKERS]:
-            assert one.poll() is None, one.communicate()
-        end(ranks[0])
-        outputs = [one.communicate(timeout=30) for one in ranks[:WORKERS]]
-        assert [one.returncode for one in ranks[:WORKERS]] == [0] * WORKERS, outputs
-        first, *others = (steps_of(output) for output, _ in outputs)
-        assert len(first) > 10
-        assert others == [first] * 2
-        for _, errors in outputs:
+        for errors in ended_alike(ranks[:WORKERS]):
             assert_names(errors, "rank 4", "move to the other services")
         for service in ranks[WORKERS:]:
             if service is not ranks[4]:
@@ -189,7 +185,7 @@ def test_service__that_may_die_leaves_the_workers_with_the_same_bits(number: sig
 def test_connection__that_breaks_costs_the_end_that_may_die_and_nobody_else(service: int, spare: str) -> None:
     """The network between worker 2 and a service drops everything; both reach all others."""
     with job(2, **{spare: "1"}) as (bed, ranks):
-        time.sleep(0.3)
+        time.sleep(0.3)  # in the middle of the steps
         for host, other in ((f"host{service}", "host2"), ("host2", f"host{service}")):
             bed.exec(host, ["ip", "route", "add", "blackhole", f"{bed.address(other)}/32"])
         left = ranks[2 if spare == "MLT_MAX_DEAD_WORKERS" else service]
@@ -199,14 +195,7 @@ def test_connection__that_breaks_costs_the_end_that_may_die_and_nobody_else(serv
         assert_names(errors, f"rank {ranks.index(left)}")
         assert "Traceback" not in errors or left is ranks[2]
         time.sleep(2)  # steps without it
-        for one in workers:
-            assert one.poll() is None, one.communicate()
-        end(ranks[0])
-        outputs = [one.communicate(timeout=30) for one in workers]
-        assert [one.returncode for one in workers] == [0] * len(workers), outputs
-        first, *others = (steps_of(output) for output, _ in outputs)
-        assert len(first) > 10
-        assert all(other == first for other in others)
+        ended_alike(workers)
 
 
 def test_service__that_continues_after_the_others_gave_it_up_ends_and_they_go_on() -> None:
@@ -214,14 +203,8 @@ def test_service__that_continues_after_the_others_gave_it_up_ends_and_they_go_on
         blow(ranks[3], signal.SIGSTOP)
         time.sleep(PEER_TIMEOUT - 0.2)  # some may have given it up, others not
         os.kill(ranks[3].pid, signal.SIGCONT)
-        time.sleep(3)
-        for one in ranks[:WORKERS]:
-            assert one.poll() is None, one.communicate()
-        end(ranks[0])
-        outputs = [one.communicate(timeout=30) for one in ranks[:WORKERS]]
-        assert [one.returncode for one in ranks[:WORKERS]] == [0] * WORKERS, outputs
-        first, *others = (steps_of(output) for output, _ in outputs)
-        assert others == [first] * 2
+        time.sleep(3)  # steps without it
+        ended_alike(ranks[:WORKERS])
 
 
 def test_services__all_gone_end_the_job_and_are_named() -> None:

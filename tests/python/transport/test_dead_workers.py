@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 from checks import assert_names, until
+from launch_jobs import KILL_SERVICE, launch
 from test_serve_command import COMMAND, environment
 from transport_jobs import START_SECONDS, RankProcess, local_job, open_rank, process_job, takes
 
@@ -22,13 +23,6 @@ from mlt._shared.ports import free_port
 
 PEER_TIMEOUT = 1.0
 WORKERS, MANY = 3, 500_000
-
-
-def launch(*words: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
-    """``mlt launch WORDS``, to its end."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
-    command = [sys.executable, "-m", "mlt.cli.main", "launch", *words]
-    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def member(pipe: Connection, rank: int, port: int, max_dead_workers: int, max_wait: float | None) -> None:
@@ -209,22 +203,13 @@ def test_launch__continues_after_as_many_dead_workers_as_allowed() -> None:
     assert_names(done.stderr + done.stdout, "rank 1", "rank 2", "PeerFailedError")
 
 
-KILLING = """
-import os, signal, numpy as np, mlt
-from pathlib import Path
-def service():
-    for place in Path("/proc").iterdir():
-        try:
-            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getppid() and b"serve" in (place / "cmdline").read_bytes().split(bytes(1)):
-                return int(place.name)
-        except (OSError, ValueError):
-            pass
+KILLING = f"""{KILL_SERVICE}
+import numpy as np, mlt
 with mlt.Context() as context:
     push_pull, tensor = mlt.PushPull(context), np.zeros(1_000_000, np.float32)
     for step in range(20):
         if context.rank == 0 and step == 7:
-            os.kill(service(), signal.SIGKILL)
+            kill_service()
         tensor[:] = context.rank + step
         push_pull.push_pull(tensor, key=1).wait(20)
         assert (tensor == step + 0.5).all(), step
