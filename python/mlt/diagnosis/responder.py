@@ -228,7 +228,7 @@ class _Session:
             while True:
                 now = time.monotonic()
                 if now >= min(end, last_request + IDLE_SECONDS):
-                    raise LinkError("the client said nothing any more" if now < end else "it took too long")
+                    raise LinkError("the client sent nothing any more" if now < end else "it took too long")
                 patience = min(end - now, last_request + IDLE_SECONDS - now, handshakes.seconds_left())
                 ready = {key.fileobj for key, _ in selector.select(patience)}
                 attend()

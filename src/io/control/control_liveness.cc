@@ -123,7 +123,7 @@ void ControlChannel::take_as_silent(Connection& connection, base::TimeNs now, Co
   go_down(rank, connection.goodbye_sent ? PeerDownCause::kGoodbye : PeerDownCause::kSilent,
           peer_text(rank, remote) + " has been silent for " + seconds_text(now - silent_since) +
               (sends_datagrams ? " on its control connection, while its datagrams arrive: something between the hosts "
-                                 "stops TCP. Look for a firewall or a stale NAT entry on the way."
+                                 "stops TCP. Look for a firewall or a stale NAT entry on the path."
                : host_answers  ? ", while its host acknowledges what is sent to it: its process is stopped (SIGSTOP, a "
                                  "debugger, a frozen container) or hangs. To wait longer, raise suspended_timeout "
                                  "(MLT_SUSPENDED_TIMEOUT)."
