@@ -55,7 +55,7 @@ class MonitoredBarrier:
             self._end(sent)
             if not answered:
                 raise RuntimeError(
-                    f"Rank {self._own} timed out in monitoredBarrier after {milliseconds} ms: rank 0 did not answer; "
+                    f"Rank {self._own} timed out in monitoredBarrier after {milliseconds} ms: rank 0 did not reply; "
                     "its error names the rank that did not come"
                 )
             return

@@ -369,7 +369,7 @@ void Collectives::compare_checksums(TimeNs now, Active& active, const Stream& st
             std::to_string(found->step + 1) + " of " + std::to_string(stream.steps) + ", checksum sent " +
             hexadecimal(found->sent) + ", received " + hexadecimal(found->received) +
             "): the memory, an interface or a driver of one of the two hosts damages data; do not use results of this "
-            "call, and test both hosts before they go on",
+            "call, and test both hosts before they continue",
         true},
        true);
 }

@@ -154,7 +154,7 @@ std::unique_ptr<io::NetworkDatapath> open_xdp(const Options& options, const io::
 void demand_plain_path(const Options& options, const std::vector<io::PathSpec>& specs) {
   const io::PathSpec& first = specs.front();
   if (specs.size() == 1 && first.flow_label == 0 && first.segments.empty() && first.segments_to.empty()) return;
-  refuse(options, "has one path to a peer, without flow labels or segment lists, and the job asks for more: use 'udp'");
+  refuse(options, "has one path to a peer, without flow labels or segment lists, and the job requires more: use 'udp'");
 }
 
 std::unique_ptr<io::NetworkDatapath> open_network(const Options& options, io::UdpOptions udp,

@@ -33,7 +33,7 @@ Finding check_reason(const Side& side, const Side* other, bool outcome_forgotten
   switch (side.status) {
     case CompletionStatus::kCancelled:
       if (!side.cancelled && (other == nullptr || !(gave_reason(*other) || outcome_forgotten))) {
-        return Violation{3, "cancelled by nobody"};
+        return Violation{3, "cancelled without a cancel"};
       }
       return std::nullopt;
     case CompletionStatus::kSizeMismatch:
@@ -54,7 +54,7 @@ Finding check_reason(const Side& side, const Side* other, bool outcome_forgotten
 
 Finding check_agreement(const Side& send, const Side* receive) {
   if (core::is_failure(send.status)) return std::nullopt;
-  if (receive == nullptr) return Violation{3, "succeeded, but nobody posted its receive"};
+  if (receive == nullptr) return Violation{3, "succeeded, but no host posted its receive"};
   if (receive->lost) return std::nullopt;  // it completed there, and then its process died
   // A failed receive must not be reported as a success here.
   if (!receive->ended) return Violation{3, "succeeded before its receive ended"};
@@ -113,7 +113,7 @@ Finding check_source(const Plan& receive, const Completion& completion, const Pl
   if (completion.status != CompletionStatus::kComplete && completion.status != CompletionStatus::kWithinBound) {
     return std::nullopt;
   }
-  if (send == nullptr) return Violation{2, "succeeded, but nobody sent it"};
+  if (send == nullptr) return Violation{2, "succeeded, but no host sent it"};
   if (send->bytes != receive.bytes || send->element != receive.element) {
     return Violation{3, "succeeded with a send of another size or type"};
   }

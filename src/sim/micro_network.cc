@@ -89,7 +89,7 @@ void MicroWorld::transmit(std::uint16_t host, const core::Transmit& run) {
     if (filled != size || wire::decode_prefix(std::span(event.bytes).first(size), prefix) != wire::DropReason::kNone ||
         prefix.cookie != cookie(host)) {
       // A connection may have just been replaced; the endpoint learns of it in its next turn.
-      if (hosts_[host].connection(run.peer) == connection_) return violation(host, "a datagram that its peer refuses");
+      if (hosts_[host].connection(run.peer) == connection_) return violation(host, "a datagram that its peer rejects");
     }
     event.type = prefix.type;
     event.at = arrival_ns(event);

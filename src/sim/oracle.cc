@@ -75,7 +75,7 @@ void Oracle::on_completion(std::uint16_t rank, const Completion& completion) {
   ++completions_;
   if (completion.operation == 0 || completion.operation > operations_.size()) {
     return simulator_.fail("rule 3: rank " + std::to_string(rank) + " completes operation " +
-                           std::to_string(completion.operation) + ", which nobody posted");
+                           std::to_string(completion.operation) + ", which no host posted");
   }
   Operation& operation = *operations_[completion.operation - 1];
   check_common(operation, completion);
@@ -238,7 +238,7 @@ void Oracle::check_contents(const Operation& receive, const Completion& completi
       if (got.empty()) return true;
       const std::size_t at = match.send == 0 ? 0 : first_difference(match.send, 0, part.begin, got);
       if (match.send == 0)
-        wrong = Violation{2, "a segment arrived that nobody sent"};
+        wrong = Violation{2, "a segment arrived that no host sent"};
       else if (at != part.end)
         wrong = {2, "wrong bytes from " + std::to_string(at)};
     } else if (part.source == Source::kZero ? !std::ranges::all_of(got, [](std::byte b) { return b == std::byte{0}; })

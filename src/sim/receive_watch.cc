@@ -224,10 +224,9 @@ void ReceiveWatch::sends(std::uint16_t rank, base::TimeNs local, std::uint16_t t
     return;
   }
   // Clause 4.5.3
-  if (wire::reply_path(prefix.sequence) != by_path)
-    fail(15, rank, to, "an answer that names another path than it takes");
+  if (wire::reply_path(prefix.sequence) != by_path) fail(15, rank, to, "a reply that names another path than it takes");
   if (prefix.sequence != (by_path == wire::kNoReplyPath ? by_path : wire::reply_sequence(by_path, local))) {
-    fail(15, rank, to, "an answer that names another time than it was made at");
+    fail(15, rank, to, "a reply that names another time than that of its making");
   }
 }
 
@@ -235,7 +234,7 @@ void ReceiveWatch::check_block(std::uint16_t rank, base::TimeNs local, std::uint
                                const wire::AckBlock& block, bool fresh) {
   Flow& of = flow(rank, to);
   of.paths.resize(driver_.host(rank).config().endpoint.paths);
-  if (path_number >= of.paths.size()) return fail(15, rank, to, "an answer about a path that there is not");
+  if (path_number >= of.paths.size()) return fail(15, rank, to, "a reply about an unknown path");
   PathIn& path = of.paths[path_number];
   if (block.highest_sequence != path.highest || block.received_packets != path.packets) {
     fail(15, rank, to,

@@ -270,7 +270,7 @@ void SendWatch::sends_message(std::uint16_t rank, base::TimeNs local, const core
   const std::span<const std::byte> bytes{output.bytes, output.size};
   wire::Prefix prefix;
   if (wire::decode_prefix(bytes, prefix) != wire::DropReason::kNone) {
-    return fail(15, rank, output.peer, "a message over the control connection that its peer would refuse");
+    return fail(15, rank, output.peer, "a message over the control connection that its peer would reject");
   }
   if (prefix.type == wire::PacketType::kProbe) check_probe(rank, local, output.peer, prefix, bytes, nullptr);
 }

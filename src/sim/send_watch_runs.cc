@@ -48,7 +48,7 @@ void SendWatch::sends_run(std::uint16_t rank, base::TimeNs local, const core::Tr
   if (run.datagram_count != 1 || (!is_trailing && !urgent)) fail(15, rank, run.peer, "a control datagram in a run");
   // Clause 6.1.4
   if (!is_probe && sender.other_turn == sender.turn) {
-    fail(12, rank, run.peer, "an answer leaves after probes or data");
+    fail(12, rank, run.peer, "a reply leaves after probes or data");
   }
   if (is_probe) sender.other_turn = sender.turn;
 }
@@ -111,7 +111,7 @@ void SendWatch::check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_
 void SendWatch::sends(std::uint16_t rank, base::TimeNs local, const Packet& packet) {
   wire::Prefix prefix;
   if (wire::decode_prefix(packet.datagram(), prefix) != wire::DropReason::kNone) {
-    return fail(15, rank, packet.to, "a datagram that its peer would refuse");
+    return fail(15, rank, packet.to, "a datagram that its peer would reject");
   }
   if (prefix.type == wire::PacketType::kData) return check_data(rank, local, packet, prefix);
   if (prefix.type == wire::PacketType::kParity) return check_parity(rank, local, packet, prefix);
@@ -140,7 +140,7 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
   header.prefix = prefix;
   std::span<const std::byte> payload;
   if (wire::decode_data(packet.datagram(), header, payload) != wire::DropReason::kNone) {
-    return fail(15, rank, peer, "data that its peer would refuse");
+    return fail(15, rank, peer, "data that its peer would reject");
   }
   Sending* sending = find(of, {header.tag, header.generation});
   if (sending == nullptr || sending->over || local >= sending->send.expires_ns) {
@@ -193,7 +193,7 @@ void SendWatch::check_parity(std::uint16_t rank, base::TimeNs local, const Packe
   header.prefix = prefix;
   std::span<const std::byte> payload;
   if (wire::decode_parity(packet.datagram(), header, payload) != wire::DropReason::kNone) {
-    return fail(15, rank, peer, "parity that its peer would refuse");
+    return fail(15, rank, peer, "parity that its peer would reject");
   }
   Sending* sending = find(of, {header.tag, header.generation});
   if (sending == nullptr || sending->over || local >= sending->send.expires_ns) {
@@ -296,7 +296,7 @@ void SendWatch::check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_
   paths(rank, of);
   wire::Probe probe;
   if (wire::decode_probe(bytes, prefix, probe) != wire::DropReason::kNone) {
-    return fail(15, rank, peer, "a probe that its peer would refuse");
+    return fail(15, rank, peer, "a probe that its peer would reject");
   }
   Sending* sending = find(of, probe.transfer);
   if (sending == nullptr || sending->over || local >= sending->send.expires_ns) {
@@ -316,7 +316,7 @@ void SendWatch::check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_
   check(probe.timestamp_ns == (low == 0 ? 1 : low), "timestamp");
   check(probe.path_count == of.paths.size(), "number of paths");
   // Clause 6.5.6
-  check(ack_only || sending->is_round_over(), "flags: it asks about a round that is not over");
+  check(ack_only || sending->is_round_over(), "flags: it is about a round that is not over");
   for (std::uint8_t path = 0; path < of.paths.size() && path < probe.path_count; ++path) {
     // Clauses 4.7.1 and 4.7.6
     check(probe.last_sequence[path] == sending->newest[path], "newest packet of a path");
@@ -335,7 +335,7 @@ void SendWatch::check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_
   }
   // Clause 6.1.4: a probe that no data of this turn requires was due before it.
   if (packet != nullptr && !ack_only && sender.data_turn == sender.turn && sending->data_turn != sender.turn) {
-    fail(12, rank, peer, in_order(sending->send) + ": a probe leaves after data that did not ask for it");
+    fail(12, rank, peer, in_order(sending->send) + ": a probe leaves after data that does not require it");
   }
 }
 

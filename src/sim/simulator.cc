@@ -292,7 +292,7 @@ void Simulator::transmit(std::uint16_t host, const core::Transmit& run) {
         prefix.cookie != cookie) {
       // A connection may have just been replaced; the endpoint learns of it in its next turn.
       if (hosts_[host].connection(run.peer) == connections_.number(host, run.peer)) {
-        return violation(host, "a datagram that its peer would refuse");
+        return violation(host, "a datagram that its peer would reject");
       }
     }
     packet.type = prefix.type;

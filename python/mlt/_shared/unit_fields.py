@@ -39,5 +39,5 @@ class Unit:
             number = self.quantity.read(given, minimum=self.minimum, maximum=self.maximum, above=self.above)
         except ValueError as error:
             raise PydanticCustomError("quantity", "{text}", {"text": str(error)}) from None
-        # A half byte that somebody calculated stays what the field refuses.
+        # A half byte that a caller computed remains invalid.
         return round(number) if self.whole and (isinstance(given, str) or number.is_integer()) else number

@@ -44,7 +44,7 @@ std::string name_of(const ifaddrs& entry) {
 std::optional<InterfaceInfo> describe(const std::string& name, unsigned flags, OsError& error) {
   const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd) {
-    error = os_error(errno, "open a socket to ask about interface", name);
+    error = os_error(errno, "open a socket to query interface", name);
     return std::nullopt;
   }
   ifreq request{};

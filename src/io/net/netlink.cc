@@ -11,7 +11,7 @@ std::optional<Netlink> Netlink::open(OsError& error) {
   Netlink netlink;
   netlink.fd_ = UniqueFd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
   if (!netlink.fd_) {
-    error = os_error(errno, "open a netlink socket", "to ask for routes and neighbours");
+    error = os_error(errno, "open a netlink socket", "to query routes and neighbours");
     return std::nullopt;
   }
   return netlink;

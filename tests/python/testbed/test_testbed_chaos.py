@@ -116,7 +116,7 @@ PLANTS: dict[str, tuple[int, Callable[[Line, dict[str, Line]], bool], Change]] =
         lambda line: [{**line, "status": "within_bound", "missing_bytes": "8"}],
     ),
     "a peer that nothing cut off": (3, is_receive, lambda line: [{**line, "status": "peer_failed"}]),
-    "cancelled by nobody": (3, is_receive, lambda line: [{**line, "status": "cancelled"}]),
+    "cancelled without a cancel": (3, is_receive, lambda line: [{**line, "status": "cancelled"}]),
     "timed out too soon": (3, is_receive, lambda line: [{**line, "status": "timed_out"}]),
     "written outside": (4, is_receive, lambda line: [{**line, "guards": "1"}]),
     "written to what is sent": (

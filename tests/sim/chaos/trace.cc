@@ -123,7 +123,7 @@ void read_missing(const std::string& text, Operation& operation) {
 void read_end(const Fields& line, Rank& rank) {
   const auto found = rank.operations.find(line.number("id"));
   if (found == rank.operations.end()) {
-    rank.faults.push_back("operation " + line.text("id") + " completes, which nobody posted");
+    rank.faults.push_back("operation " + line.text("id") + " completes, which no host posted");
     return;
   }
   Operation& operation = found->second;
