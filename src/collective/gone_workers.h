@@ -33,7 +33,7 @@ class GoneWorkers {
   // The first that made sums impossible; -1: none did.
   int breaking() const { return breaking_; }
 
-  // Sends a worker the news of one that is gone.
+  // Reports to a worker one that is gone.
   void inform(std::uint16_t worker, std::uint16_t gone);
   // Logs those whose share a sum lacks, once each. Not before a sum does: all workers leave at the end of a job.
   void report();

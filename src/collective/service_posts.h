@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <utility>
 
 #include "collective/gone_workers.h"
 #include "collective/partition_table.h"

@@ -1,6 +1,7 @@
 #include "collective/summation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "collective/registration.h"
