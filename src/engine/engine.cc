@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "collective/partition_grid.h"
 #include "core/importance.h"
 #include "engine/datapath_opening.h"
 #include "engine/deadline.h"

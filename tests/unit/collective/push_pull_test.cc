@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/partition_grid.h"
 #include "push_pull_job.h"
 
 namespace {
