@@ -173,10 +173,15 @@ def test_failure__of_a_call_that_one_member_cancels_ends_at_all_and_the_next_cal
         for _, _, operation in calls[1].values():
             operation.cancel()
         calls.append(posted(contexts[1], ranks))
+        pairs = [each.pop(SEND_RECV)[2] for each in calls]  # of ranks 0, 2 and 1
         for each in calls:
             check_failed(each, "CancelledError", "rank 2 cancelled")
+        # What rank 2 sent before it cancelled has arrived.
+        assert outcome(pairs[0], 30)[0] in ("complete", "CancelledError")
+        assert [outcome(pair, 30)[0] for pair in pairs[1:]] == ["CancelledError"] * 2
         check_next_call(contexts, ranks, 0)
     record_failure(record_property, "one member cancels", "CancelledError, then works")
+    record_property("cell", ("verbs and failures", SEND_RECV, "one member cancels", "CancelledError at both ends"))
 
 
 def test_failure__of_a_call_that_one_member_never_makes_names_it_and_the_next_call_works(
@@ -187,7 +192,12 @@ def test_failure__of_a_call_that_one_member_never_makes_names_it_and_the_next_ca
         calls = [posted(contexts[rank], ranks, timeout=1.0) for rank in (0, 1)]
         for each in calls:
             check_failed(each, "OperationTimeoutError", "rank 2")
-        check_failed(posted(contexts[2], ranks), "OperationTimeoutError", "timed out")
+        late = posted(contexts[2], ranks)
+        pair = late.pop(SEND_RECV)[2]
+        check_failed(late, "OperationTimeoutError", "timed out")
+        error, text = outcome(pair, 30)
+        assert error == "CancelledError", text  # by a rank whose time was up
+        assert_names(text, "timed out")
         check_next_call(contexts, ranks, 0)
     record_failure(record_property, "one member never calls", "OperationTimeoutError, then works")
 
