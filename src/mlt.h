@@ -406,6 +406,9 @@ struct PathStatus {
 // Version of PROTOCOL.md that this library implements; ranks of another version are rejected.
 std::uint16_t protocol_version();
 
+// Of floating point, in float64: what ranks compare before a reduction. 0 of integers and bool.
+double sum_of_squares(std::span<const std::byte> values, Element element);
+
 class Engine {
  public:
   // Binds the ports. Ranks are connected by connect().

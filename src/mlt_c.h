@@ -78,9 +78,10 @@ enum {
   MLT_XOR = 7
 };
 
-/* How an all-reduce, broadcast or reduce carries the tensors. AUTOMATIC: by their size, the group's and the ranks'
- * hosts, not by the loss bound. An all-reduce has all but CHAIN, and TWO_LEVEL only where mlt_set_hosts() permits; all
- * but RING lose nothing, whatever the bound. A broadcast or reduce has DIRECT and CHAIN, which loses nothing either. */
+/* How an all-reduce, broadcast, reduce, all-gather or reduce-scatter carries the tensors. AUTOMATIC: by their size, the
+ * group's and the ranks' hosts, not by the loss bound. All have TWO_LEVEL, where mlt_set_hosts() permits. An all-reduce
+ * has the others but CHAIN; only its RING may lose data. A broadcast or reduce has DIRECT and CHAIN, an all-gather or
+ * reduce-scatter DIRECT; CHAIN and TWO_LEVEL lose nothing. */
 enum {
   MLT_ALGORITHM_AUTOMATIC = 0,
   MLT_ALGORITHM_DIRECT = 1,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mlt.torch.checks import check_count, check_dense, check_equal, parts_by_splits
 from mlt.torch.compilation import untraced_class
 from mlt.torch.process_group_base import ProcessGroupBase, from_inputs, in_order, root_of
-from mlt.torch.reductions import Landing, as_bytes, in_lists
+from mlt.torch.reductions import Landing, as_elements, in_lists
 
 if TYPE_CHECKING:
     from mlt import Operation
@@ -27,7 +27,7 @@ class DataMovement(ProcessGroupBase):
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
                 self._context.post_broadcast(tensors, root=root, **how)
-                for tensors in in_lists([as_bytes(landing.data) for landing in landings])
+                for tensors in in_lists([as_elements(landing.data) for landing in landings])
             ]
 
         return self._calls.start("broadcast", post, tensors)
@@ -43,8 +43,8 @@ class DataMovement(ProcessGroupBase):
         def post(landings: Sequence[Landing]) -> list[Operation]:
             operations = []
             for k, tensor in enumerate(inputs):
-                outputs = [as_bytes(one.data) for one in landings[k * self.size() : (k + 1) * self.size()]]
-                given = as_bytes(Landing(tensor).data)
+                outputs = [as_elements(one.data) for one in landings[k * self.size() : (k + 1) * self.size()]]
+                given = as_elements(Landing(tensor).data)
                 if len({one.numel() for one in outputs}) > 1:
                     operations.append(self._context.post_all_to_all(outputs, [given] * self.size(), **how))
                 elif outputs[0].numel():
@@ -76,7 +76,7 @@ class DataMovement(ProcessGroupBase):
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
             return [
-                self._context.post_all_gather(as_bytes(landing.data), as_bytes(Landing(tensor).data), **how)
+                self._context.post_all_gather(as_elements(landing.data), as_elements(Landing(tensor).data), **how)
                 for landing, tensor in zip(landings, inputs, strict=True)
                 if landing.data.numel()
             ]
@@ -98,8 +98,8 @@ class DataMovement(ProcessGroupBase):
         def post(landings: Sequence[Landing]) -> list[Operation]:
             if not tensor.numel():
                 return []
-            parts = [as_bytes(one.data) for one in landings] or None
-            return [self._context.post_gather(as_bytes(Landing(tensor).data), parts, root=self._ranks[root], **how)]
+            parts = [as_elements(one.data) for one in landings] or None
+            return [self._context.post_gather(as_elements(Landing(tensor).data), parts, root=self._ranks[root], **how)]
 
         return self._calls.start("gather", post, outputs, also_uses=inputs, result=output_lists)
 
@@ -116,9 +116,9 @@ class DataMovement(ProcessGroupBase):
         how = self._how(opts)
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
-            parts = [as_bytes(Landing(one).data) for one in inputs] or None
+            parts = [as_elements(Landing(one).data) for one in inputs] or None
             return [
-                self._context.post_scatter(as_bytes(landing.data), parts, root=self._ranks[root], **how)
+                self._context.post_scatter(as_elements(landing.data), parts, root=self._ranks[root], **how)
                 for landing in landings
                 if landing.data.numel()
             ]
@@ -134,8 +134,8 @@ class DataMovement(ProcessGroupBase):
         how = self._how(opts)
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
-            parts = [as_bytes(Landing(tensor).data) for tensor in inputs]
-            return [self._context.post_all_to_all([as_bytes(one.data) for one in landings], parts, **how)]
+            parts = [as_elements(Landing(tensor).data) for tensor in inputs]
+            return [self._context.post_all_to_all([as_elements(one.data) for one in landings], parts, **how)]
 
         return self._calls.start("alltoall", post, outputs, also_uses=inputs, calls=1)
 
@@ -151,22 +151,24 @@ class DataMovement(ProcessGroupBase):
     ) -> Any:
         check_dense([*outputs, *inputs], "alltoall")
         (output,), (tensor,) = outputs, inputs
-        output_splits, input_splits = (
-            [part.numel() * whole.element_size() for part in parts_by_splits(whole, given, self.size(), which)]
+        output_parts, input_parts = (
+            [part.numel() for part in parts_by_splits(whole, given, self.size(), which)]
             for which, whole, given in (("output", output, output_splits), ("input", tensor, input_splits))
         )
         how = self._how(opts)
 
         def post(landings: Sequence[Landing]) -> list[Operation]:
+            (landing,) = landings
+            received, sent = as_elements(landing.data), as_elements(Landing(tensor).data)
             return [
                 self._context.post_all_to_all(
-                    as_bytes(landing.data),
-                    as_bytes(Landing(tensor).data),
-                    output_splits=output_splits,
-                    input_splits=input_splits,
+                    received,
+                    sent,
+                    # Complex numbers are two elements, those of types that the transport lacks several bytes.
+                    output_splits=[part * received.numel() // max(output.numel(), 1) for part in output_parts],
+                    input_splits=[part * sent.numel() // max(tensor.numel(), 1) for part in input_parts],
                     **how,
                 )
-                for landing in landings
             ]
 
         return self._calls.start("alltoall", post, outputs, also_uses=inputs)

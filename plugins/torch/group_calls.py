@@ -34,7 +34,7 @@ _PAUSE_SECONDS: Final = 0.005
 class CallName:
     """``mlt broadcast of float32[10] (call 1 of group '0', rank 0)``: put together only if an error needs it.
 
-    The transport's own texts do not know the tensors: data that is not combined travels as bytes.
+    The transport's own texts have types and sizes, but no shapes, and parts of complex numbers.
     """
 
     __slots__ = ("_group", "_name", "_number", "_rank", "_tensors")

@@ -142,14 +142,9 @@ def _is_integer(tensor: torch.Tensor) -> bool:
 def as_elements(tensor: torch.Tensor) -> torch.Tensor:
     """A flat view of a contiguous CPU tensor, which the transport sends with its type, so that a receive of another is
     an error; of bytes, if the transport has no such type. Shares its memory."""
-    flat = tensor.detach().view(-1)
-    return flat if flat.dtype in _SENT else flat.view(torch.uint8)
-
-
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A flat uint8 view of a contiguous CPU tensor of any element type; shares its memory."""
     flat = tensor if tensor.dim() == 1 else tensor.view(-1)
-    return (flat.detach() if flat.requires_grad else flat).view(torch.uint8)
+    flat = flat.detach() if flat.requires_grad else flat
+    return flat if flat.dtype in _SENT else flat.view(torch.uint8)
 
 
 def in_lists(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlt.torch.reductions import as_bytes
+from mlt.torch.reductions import as_elements
 from mlt.torch.work import CallQueue
 
 import torch
@@ -46,7 +46,7 @@ def sparse_all_reduce(
     def all_gather(outputs: Sequence[torch.Tensor], own: torch.Tensor) -> None:
         nonlocal repairs
         left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
-        parts, given = [as_bytes(output) for output in outputs], as_bytes(own.contiguous())
+        parts, given = [as_elements(output) for output in outputs], as_elements(own.contiguous())
         operation = context.post_all_to_all(parts, [given] * len(parts), **{**how, "timeout": left})
         started(operation)
         repairs += operation.wait().repairs

@@ -12,12 +12,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
-from mlt import _core
+from mlt import _core, norms
 from mlt._core import Reduction
 from mlt._shared.argument_types import explains_types
 from mlt._shared.loss_bounds import loss_bound_of
 from mlt._shared.similar_names import did_you_mean
 from mlt.errors import CancelledError, ConfigError, InvalidBufferError
+from mlt.norms import NormCheck
 from mlt.operation import Completion, Kind, Operation
 from mlt.options import times
 
@@ -459,6 +460,49 @@ class GroupCollectives:
         return self._operation(operation, "barrier")
 
     barrier = _then_wait(post_barrier)
+
+    def check_norms(
+        self,
+        tensors: Any,
+        *,
+        max_ratio: float = 100.0,
+        max_dropped: int = 0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> NormCheck:
+        """Compare the norm of this rank's floating-point tensor, or list of tensors, with the other ranks', before they
+        are reduced. Every member calls it, as a collective of the group, and waits for the others.
+
+        A rank is at fault whose norm is a NaN or an infinity, or above ``max_ratio`` times the median of all. Up to
+        ``max_dropped`` such ranks are dropped as loss: their tensors are set to zero, and ``scale`` of the result turns
+        a mean over all ranks into one over the others. With more than that every rank gets a CancelledError that names
+        them. It reads the tensors once, and costs a small all-gather. Otherwise as ``post_all_reduce``.
+
+        >>> gradients = np.full(2, 1e30, np.float32), np.full(2, 2, np.float32)  # rank 0 has a fault
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> with ThreadPoolExecutor() as threads:  # the ranks wait for each other
+        ...     other = threads.submit(rank_0.check_norms, gradients[0], max_dropped=1)
+        ...     check = rank_1.check_norms(gradients[1], max_dropped=1)
+        >>> started = rank_0.post_all_reduce(gradients[0]), rank_1.post_all_reduce(gradients[1])
+        >>> [operation.wait().status for operation in started]
+        ['complete', 'complete']
+        >>> check.dropped, check.scale, (gradients[0] * check.scale).tolist()
+        ((0,), 2.0, [2.0, 2.0])
+        """
+        norms.check_limits(max_ratio, max_dropped)
+        listed = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
+        for tensor in listed:
+            _core.tensor_info(tensor, dtype or "", max_dropped > 0)
+        group = self._group(ranks)
+        gather = functools.partial(self.all_gather, ranks=ranks, stream=stream, timeout=timeout)
+        found = norms.exchanged(norms.norm_of(listed, dtype), len(group), gather)
+        check = norms.checked(dict(zip(group, found, strict=True)), max_ratio, max_dropped)
+        if self._config.rank in check.dropped:
+            for tensor in listed:
+                _core.clear(tensor)
+        return check
 
     def end_group(self, reason: str, *, ranks: Sequence[int] | None = None, stream: int = 0) -> None:
         """End the group of ``ranks`` and ``stream``: its calls that this rank has not made fail at every member, and so

@@ -1,6 +1,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <string>
 
 #include "bindings/register.h"
@@ -32,6 +33,20 @@ TensorInfo tensor_info(py::handle object, const std::string& dtype, bool writabl
                     .shape = py::tuple(py::cast(view.shape()))};
 }
 
+double sum_of_squares_of(py::handle object, const std::string& dtype) {
+  const TensorView view(object, false, dtype);
+  if (!is_floating_point(view.element())) {
+    throw Error(ErrorCode::kBuffer, view.description() + " has no norm here: give a tensor of floating point");
+  }
+  const py::gil_scoped_release unlocked;
+  return sum_of_squares({view.data(), view.bytes()}, view.element());
+}
+
+void clear(py::handle object) {
+  const TensorView view(object, true, "");
+  std::fill_n(view.data(), view.bytes(), std::byte{0});
+}
+
 }  // namespace
 
 void register_tensor(py::module_& module) {
@@ -45,6 +60,9 @@ void register_tensor(py::module_& module) {
       .def_readonly("shape", &TensorInfo::shape);
   module.def("tensor_info", &tensor_info, py::arg("tensor"), py::arg("dtype") = "", py::arg("writable") = false,
              "Check a tensor as a post does, and tell what the engine would see of it.");
+  module.def("sum_of_squares", &sum_of_squares_of, py::arg("tensor"), py::arg("dtype") = "",
+             "Sum of the squares of a tensor's elements, in float64; of floating point only.");
+  module.def("clear", &clear, py::arg("tensor"), "Set a tensor to zero.");
 }
 
 }  // namespace mlt::bindings

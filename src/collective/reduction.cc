@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 
 namespace mlt::collective {
@@ -276,7 +277,39 @@ std::optional<std::size_t> first_with(std::span<const std::byte> values, Bits ex
   return std::nullopt;
 }
 
+// Several sums, so that the loop vectorises.
+template <typename E>
+double squares(std::span<const std::byte> values) {
+  constexpr std::size_t kBytes = sizeof(typename E::Stored), kSums = 8;
+  const std::size_t count = values.size() / kBytes, rest = count % kSums;
+  std::array<double, kSums> sums{};
+  const auto add = [&](std::size_t i, std::size_t sum) {
+    const auto value = static_cast<double>(load<E>(values.data() + i * kBytes));
+    sums[sum] += value * value;
+  };
+  for (std::size_t first = 0; first < count - rest; first += kSums) {
+    for (std::size_t sum = 0; sum < kSums; ++sum) add(first + sum, sum);
+  }
+  for (std::size_t i = count - rest; i < count; ++i) add(i, 0);
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
 }  // namespace
+
+double sum_of_squares(std::span<const std::byte> values, wire::ElementType element) {
+  switch (element) {
+    case wire::ElementType::kFloat64:
+      return squares<Plain<double>>(values);
+    case wire::ElementType::kFloat32:
+      return squares<Plain<float>>(values);
+    case wire::ElementType::kFloat16:
+      return squares<Float16>(values);
+    case wire::ElementType::kBfloat16:
+      return squares<Bfloat16>(values);
+    default:
+      return 0;
+  }
+}
 
 std::optional<std::size_t> first_not_finite(std::span<const std::byte> values, wire::ElementType element) {
   switch (element) {

@@ -76,5 +76,7 @@ const Kernel* kernel_of(wire::ElementType element, Reduction reduction);
 
 // Index of the first NaN or infinity; none in integers and bool. The values may have any alignment.
 std::optional<std::size_t> first_not_finite(std::span<const std::byte> values, wire::ElementType element);
+// Of floating point, in float64; 0 of integers and bool. The values may have any alignment.
+double sum_of_squares(std::span<const std::byte> values, wire::ElementType element);
 
 }  // namespace mlt::collective

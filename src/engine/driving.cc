@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "io/os/clock.h"
 #include "mlt.h"
@@ -25,6 +26,8 @@ constexpr base::DurationNs kCrowdLeases = 4;
 constexpr base::DurationNs kLongAwayNs = 300 * base::kMicrosecond;
 // A thread that held the seat for this long wakes the I/O thread when it leaves; until then the I/O thread sleeps.
 constexpr base::DurationNs kLongSeatNs = 10 * base::kMillisecond;
+// Time between two offers of the CPU by a thread that polls: many times what an offer costs that nobody takes.
+constexpr base::DurationNs kYieldNs = 5 * base::kMicrosecond;
 constexpr TimeNs kAwake = 0;
 
 void relax() {
@@ -234,12 +237,22 @@ bool Driving::turn(Waiter& waiter, TimeNs until, Idle& idle) {
   if (spin_.goes_on(now, now - idle.since, idle.polled && !idle.slept)) {
     idle.polled = true;
     give_back();
-    relax();
+    pause(now, idle);
     return true;
   }
   idle.slept = true;
   idle.is_channel_quiet = sleep(seat_sleeper_, std::min(due, until), &waiter, true);
   return true;
+}
+
+// Between two polls. What the thread waits for may be waiting for its CPU: the kernel wakes threads where they ran
+// last, also if another polls there.
+void Driving::pause(TimeNs now, Idle& idle) {
+  const TimeNs last = std::max(idle.yielded_at, idle.since);
+  if (now - last < kYieldNs) return relax();
+  counts_.yields.fetch_add(1, std::memory_order_relaxed);
+  std::this_thread::yield();
+  idle.yielded_at = io::monotonic_now();
 }
 
 // The I/O thread has slept on the descriptors since before this thread drove; arriving data must wake it.

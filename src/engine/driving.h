@@ -65,6 +65,7 @@ class Driving {
     std::atomic<std::uint64_t> driven_by_waiters{0};  // times that a waiting thread took the seat
     std::atomic<std::uint64_t> driven_by_posts{0};
     std::atomic<std::uint64_t> driven_by_polls{0};
+    std::atomic<std::uint64_t> yields{0};     // of the CPU, by a thread that polls
     std::atomic<std::uint64_t> sleeps{0};     // on the descriptors
     std::atomic<std::uint64_t> wakes{0};      // of other threads
     std::atomic<std::uint64_t> takeovers{0};  // by the I/O thread, after no other thread drove
@@ -113,7 +114,8 @@ class Driving {
 
   // Time of a thread in the seat since its last turn that did work.
   struct Idle {
-    base::TimeNs since = 0;  // 0: not idle
+    base::TimeNs since = 0;       // 0: not idle
+    base::TimeNs yielded_at = 0;  // of a thread that polls
     bool polled = false;
     bool slept = false;
     bool is_channel_quiet = false;
@@ -126,6 +128,7 @@ class Driving {
   bool sleep(Sleeper& sleeper, base::TimeNs until, const Waiter* waiter, bool for_datagrams);
   bool drive(Waiter& waiter, base::TimeNs until);
   bool turn(Waiter& waiter, base::TimeNs until, Idle& idle);
+  void pause(base::TimeNs now, Idle& idle);
   void sit(Waiter& waiter);
   void leave_to_sleeper();
   void leave_seat();

@@ -275,4 +275,8 @@ OperationId Engine::post_barrier(const BarrierOptions& options) {
   return post(impl_->submitter, impl_->loop, std::move(request), options);
 }
 
+double sum_of_squares(std::span<const std::byte> values, Element element) {
+  return collective::sum_of_squares(values, engine::wire_element(element));
+}
+
 }  // namespace mlt

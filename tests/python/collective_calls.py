@@ -16,6 +16,9 @@ from mlt import Reduction
 VERBS = [
     "all_reduce", "reduce_scatter", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "barrier",
 ]  # fmt: skip
+# Each member sends to the next of the group, and receives from the one before.
+SEND_RECV = "send_recv"
+ALL_VERBS = [*VERBS, SEND_RECV]
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 ROOTED = ("reduce", "gather", "scatter", "broadcast")
 FLOATING = ["float64", "float32", "float16", "bfloat16"]
@@ -50,6 +53,35 @@ def encoded(values: np.ndarray, element: str) -> np.ndarray:
 
 def decoded(array: np.ndarray, element: str) -> np.ndarray:
     return (array.astype(np.uint32) << 16).view(np.float32) if element == "bfloat16" else array
+
+
+class SendRecv:
+    """A receive from the member before and a send to the next, as one operation."""
+
+    def __init__(
+        self, context: mlt.Context, buffers: tuple[Any, Any], group: list[int], options: dict[str, Any]
+    ) -> None:
+        index = group.index(context.rank)
+        self._operations = (
+            context.post_recv(buffers[1], from_=group[index - 1], **options),
+            context.post_send(buffers[0], to=group[(index + 1) % len(group)], **options),
+        )
+
+    def wait(self, seconds: float) -> mlt.Completion:
+        """That of the receive, once both have ended. Raises the error of the first that failed."""
+        ends, error = [], None
+        for operation in self._operations:
+            try:
+                ends.append(operation.wait(seconds))
+            except mlt.TransferError as failure:
+                error = error or failure
+        if error is not None:
+            raise error
+        return ends[0]
+
+    def cancel(self) -> None:
+        for operation in self._operations:
+            operation.cancel()
 
 
 @dataclass
@@ -90,6 +122,8 @@ class Call:
         mine = slice(index * self.part, (index + 1) * self.part)
         if self.verb == "broadcast":
             return all_[self.root]
+        if self.verb == SEND_RECV:
+            return all_[index - 1]
         if self.verb == "scatter":
             return all_[self.root][mine]
         if self.verb in ("all_gather", "gather"):
@@ -108,8 +142,12 @@ class Call:
         buffers: tuple[np.ndarray | None, np.ndarray | None],
         ranks: list[int] | None = None,
         **options: Any,
-    ) -> mlt.Operation:
+    ) -> mlt.Operation | SendRecv:
         input_, output = buffers
+        if self.verb == SEND_RECV:
+            group = list(range(context.world_size)) if ranks is None else ranks
+            options |= {"tag": options.pop("stream", 0), "dtype": self.element if self.element == "bfloat16" else None}
+            return SendRecv(context, buffers, group, options)
         options["ranks"] = ranks
         if self.verb in REDUCING and self.op is not None:
             options["op"] = self.op
@@ -139,7 +177,7 @@ class Call:
         np.testing.assert_allclose(got.astype(np.float64), expected, rtol=tolerance)
 
 
-def outcome(operation: mlt.Operation, seconds: float) -> tuple[str, str]:
+def outcome(operation: mlt.Operation | SendRecv, seconds: float) -> tuple[str, str]:
     """The end of an operation: the exception's name, or "complete"; and its text."""
     try:
         return operation.wait(seconds).status, ""
@@ -148,16 +186,16 @@ def outcome(operation: mlt.Operation, seconds: float) -> tuple[str, str]:
 
 
 def all_calls(members: int) -> dict[str, Call]:
-    """One call of each collective, of types and sizes that are their usual ones."""
+    """One call of each collective, of types and sizes that are their usual ones, and a send and receive."""
     return {
         verb: Call(verb, members, 20_000, op=Reduction.SUM if verb in REDUCING else None, root=members - 1)
-        for verb in VERBS
+        for verb in ALL_VERBS
     }
 
 
 def posted(
     context: mlt.Context, ranks: list[int], first_stream: int = 0, **options: Any
-) -> dict[str, tuple[Call, Any, mlt.Operation]]:
+) -> dict[str, tuple[Call, Any, mlt.Operation | SendRecv]]:
     """Every collective at once, each on a stream of its own: how one ends has no effect on another."""
     index = ranks.index(context.rank)
     found = {}

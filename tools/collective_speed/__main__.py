@@ -2,6 +2,7 @@
 
     python tools/collective_speed               # on two cores, as root: testbeds are part of it; with loss gloo is slow
     python tools/collective_speed --loss 0%     # four minutes
+    python tools/collective_speed --loss        # one host only, two minutes; the page keeps its other tables
     python tools/collective_speed --short       # two ranks, two sizes, loopback; prints the page
 
 The page names every cell in which mlt is slower.
@@ -37,6 +38,8 @@ LOOPBACK_SECONDS, TESTBED_SECONDS, SHORT_SECONDS = 0.03, 0.2, 0.01
 TESTBED_RATE = "1gbit"
 TCP_CONTROL = "cubic"  # of gloo: what most hosts have
 JOB_SECONDS = 600
+SHARED_MEMORY = "Open MPI"
+OPEN_MPI = (SHARED_MEMORY, "Open MPI over TCP")
 
 
 def times_of(what: str, processes: Sequence[subprocess.Popen[str]]) -> Times:
@@ -78,9 +81,10 @@ def on_loopback(ranks: int, sizes: Sequence[int], seconds: float, has_mpi: bool)
     found = beside_gloo(
         ranks, sizes, seconds, lambda _, words: subprocess.Popen(words, env=environment, **PIPES), "127.0.0.1"
     )
-    if has_mpi:
-        command = launch_command(ranks, "lo", [WORKER, "mpi", *_what(sizes, seconds)], shared_memory=True)
-        found = merged(found, times_of("Open MPI", [subprocess.Popen(command, env=environment, **PIPES)]))
+    for name in OPEN_MPI if has_mpi else ():
+        words = [WORKER, "mpi", "--name", name, *_what(sizes, seconds)]
+        command = launch_command(ranks, "lo", words, shared_memory=name == SHARED_MEMORY)
+        found = merged(found, times_of(name, [subprocess.Popen(command, env=environment, **PIPES)]))
     return found
 
 
@@ -108,19 +112,20 @@ def main() -> int:
         tables.append(("2 ranks of this host", on_loopback(2, SHORT_SIZES, SHORT_SECONDS, skipped is None)))
         print(page(tables, skipped), end="")
         return 0
+    before = options.output.read_text(encoding="utf-8") if options.output.exists() else ""
     for ranks in options.ranks:
         print(f"{ranks} ranks of this host", file=sys.stderr, flush=True)
         tables.append(
             (f"{ranks} ranks of this host", on_loopback(ranks, LOOPBACK_SIZES, LOOPBACK_SECONDS, skipped is None))
         )
-        options.output.write_text(page(tables, skipped), encoding="utf-8")
+        options.output.write_text(page(tables, skipped, before), encoding="utf-8")
     for loss in options.loss:
         for ranks in options.ranks:
             title = f"{ranks} hosts of a testbed, {TESTBED_RATE}, {loss} loss on every host's link"
             print(title, file=sys.stderr, flush=True)
             tables.append((title, on_testbed(ranks, loss)))
             # After each: with loss, gloo's calls take minutes, and may end in the time limit.
-            options.output.write_text(page(tables, skipped), encoding="utf-8")
+            options.output.write_text(page(tables, skipped, before), encoding="utf-8")
     return 0
 
 

@@ -102,7 +102,7 @@ def mpi(options: argparse.Namespace) -> None:
 
     world = MPI.COMM_WORLD
     found = all_cells(
-        lambda verb, size: {"Open MPI": of_mpi(verb, size, MPI)},
+        lambda verb, size: {options.name: of_mpi(verb, size, MPI)},
         Together(
             world.Barrier, lambda count: world.bcast(count), lambda seconds: world.allreduce(seconds, op=MPI.MAX)
         ),
@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=0)
     parser.add_argument("--master", default="")
+    parser.add_argument("--name", default="Open MPI", help="name of the MPI that mpirun chose (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--file", default="")
     parser.add_argument("--seconds", type=float, required=True)

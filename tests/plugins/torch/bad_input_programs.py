@@ -23,6 +23,21 @@ def summed(group: Any = None) -> float:
     return x.item()
 
 
+def moved(verb: str, dtype: torch.dtype) -> Callable[[], Any]:
+    """A call of a verb that combines nothing, with five elements of each rank."""
+    one, many = torch.ones(5, dtype=dtype), [torch.ones(5, dtype=dtype) for _ in range(SIZE)]
+    at_root = many if RANK == 0 else None
+    return {
+        "broadcast": lambda: dist.broadcast(one, 0),
+        "gather": lambda: dist.gather(one, at_root, 0),
+        "scatter": lambda: dist.scatter(one, at_root, 0),
+        "all_gather": lambda: dist.all_gather(many, one),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(torch.cat(many), one),
+        "all_to_all": lambda: dist.all_to_all([part.clone() for part in many], many),
+        "all_to_all_single": lambda: dist.all_to_all_single(torch.cat(many), torch.cat(many)),
+    }[verb]
+
+
 def mismatches() -> Any:
     """Rank 0 makes the first call of each pair, the others the second; the error, its time, and whether the next call
     is right."""
@@ -35,8 +50,11 @@ def mismatches() -> Any:
         "roots": (lambda: dist.broadcast(x, 0), lambda: dist.broadcast(x, 1)),
         "float32, float64": (lambda: dist.all_reduce(x), lambda: dist.all_reduce(x.double())),
         "5, 6 elements": (lambda: dist.all_reduce(x), lambda: dist.all_reduce(torch.ones(6))),
-        "5, 0 elements": (lambda: dist.all_reduce(x), lambda: dist.all_reduce(torch.ones(0))),
     }
+    moving = ("broadcast", "gather", "scatter", "all_gather", "all_gather_into_tensor", "all_to_all")
+    for verb in (*moving, "all_to_all_single"):
+        pairs[f"{verb} of float32, int32"] = moved(verb, torch.float32), moved(verb, torch.int32)
+    pairs["5, 0 elements"] = (lambda: dist.all_reduce(x), lambda: dist.all_reduce(torch.ones(0)))
     told = {}
     for name, calls in pairs.items():
         begun = time.monotonic()

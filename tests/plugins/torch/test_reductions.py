@@ -12,7 +12,6 @@ from mlt.torch.reductions import (
     LIST_BYTES,
     LISTED_BYTES,
     Landing,
-    as_bytes,
     as_elements,
     divisor_of,
     factor_of,
@@ -153,6 +152,6 @@ def test_landing__of_a_parameter_is_no_part_of_the_graph() -> None:
         landing.data.fill_(5)
         landing.land()
         assert tensor.detach().unique().tolist() == [5.0]
-        flat = as_bytes(tensor)
-        assert (flat.dim(), flat.dtype, flat.numel(), flat.requires_grad) == (1, torch.uint8, tensor.nbytes, False)
+        flat = as_elements(tensor)
+        assert (flat.dim(), flat.dtype, flat.numel(), flat.requires_grad) == (1, tensor.dtype, tensor.numel(), False)
         assert flat.data_ptr() == tensor.data_ptr()

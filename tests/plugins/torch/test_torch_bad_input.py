@@ -18,6 +18,13 @@ MISMATCHES = {
     "roots": ("root 0", "root 1"),
     "float32, float64": ("float32", "float64"),
     "5, 6 elements": ("20 bytes", "24 bytes"),
+    "broadcast of float32, int32": ("float32", "int32"),
+    "gather of float32, int32": ("float32", "int32"),
+    "scatter of float32, int32": ("float32", "int32"),
+    "all_gather of float32, int32": ("float32", "int32"),
+    "all_gather_into_tensor of float32, int32": ("float32", "int32"),
+    "all_to_all of float32, int32": ("float32", "int32"),
+    "all_to_all_single of float32, int32": ("float32", "int32"),
 }
 
 

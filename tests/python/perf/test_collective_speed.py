@@ -32,6 +32,10 @@ def test_page__names_the_cells_in_which_a_peer_is_faster(speed: ModuleType) -> N
     assert "Open MPI is faster in 0 of 17 cells.\n" in three
     assert "| `reduce` | 1.0 / 2.0 / 3,000 | 2,500 / 2,000 / 3,000 |" in three
     assert "Open MPI is missing: it is not installed" in text
+    again = speed.page([("three", times)], None, text)
+    assert again.count("\n## ") == 2
+    assert "\n## two\n" in again
+    assert "Open MPI is faster" not in again.partition("\n## two\n")[0]
 
 
 def test_short_form__times_every_verb_by_every_transport() -> None:
@@ -43,6 +47,6 @@ def test_short_form__times_every_verb_by_every_transport() -> None:
     assert done.returncode == 0, done.stderr
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", done.stdout, re.MULTILINE)
     assert len(rows) == 9
-    transports = 2 if "Open MPI is missing" in done.stdout else 3
+    transports = 2 if "Open MPI is missing" in done.stdout else 4
     for verb, cell in rows:
         assert len([float(time.replace(",", "")) > 0 for time in cell.split(" / ")]) == transports, verb

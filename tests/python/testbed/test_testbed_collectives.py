@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from checks import assert_names
-from collective_calls import VERBS
+from collective_calls import ALL_VERBS
 from testbed_lab import needs_testbed
 
 from mlt.testbed import Testbed
@@ -74,7 +74,7 @@ def call(started: list[Member], callers: list[int], group: list[int] | None = No
 
 def check_complete(started: list[Member], ranks: list[int]) -> None:
     for rank in ranks:
-        assert hear(started[rank]) == {verb: ["complete", ""] for verb in VERBS}
+        assert hear(started[rank]) == {verb: ["complete", ""] for verb in ALL_VERBS}
 
 
 def check_named(started: list[Member], struck: float) -> None:
@@ -94,7 +94,7 @@ def bed() -> Iterator[Testbed]:
 @pytest.fixture
 def record(record_property: Callable[[str, object], None]) -> Callable[[str, str], None]:
     def each(column: str, cell: str) -> None:
-        for verb in VERBS:
+        for verb in ALL_VERBS:
             record_property("cell", ("verbs and failures", verb, column, cell))
 
     return each

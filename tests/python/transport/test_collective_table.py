@@ -9,7 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checks import assert_names, names
-from collective_calls import ELEMENTS, REDUCING, ROOTED, VERBS, Call, all_calls, encoded, is_defined, outcome, posted
+from collective_calls import (
+    ALL_VERBS,
+    ELEMENTS,
+    REDUCING,
+    ROOTED,
+    SEND_RECV,
+    VERBS,
+    Call,
+    SendRecv,
+    all_calls,
+    encoded,
+    is_defined,
+    outcome,
+    posted,
+)  # fmt: skip
 from loading import load
 from transport_jobs import local_job
 
@@ -56,13 +70,15 @@ def reductions(verb: str, element: str) -> list[Reduction | None]:
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "barrier"])
+@pytest.mark.parametrize("verb", [verb for verb in ALL_VERBS if verb != "barrier"])
 def test_type__is_carried_by_every_verb_in_every_group(
     job: list[mlt.Context], verb: str, element: str, record_property: Record
 ) -> None:
     calls = 0
     for group, (ranks, _) in GROUPS.items():
         members = len(job) if ranks is None else len(ranks)
+        if verb == SEND_RECV and members == 1:
+            continue  # no rank sends to itself
         for part in (0, 7, RING_BYTES // encoded(np.ones(1), element).itemsize + 1):
             for op in reductions(verb, element):
                 run(job, Call(verb, members, part, element, op, root=members - 1), group)
@@ -87,10 +103,15 @@ def test_reduction__is_computed_or_rejected_by_every_verb_that_reduces(
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", ALL_VERBS)
 def test_group__calls_every_verb(job: list[mlt.Context], verb: str, group: str, record_property: Record) -> None:
     ranks, _ = GROUPS[group]
     members = len(job) if ranks is None else len(ranks)
+    if verb == SEND_RECV and members == 1:
+        with pytest.raises(mlt.UnknownPeerError, match="itself"):
+            job[1].post_send(np.ones(1), to=1)
+        record_property("cell", ("verbs and groups", verb, group, "rejected"))
+        return
     for root in range(members) if verb in ROOTED else [0]:
         run(job, Call(verb, members, op=Reduction.SUM if verb in REDUCING else None, root=root), group)
     roots = ", each rank as root" if verb in ROOTED else ""
@@ -108,7 +129,7 @@ def check_next_call(contexts: list[mlt.Context], ranks: list[int], first_stream:
             call.check(index, buffers)
 
 
-def check_failed(calls: dict[str, tuple[Call, object, mlt.Operation]], error: str, *facts: str) -> None:
+def check_failed(calls: dict[str, tuple[Call, object, mlt.Operation | SendRecv]], error: str, *facts: str) -> None:
     for _, _, operation in calls.values():
         name, text = outcome(operation, 30)
         assert name == error, text
@@ -116,7 +137,7 @@ def check_failed(calls: dict[str, tuple[Call, object, mlt.Operation]], error: st
 
 
 def record_failure(record_property: Record, column: str, cell: str) -> None:
-    for verb in VERBS:
+    for verb in ALL_VERBS:
         record_property("cell", ("verbs and failures", verb, column, cell))
 
 
@@ -126,15 +147,19 @@ def test_failure__of_calls_that_differ_is_named_at_every_rank_and_the_next_call_
         calls = {rank: posted(contexts[rank], ranks) for rank in (0, 1)}
         others = {}
         for stream, verb in enumerate(all_calls(3)):
-            other = Call("barrier" if verb != "barrier" else "all_gather", 3, 5)
+            other = Call({"barrier": "all_gather", SEND_RECV: SEND_RECV}.get(verb, "barrier"), 3, 5)
             others[verb] = other.post(contexts[2], other.buffers(2), ranks, stream=stream)
-        for verb in VERBS:
+        for verb in VERBS:  # of send and receive: test_send_recv__...
             ends = [outcome(calls[rank][verb][2], 30) for rank in (0, 1)] + [outcome(others[verb], 30)]
             failed = [text for name, text in ends if name == "SizeMismatchError"]
             # A rank that has all it needs from the root may be done before.
             assert len(failed) == 3 or (verb in ROOTED and len(failed) == 2), (verb, ends)
             for text in failed:
                 assert_names(text, "rank 2 called ", verb.replace("_", "-") + " number 1")
+        ends = [outcome(calls[rank][SEND_RECV][2], 30) for rank in (0, 1)] + [outcome(others[SEND_RECV], 30)]
+        assert [name for name, _ in ends] == ["SizeMismatchError"] * 3, ends
+        for _, text in ends[:2]:
+            assert_names(text, "rank 2", "20 bytes", "80000 bytes")
         check_next_call(contexts, ranks, 0)
     record_failure(record_property, "calls that differ", "SizeMismatchError, then works")
 
@@ -148,10 +173,15 @@ def test_failure__of_a_call_that_one_member_cancels_ends_at_all_and_the_next_cal
         for _, _, operation in calls[1].values():
             operation.cancel()
         calls.append(posted(contexts[1], ranks))
+        pairs = [each.pop(SEND_RECV)[2] for each in calls]  # of ranks 0, 2 and 1
         for each in calls:
             check_failed(each, "CancelledError", "rank 2 cancelled")
+        # What rank 2 sent before it cancelled has arrived.
+        assert outcome(pairs[0], 30)[0] in ("complete", "CancelledError")
+        assert [outcome(pair, 30)[0] for pair in pairs[1:]] == ["CancelledError"] * 2
         check_next_call(contexts, ranks, 0)
     record_failure(record_property, "one member cancels", "CancelledError, then works")
+    record_property("cell", ("verbs and failures", SEND_RECV, "one member cancels", "CancelledError at both ends"))
 
 
 def test_failure__of_a_call_that_one_member_never_makes_names_it_and_the_next_call_works(
@@ -162,7 +192,12 @@ def test_failure__of_a_call_that_one_member_never_makes_names_it_and_the_next_ca
         calls = [posted(contexts[rank], ranks, timeout=1.0) for rank in (0, 1)]
         for each in calls:
             check_failed(each, "OperationTimeoutError", "rank 2")
-        check_failed(posted(contexts[2], ranks), "OperationTimeoutError", "timed out")
+        late = posted(contexts[2], ranks)
+        pair = late.pop(SEND_RECV)[2]
+        check_failed(late, "OperationTimeoutError", "timed out")
+        error, text = outcome(pair, 30)
+        assert error == "CancelledError", text  # by a rank whose time was up
+        assert_names(text, "timed out")
         check_next_call(contexts, ranks, 0)
     record_failure(record_property, "one member never calls", "OperationTimeoutError, then works")
 
@@ -184,10 +219,10 @@ def test_document__has_every_cell() -> None:
     tool = load(ROOT / "tools" / "collective_table.py")
     found = tool.tables_of(tool.DOCUMENT.read_text())
     wanted = {
-        "verbs and element types": ([verb for verb in VERBS if verb != "barrier"], ELEMENTS),
+        "verbs and element types": ([verb for verb in ALL_VERBS if verb != "barrier"], ELEMENTS),
         "reductions and element types": ([op.name for op in Reduction], ELEMENTS),
-        "verbs and groups": (VERBS, list(GROUPS)),
-        "verbs and failures": (VERBS, [*FAILURES, *FAILURES_ON_A_TESTBED]),
+        "verbs and groups": (ALL_VERBS, list(GROUPS)),
+        "verbs and failures": (ALL_VERBS, [*FAILURES, *FAILURES_ON_A_TESTBED]),
     }
     assert set(found) == set(wanted)
     for title, (rows, columns) in wanted.items():

@@ -815,6 +815,86 @@ TEST_CASE("collectives__every_verb_survives_a_stop_and_a_partition_and_names_a_m
   CHECK(delayed > 100);
 }
 
+// A member cancels its call, never makes it, has a NaN in its input, or ends the group: every verb ends once at each
+// member, for that cause, and names the member. Then the group works again, or another stream of it if it was ended.
+TEST_CASE(
+    "collectives__every_verb_that_a_member_cancels_never_calls_rejects_or_ends_names_it_and_the_next_call_works") {
+  enum class Fault { kCancel, kNeverCalls, kNotFinite, kEndOfGroup };
+  std::size_t failures[4] = {};
+  for (std::uint64_t seed = 10'001; seed <= 10'432; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    const CollectiveKind kind = kKinds[seed % std::size(kKinds)];
+    const auto fault = static_cast<Fault>(seed / std::size(kKinds) % 4);
+    CAPTURE(std::string(collective_name(kind)));
+    CAPTURE(static_cast<int>(fault));
+    DrawnCall call(world.prng, kind, world.group());
+    const auto victim = static_cast<std::uint16_t>(world.prng.below(world.ranks));
+    const std::string why = fault == Fault::kCancel ? "rank " + std::to_string(victim) + " cancelled the collective"
+                            : fault == Fault::kNeverCalls
+                                ? "waiting for rank " + std::to_string(victim)
+                                : "rank " + std::to_string(victim) + " has a fault of its own";
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      CollectiveRequest request = call.request(rank, 1);
+      if (fault == Fault::kNeverCalls) request.timeout_ns = kSecond;
+      if (rank == victim && fault == Fault::kNeverCalls) continue;
+      if (rank == victim && (fault == Fault::kNotFinite || fault == Fault::kEndOfGroup)) {
+        request.fault = why;
+        request.ends_group = fault == Fault::kEndOfGroup;
+      }
+      world.start(rank, request);
+    }
+    const base::TimeNs start = world.simulator.now();
+    if (fault == Fault::kCancel) {
+      world.simulator.at(start + static_cast<base::DurationNs>(world.prng.below(5 * kMillisecond)),
+                         [&world, victim] { world.hosts.cancel(victim, 1); });
+    }
+    if (fault == Fault::kNeverCalls) {  // it calls once the others have failed
+      world.simulator.at(start + 4 * kSecond, [&] { world.hosts.start(victim, call.request(victim, 1)); });
+    }
+    world.run(1);
+    CHECK(world.simulator.now() - start < 5 * kSecond);
+    const auto check_failed = [&](std::uint16_t rank, const CollectiveDone& done) {
+      CAPTURE(rank);
+      CAPTURE(done.error);
+      CHECK(done.status == (fault == Fault::kNeverCalls ? CompletionStatus::kTimedOut : CompletionStatus::kCancelled));
+      CHECK(done.failed_peer == victim);
+      CHECK(done.error.find(why) != std::string::npos);
+    };
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      REQUIRE(world.hosts.done(rank).size() == 1);
+      CHECK(world.hosts.open(rank) == 0);
+      const CollectiveDone& done = world.hosts.done(rank)[0];
+      if (done.error.empty()) {
+        CHECK((has_root(kind) || fault == Fault::kCancel));  // it had all that it needed of the others
+        CHECK(call.is_right(rank));
+        continue;
+      }
+      ++failures[static_cast<std::size_t>(fault)];
+      check_failed(rank, done);
+    }
+    world.simulator.run_for(kSecond);  // every member has noticed
+    DrawnCall next(world.prng, kind, world.group());
+    if (fault == Fault::kEndOfGroup) {
+      for (std::uint16_t rank = 0; rank < world.ranks; ++rank) world.hosts.start(rank, next.request(rank, 2));
+      world.run(2);
+      for (std::uint16_t rank = 0; rank < world.ranks; ++rank) check_failed(rank, world.hosts.done(rank)[1]);
+    }
+    const std::size_t count = fault == Fault::kEndOfGroup ? 3 : 2;
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      CollectiveRequest request = next.request(rank, count);
+      request.stream = fault == Fault::kEndOfGroup ? 1 : 0;
+      world.hosts.start(rank, request);
+    }
+    world.run(count);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      CHECK(world.hosts.done(rank)[count - 1].error == "");
+      CHECK(next.is_right(rank));
+    }
+  }
+  for (const std::size_t each : failures) CHECK(each > 60);
+}
+
 // One member differs in some calls, or cancels them: the next call of the group works, over the same network.
 TEST_CASE("collectives__the_call_after_one_that_failed_works_over_a_network_that_loses") {
   std::size_t failures = 0, successes_after = 0;

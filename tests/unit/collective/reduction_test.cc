@@ -300,3 +300,28 @@ TEST_CASE("first_not_finite__finds_the_first_nan_or_infinity_at_any_place_and_al
     CHECK_FALSE(first_not_finite(ones, element).has_value());
   }
 }
+
+TEST_CASE("sum_of_squares__is_in_float64_of_every_floating_point_type_at_any_alignment") {
+  const auto check = [](ElementType element, auto three, auto infinity, auto nan) {
+    using Bits = decltype(three);
+    for (const std::size_t elements : {0UL, 1UL, 7UL, 8UL, 1'003UL}) {
+      std::vector<std::byte> bytes(elements * sizeof(Bits) + 1);
+      const auto values = std::span(bytes).subspan(1);
+      const auto set = [&](std::size_t i, Bits value) { std::memcpy(&values[i * sizeof(Bits)], &value, sizeof value); };
+      for (std::size_t i = 0; i < elements; ++i) set(i, three);
+      CHECK(sum_of_squares(values, element) == 9.0 * static_cast<double>(elements));
+      if (elements == 0) continue;
+      set(elements - 1, infinity);
+      CHECK(std::isinf(sum_of_squares(values, element)));
+      set(0, nan);
+      CHECK(std::isnan(sum_of_squares(values, element)));
+    }
+  };
+  check(ElementType::kFloat64, std::uint64_t{0x4008'0000'0000'0000}, std::uint64_t{0x7FF0'0000'0000'0000},
+        std::uint64_t{0x7FF8'0000'0000'0000});
+  check(ElementType::kFloat32, std::uint32_t{0x4040'0000}, std::uint32_t{0x7F80'0000}, std::uint32_t{0x7FC0'0000});
+  check(ElementType::kFloat16, std::uint16_t{0x4200}, std::uint16_t{0x7C00}, std::uint16_t{0x7E00});
+  check(ElementType::kBfloat16, std::uint16_t{0x4040}, std::uint16_t{0x7F80}, std::uint16_t{0x7FC0});
+  const std::vector<std::byte> ones(64, std::byte{1});
+  CHECK(sum_of_squares(ones, ElementType::kInt32) == 0.0);
+}

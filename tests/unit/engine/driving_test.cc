@@ -75,7 +75,8 @@ struct CountingLoop final : engine::DrivenLoop {
 };
 
 struct DrivingWorld {
-  DrivingWorld() : io_thread([this] { driving.run(); }) {}
+  explicit DrivingWorld(base::DurationNs spin_bound_ns = 0)
+      : driving(loop, spin_bound_ns), io_thread([this] { driving.run(); }) {}
   ~DrivingWorld() { close(); }
   void close() {
     driving.close();
@@ -92,7 +93,7 @@ struct DrivingWorld {
   }
 
   CountingLoop loop;
-  Driving driving{loop, 0};
+  Driving driving;
   std::thread io_thread;
 };
 
@@ -118,6 +119,15 @@ TEST_CASE("driving__a_waiter_runs_the_turn_that_ends_its_wait") {
   CHECK(world.driving.wait(waiter, engine::deadline_after(5 * kSecond)));
   sender.join();
   CHECK(world.driving.counts().driven_by_waiters == 1);
+}
+
+TEST_CASE("driving__a_waiter_that_polls_offers_its_cpu_and_one_that_sleeps_need_not") {
+  for (const bool polls : {false, true}) {
+    DrivingWorld world(polls ? kSecond : 0);
+    Waiter waiter;
+    CHECK_FALSE(world.driving.wait(waiter, engine::deadline_after(20 * base::kMillisecond)));
+    CHECK((world.driving.counts().yields > 0) == polls);
+  }
 }
 
 TEST_CASE("driving__datagrams_that_may_wait_are_read_with_the_next_timer") {
