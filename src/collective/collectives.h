@@ -115,7 +115,6 @@ class Collectives {
     Cause cause;
     std::uint32_t failed_below = 0;  // calls before the group resumed last, which fail because of `last_cause`
     Cause last_cause;
-    std::vector<std::byte> told;  // `failed` of this epoch, for members that connect later
     // Calls that failed while they waited for the group to resume.
     std::map<std::uint32_t, Cause> held_failures;
     RateExchange rates;
@@ -211,6 +210,7 @@ class Collectives {
   bool has_missed(const Group& group, std::uint32_t failed) const;
   // Fails the open calls of an epoch from this sequence on.
   void fail_open(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t from, const Cause& cause);
+  void encode_failed(const Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause);
   void report(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause);
   void resume(TimeNs now, Group& group);
   // Cancels posted transfers and waits for them, so that the memory is no longer in use.

@@ -199,25 +199,28 @@ void Collectives::end_group(TimeNs now, Active& active) {
 //     and the cause, the group's epoch, which is the number of failures that it has resumed after, and the sequence of
 //     the call that the member makes next, which is the same in every failed of an epoch.
 void Collectives::report(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {
-  const std::uint8_t status = cause.is_damage ? kDamage : static_cast<std::uint8_t>(cause.status);
-  encode(Failed{group.id, sequence, cause.peer, status, cause.text, epoch,
-                group.is_final ? kNeverResumes : group.own_next},
-         scratch_);
+  encode_failed(group, epoch, sequence, cause);
   for (const std::uint16_t rank : group.ranks) {
     if (rank == rank_ || verbs_.send_message(rank, scratch_)) continue;  // not to a rank that is down
     // PROTOCOL 22.1.20: Where a job connects on first use (3.10), a member MUST send failed of the group's epoch also
     //     to a member that connects later. It MUST connect with all members if the group may resume.
     if (connects_on_use_ && !group.is_final) verbs_.use(now, rank);
   }
-  if (epoch != group.epoch) return;
-  group.is_told = true;
-  if (connects_on_use_) group.told = scratch_;
+  if (epoch == group.epoch) group.is_told = true;
+}
+
+void Collectives::encode_failed(const Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {
+  const std::uint8_t status = cause.is_damage ? kDamage : static_cast<std::uint8_t>(cause.status);
+  encode(Failed{group.id, sequence, cause.peer, status, cause.text, epoch,
+                group.is_final ? kNeverResumes : group.own_next},
+         scratch_);
 }
 
 void Collectives::on_peer_up(std::uint16_t peer) {
   for (const auto& [id, group] : groups_) {
-    if (group.told.empty() || std::ranges::find(group.ranks, peer) == group.ranks.end()) continue;
-    verbs_.send_message(peer, group.told);
+    if (!group.is_told || std::ranges::find(group.ranks, peer) == group.ranks.end()) continue;
+    encode_failed(group, group.epoch, group.broken_from, group.cause);
+    verbs_.send_message(peer, scratch_);
   }
 }
 
@@ -228,6 +231,8 @@ void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, std:
   // PROTOCOL 22.1.15: ... A group MUST NOT resume after the failure of a peer, or where a member's failed says so.
   const bool is_final =
       cause.status == core::CompletionStatus::kPeerFailed || cause.ends_group || next == kNeverResumes;
+  // Members that learn of the failure from this one only have not heard of these calls.
+  if (connects_on_use_ && is_final && group.broken && from < group.broken_from) group.is_told = false;
   if (!group.broken || from < group.broken_from || (is_final && !group.is_final)) {
     group.cause = cause;
     group.broken_from = group.broken ? std::min(group.broken_from, from) : from;
@@ -262,7 +267,6 @@ void Collectives::resume(TimeNs now, Group& group) {
   if (group.next < group.broken_from) return;
   ++group.epoch;
   group.broken = group.is_told = false;
-  group.told.clear();
   group.reported.clear();
   group.failed_below = group.resumes_at;
   group.last_cause = std::move(group.cause);

@@ -2,7 +2,9 @@
 // of every failure.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "unit/collective/fake_bus.h"
@@ -39,14 +41,23 @@ TEST_CASE("partners__are_the_ranks_of_the_streams") {
   CollectiveRequest request = request_of(1, data, CollectiveAlgorithm::kRing);
   for (std::uint16_t rank = 0; rank < kRanks; ++rank) request.ranks.push_back(rank);
   CHECK(partners(request, 3) == std::vector<std::uint16_t>{2, 4});
+  // The first rank, and the neighbours, with which each exchanges shapes.
   request.algorithm = CollectiveAlgorithm::kCentral;
-  CHECK(partners(request, 3) == std::vector<std::uint16_t>{0});
+  CHECK(partners(request, 3) == std::vector<std::uint16_t>{0, 2, 4});
   CHECK(partners(request, 0).size() == kRanks - 1);
+  for (const CollectiveAlgorithm algorithm : kAlgorithms) {
+    request.algorithm = algorithm;
+    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+      for (const std::uint16_t peer : partners(request, rank)) {
+        CHECK(std::ranges::binary_search(partners(request, peer), rank));
+      }
+    }
+  }
 }
 
 TEST_CASE("first_use__connects_what_the_algorithm_needs") {
-  for (const auto& [algorithm, most] :
-       {std::pair{CollectiveAlgorithm::kRing, kRanks + 0U}, std::pair{CollectiveAlgorithm::kCentral, kRanks - 1U}}) {
+  for (const auto& [algorithm, most] : {std::pair{CollectiveAlgorithm::kRing, kRanks + 0U},
+                                        std::pair{CollectiveAlgorithm::kCentral, 2 * kRanks - 3U}}) {
     FakeBus bus(on_use(1));
     auto tensors = random_tensors(kRanks, 100, 3);
     for (std::uint16_t rank = 0; rank < kRanks; ++rank) bus.start(rank, request_of(1, tensors[rank], algorithm));
