@@ -136,14 +136,14 @@ std::optional<io::OsError> EventLoop::name_peers(TimeNs now, std::span<const Pee
   return failed;
 }
 
-void EventLoop::use(std::span<const std::uint16_t> ranks) {
-  if (!options_.connects_on_use) return;
+bool EventLoop::use(std::span<const std::uint16_t> ranks) {
+  if (!options_.connects_on_use) return true;
   std::vector<std::uint16_t> unused;
   std::ranges::copy_if(ranks, std::back_inserter(unused), [&](std::uint16_t rank) {
     return rank != options_.rank && peers_.state(rank) == PeerState::kUnused;
   });
-  if (unused.empty()) return;
-  run_command([this, unused = std::move(unused)](TimeNs now) {
+  if (unused.empty()) return true;
+  return run_command([this, unused = std::move(unused)](TimeNs now) {
     for (const std::uint16_t rank : unused) use(now, rank);
   });
 }
@@ -159,8 +159,7 @@ bool EventLoop::use_and_wait(std::span<const std::uint16_t> ranks, std::int64_t 
   std::ranges::copy_if(ranks, std::back_inserter(others),
                        [&](std::uint16_t rank) { return rank != options_.rank && peers_.is_pending(rank); });
   if (others.empty()) return true;
-  if (!started_) return false;
-  use(others);
+  if (!started_ || !use(others)) return false;
   return peers_.wait_settled(others, deadline_after(timeout_ns), on_wait_);
 }
 

@@ -55,8 +55,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
   void start_connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
   bool test_connected();
-  // On first use: asks for the connections with these ranks. Does not wait.
-  void use(std::span<const std::uint16_t> ranks);
+  // On first use: asks for the connections with these ranks. Does not wait. False if the queue rejects it.
+  bool use(std::span<const std::uint16_t> ranks);
   // The same, and waits until each of them is up or down, at most until `timeout_ns` has passed (negative: no limit).
   // Without connections on first use it returns at once. False on timeout.
   bool use_and_wait(std::span<const std::uint16_t> ranks, std::int64_t timeout_ns = -1);

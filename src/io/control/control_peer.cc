@@ -87,8 +87,7 @@ bool ControlChannel::know(std::uint16_t rank, const SocketAddress& address, base
 }
 
 // PROTOCOL 3.10.1: Where a job connects on first use, a rank MUST set up the connection with another when it first
-// posts
-//     something to that rank, or when that rank asks it to (3.10.2).
+//     posts something to that rank, or when that rank asks it to (3.10.2).
 void ControlChannel::use(base::TimeNs now, std::uint16_t rank) {
   Peer& peer = peers_[rank];
   if (peer.state != PeerState::kUnknown || peer.limit_ns == 0 || goodbye_) return;
@@ -140,6 +139,8 @@ void ControlChannel::attempt(std::uint16_t rank, base::TimeNs now, ControlSink&)
 void ControlChannel::attempt_failed(std::uint16_t rank, const std::string& cause, base::TimeNs now) {
   Peer& peer = peers_[rank];
   peer.last_cause = cause;
+  // Until now its host had accepted TCP: its process is slow or stopped, and has until the deadline.
+  if (peer.connection != nullptr && peer.connection->state != State::kConnecting) peer.reached_at = now;
   // PROTOCOL 3.5.3: After a failed attempt to connect, the connecting side SHOULD try again after 10 ms, then after
   //     twice as long each time up to 500 ms, until the caller's deadline. Then the peer is down as unreachable.
   peer.next_attempt = base::after(now, peer.backoff_ns);

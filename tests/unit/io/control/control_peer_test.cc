@@ -178,13 +178,16 @@ TEST_CASE("use__of_a_rank_that_accepts_TCP_and_never_answers_ends_at_the_limit")
     io::OsError error;
     const auto listener = io::listen_tcp(io::SocketAddress::loopback(AF_INET, 0), 0, error);
     REQUIRE(listener.has_value());
-    Node node(hasty_options(rank));
+    io::ControlOptions options = hasty_options(rank);
+    options.hello_timeout_ns = 500 * kMillisecond;  // longer than the silence limit: it has several attempts
+    Node node(options);
     const std::uint16_t other = 1 - rank;
-    know(node, other, io::SocketAddress::local_of(listener->get()), base::kSecond);
+    know(node, other, io::SocketAddress::local_of(listener->get()), 1'300 * kMillisecond);
     const base::TimeNs began = io::monotonic_now();
     use(node, other);
     REQUIRE(serve({&node}, [&] { return node.sink.downs.size() == 1; }));
-    CHECK(io::monotonic_now() - began >= 990 * kMillisecond);
+    CHECK(io::monotonic_now() - began >= 1'290 * kMillisecond);
+    CHECK(count_of(node, "control_connect_attempts") >= 2);
     CHECK(node.sink.downs[0].rank == other);
     CHECK(node.sink.downs[0].cause == PeerDownCause::kUnreachable);
     CHECK_CONTAINS(node.sink.downs[0].text, "could not reach rank " + std::to_string(other));
