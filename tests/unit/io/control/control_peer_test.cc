@@ -188,6 +188,7 @@ TEST_CASE("use__of_a_rank_that_accepts_TCP_and_never_answers_ends_at_the_limit")
     REQUIRE(serve({&node}, [&] { return node.sink.downs.size() == 1; }));
     CHECK(io::monotonic_now() - began >= 1'290 * kMillisecond);
     CHECK(count_of(node, "control_connect_attempts") >= 2);
+    CHECK(node.sink.downs[0].text.find("has ended") == std::string::npos);
     CHECK(node.sink.downs[0].rank == other);
     CHECK(node.sink.downs[0].cause == PeerDownCause::kUnreachable);
     CHECK_CONTAINS(node.sink.downs[0].text, "could not reach rank " + std::to_string(other));
