@@ -26,8 +26,8 @@
 #   make test-van  builds BytePS's van and tests it; PS_LITE=DIR: over that tree of ps-lite (docs/byteps-van.md)
 #   make van-speed  goodput of ps-lite over mlt's van and over ZMQ, in turns (docs/byteps-van.md)
 #   make nccl-speed  NCCL's plugin and plain TCP, in turns, without a GPU (docs/results/nccl.md)
-#   make night   long forms of the checks in .ci/run (swarm, micro-swarm, mutants, chaos, fuzzing) and those that it
-#                leaves out (the whole of torch-suite); about eight hours
+#   make night   long forms of the checks in .ci/run (swarm, micro-swarm, mutants, chaos, scale, fuzzing) and those that
+#                it leaves out (the whole of torch-suite); about eight hours
 #   make lint    ruff, mypy, clang-format
 #   make wheels  a wheel for every Python of this machine, each tested in an empty environment (build/wheels)
 #   make release checks whether this commit can be released; RELEASE_ARGS=--tag makes its packages and its tag
@@ -190,7 +190,7 @@ fuzz: build-fuzz
 NIGHT_SEED ?= $(shell date +%Y%m%d)
 night:
 	failed=0; for long in "swarm SEEDS=1000000 FIRST=$(NIGHT_SEED)000000" "micro DEPTH=2" "mutants" \
-	  "chaos CHAOS_ARGS=--seconds=600" "torch-suite" "fuzz FUZZ_SECONDS=3600"; do \
+	  "chaos CHAOS_ARGS=--seconds=600" "scale SCALE_ARGS=--night" "torch-suite" "fuzz FUZZ_SECONDS=3600"; do \
 	  echo "==== $$long"; $(MAKE) --no-print-directory $$long || failed=1; done; exit $$failed
 
 test-live: $(WHEEL_AND_TOOLS)

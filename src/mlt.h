@@ -121,6 +121,10 @@ struct Options {
   // Exact tensors get parity packets, from which receivers restore lost segments, where packets were lost lately and a
   // repair would take longer (docs/bound.md).
   bool erasure_correction = false;
+  // A connection with a peer is set up when either side first posts to it; the post waits for that. Otherwise connect()
+  // connects all ranks with each other. All ranks must agree, and connect() of each must have begun before any of them
+  // posts (docs/scale.md).
+  bool connects_on_use = false;
   // Limits; memory is used only as needed. max_operations: in progress, or ended and not taken; up to 131,072.
   std::uint32_t max_operations = 65'536;
   std::uint32_t max_tags = 262'144;       // remembered (rank, tag) pairs, of sends and of receives each
@@ -424,12 +428,16 @@ class Engine {
   std::uint32_t wanted_receive_buffer_bytes() const;
 
   // Starts the I/O thread and connects to every peer. Returns when all are connected; else closes the engine and throws
-  // an Error that names the peer and the cause. Call once. timeout_ns < 0: no limit.
+  // an Error that names the peer and the cause. Call once. timeout_ns < 0: no limit. With Options::connects_on_use it
+  // returns at once, and the time is that of each connection.
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
   // The same without waiting: starts the I/O thread, if it does not run, and connects to these peers, which no earlier
   // call may have named. Later calls may name the others, which may also connect to this rank before. A peer that is
   // not connected within timeout_ns has failed. Blocks only to look up host names, not for numeric addresses.
   void start_connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
+  // Called now and then, without locks, on the threads whose posts wait for a connection (Options::connects_on_use); it
+  // may throw. Before connect().
+  void set_on_wait(std::function<void()> on_wait);
   // Whether all peers named so far are connected. Throws as connect() does if one of them failed, but the engine stays
   // open: operations with the others work. Never blocks.
   bool test_connected();

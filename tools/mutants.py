@@ -73,9 +73,10 @@ TESTS = {
     "src/wire": {"test_wire": "unit/wire", "test_core": "unit/core"},
     "src/collective": {"test_collective": "unit/collective", "test_sim_collectives": "sim/collectives"},
     "src/engine": {"test_engine": "unit/engine"},
+    "src/io/control": {"test_io": "unit/io/control"},
 }
 # The swarm runs neither.
-NOT_IN_SWARM = ("src/collective", "src/engine")
+NOT_IN_SWARM = ("src/collective", "src/engine", "src/io/control")
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,9 @@ class WaitWatch:
 
 def _cause(context: Context, peer: int) -> str:
     """The known cause of a peer's trouble; empty if there is none."""
-    if context.engine.is_peer_up(peer):
-        return ""
-    return context.engine.peer_failure(peer) or f"rank {peer} left the job"
+    if context.engine.has_peer_left(peer):
+        return f"rank {peer} left the job"
+    return context.engine.peer_failure(peer)
 
 
 class ConnectWatch:

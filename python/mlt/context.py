@@ -60,7 +60,8 @@ _FORMS = {
 
 
 class Context(GroupCollectives):
-    """The transport of one rank. Blocks until all ranks of the job are connected; safe to use from any thread.
+    """The transport of one rank. Blocks until all ranks of the job are connected, or know each other's addresses
+    (``connects_on_use``); safe to use from any thread.
 
     Arguments left None come from the environment (``JobConfig.resolve``).
 
@@ -95,6 +96,9 @@ class Context(GroupCollectives):
     that names the sender. It costs CPU time. See docs/collectives.md.
     ``erasure_correction``: exact tensors get parity packets, from which receivers restore lost segments, where packets
     were lost lately and a repair would take longer (None: MLT_ERASURE_CORRECTION, else False). See docs/bound.md.
+    ``connects_on_use``: two ranks are connected when one of them first posts something to the other, instead of all
+    with all at the start (None: MLT_CONNECTS_ON_USE, else False); the same on every rank. That post waits for the
+    connection, at most ``connect_timeout``. Ranks that exchange nothing cost nothing. See docs/scale.md.
     ``io_threads`` and ``io_cpus`` were removed; a context that sets them is rejected.
     ``datapath``: carries datagrams (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or ``auto``, which
     is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of the same host and user. Ranks may use
@@ -166,11 +170,19 @@ class Context(GroupCollectives):
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
             self._meets = True
             table = rendezvous.meet(
-                config, own, connect_timeout, dscp=self.dscp, paths=max(len(ways), 1), counts=self._rendezvous_counts
+                config,
+                own,
+                connect_timeout,
+                dscp=self.dscp,
+                paths=max(len(ways), 1),
+                connects_on_use=native.connects_on_use,
+                counts=self._rendezvous_counts,
             )
             self._hosts = _host_numbers(table)
             self._engine.set_hosts(self._hosts)
             left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
+            if native.connects_on_use:  # the time of each connection, from its first use
+                left_ns = connect_ns
             with _waits.ConnectWatch(self, table, connect_timeout):
                 self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
         except BaseException as error:

@@ -88,6 +88,7 @@ void register_engine(py::module_& module) {
       .def("paths", &EngineHandle::paths, py::arg("peer"))
       .def("awaited_ranks", &EngineHandle::awaited_ranks, py::arg("operation"))
       .def("is_peer_up", &EngineHandle::is_peer_up, py::arg("peer"))
+      .def("has_peer_left", &EngineHandle::has_peer_left, py::arg("peer"))
       .def("peer_failure", &EngineHandle::peer_failure, py::arg("peer"))
       .def("rate_bits_per_second", &EngineHandle::rate_bits_per_second, py::arg("peer"))
       .def(

@@ -31,6 +31,7 @@ void register_options(py::module_& module) {
       .def_readwrite("shares_by_rate", &Options::shares_by_rate)
       .def_readwrite("checksums", &Options::checksums)
       .def_readwrite("erasure_correction", &Options::erasure_correction)
+      .def_readwrite("connects_on_use", &Options::connects_on_use)
       .def_readwrite("max_operations", &Options::max_operations)
       .def_readwrite("max_tags", &Options::max_tags)
       .def_readwrite("early_segments", &Options::early_segments)

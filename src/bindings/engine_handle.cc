@@ -73,6 +73,7 @@ bool overlap(const TensorView& a, const TensorView& b) {
 
 EngineHandle::EngineHandle(const Options& options)
     : engine_(std::make_shared<Engine>(options)), rank_(options.rank), ranks_(options.ranks), owner_(forks.load()) {
+  engine_->set_on_wait(look_for_signals);
   if (watches_forks != 0) throw Error(ErrorCode::kSystem, name() + ": pthread_atfork() failed: out of memory");
 }
 
@@ -154,10 +155,18 @@ void EngineHandle::close(const std::string& failure) {
 }
 
 std::uint32_t EngineHandle::segment_count(std::int64_t peer, std::uint64_t total_bytes) const {
-  return engine().segment_count(peer_rank(peer), total_bytes);
+  const Engine& target = engine();
+  const std::uint16_t rank = peer_rank(peer);
+  const CallWithoutGil call(*this);  // on first use it waits for the connection
+  return target.segment_count(rank, total_bytes);
 }
 
-std::uint32_t EngineHandle::segment_bytes(std::int64_t peer) const { return engine().segment_bytes(peer_rank(peer)); }
+std::uint32_t EngineHandle::segment_bytes(std::int64_t peer) const {
+  const Engine& target = engine();
+  const std::uint16_t rank = peer_rank(peer);
+  const CallWithoutGil call(*this);  // on first use it waits for the connection
+  return target.segment_bytes(rank);
+}
 
 std::vector<std::uint16_t> EngineHandle::awaited_ranks(OperationId operation) const {
   const Engine& target = engine();
@@ -166,6 +175,8 @@ std::vector<std::uint16_t> EngineHandle::awaited_ranks(OperationId operation) co
 }
 
 bool EngineHandle::is_peer_up(std::int64_t peer) const { return engine().is_peer_up(peer_rank(peer)); }
+
+bool EngineHandle::has_peer_left(std::int64_t peer) const { return engine().has_peer_left(peer_rank(peer)); }
 
 std::vector<PathStatus> EngineHandle::paths(std::int64_t peer) const {
   const Engine& target = engine();

@@ -92,6 +92,7 @@ class EngineHandle {
   std::uint32_t segment_bytes(std::int64_t peer) const;
   std::vector<std::uint16_t> awaited_ranks(OperationId operation) const;
   bool is_peer_up(std::int64_t peer) const;
+  bool has_peer_left(std::int64_t peer) const;
   std::string peer_failure(std::int64_t peer) const;
   double rate_bits_per_second(std::int64_t peer) const;
   std::vector<PathStatus> paths(std::int64_t peer) const;

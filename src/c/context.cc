@@ -20,7 +20,7 @@ Options options_of(const mlt_options& given) {
   check(given.shares_by_rate <= 1, "mlt_create", "shares_by_rate must be 0 or 1");
   check(given.checksums <= 1, "mlt_create", "checksums must be 0 or 1");
   check(given.erasure_correction <= 1, "mlt_create", "erasure_correction must be 0 or 1");
-  check(given.reserved == 0, "mlt_create", "reserved must be 0");
+  check(given.connects_on_use <= 1, "mlt_create", "connects_on_use must be 0 or 1");
   Options options;
   options.rank = given.rank;
   options.ranks = given.ranks;
@@ -41,6 +41,7 @@ Options options_of(const mlt_options& given) {
   options.shares_by_rate = given.shares_by_rate != 0;
   options.checksums = given.checksums != 0;
   options.erasure_correction = given.erasure_correction != 0;
+  options.connects_on_use = given.connects_on_use != 0;
   options.max_operations = given.max_operations;
   options.max_tags = given.max_tags;
   options.early_segments = given.early_segments;
@@ -62,6 +63,7 @@ mlt_options defaults() {
   given.shares_by_rate = options.shares_by_rate ? 1 : 0;
   given.checksums = options.checksums ? 1 : 0;
   given.erasure_correction = options.erasure_correction ? 1 : 0;
+  given.connects_on_use = options.connects_on_use ? 1 : 0;
   given.max_operations = options.max_operations;
   given.max_tags = options.max_tags;
   given.early_segments = options.early_segments;

@@ -416,6 +416,16 @@ std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, co
   return std::make_unique<Exchange>(request, group);
 }
 
+std::vector<std::uint16_t> partners(const CollectiveRequest& request, std::uint16_t rank) {
+  const auto own = std::ranges::find(request.ranks, rank) - request.ranks.begin();
+  const auto plan = make_collective(request, {request.ranks, static_cast<std::uint32_t>(own)});
+  std::vector<std::uint16_t> peers;
+  for (const Stream& stream : plan->streams) peers.push_back(stream.peer);
+  std::ranges::sort(peers);
+  peers.erase(std::ranges::unique(peers).begin(), peers.end());
+  return peers;
+}
+
 std::size_t CollectiveRequest::input_bytes() const { return input.size() + total(input_parts); }
 std::size_t CollectiveRequest::output_bytes() const { return output.size() + total(output_parts); }
 

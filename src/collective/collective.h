@@ -205,6 +205,8 @@ CollectiveAlgorithm algorithm_of(const CollectiveRequest& request);
 // The request must have passed check_request(). `shares`: of the chunks of a ring; empty: all are equal.
 std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group,
                                             std::span<const std::uint16_t> shares = {});
+// The ranks with which `rank` exchanges something in this collective.
+std::vector<std::uint16_t> partners(const CollectiveRequest& request, std::uint16_t rank);
 // Why `rank` cannot run the request; empty if it can.
 std::string check_request(const CollectiveRequest& request, std::uint16_t rank);
 

@@ -54,6 +54,9 @@ class Collectives {
   // Whether this rank's collectives carry checksums (checksums.h): before the first call. All members must agree.
   void set_checksums(bool checksums) { has_checksums_ = checksums; }
 
+  // Whether members may have no connection with each other until one uses it: before the first call.
+  void set_connects_on_use(bool connects_on_use) { connects_on_use_ = connects_on_use; }
+
   // The request must have passed check_request(); later errors end it like any other failure.
   void start(TimeNs now, CollectiveRequest request);
   // `reason`: in the error of every member.
@@ -61,6 +64,8 @@ class Collectives {
   void on_message(TimeNs now, std::uint16_t from, const Failed& failed);
   void on_message(TimeNs now, std::uint16_t from, const Called& called);
   void on_completion(TimeNs now, const core::Completion& completion);
+  // Reports to it the failures of groups that it is a member of.
+  void on_peer_up(std::uint16_t peer);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   // Retries posts that failed for lack of space; call after completions were taken.
   void retry(TimeNs now);
@@ -206,7 +211,8 @@ class Collectives {
   bool has_missed(const Group& group, std::uint32_t failed) const;
   // Fails the open calls of an epoch from this sequence on.
   void fail_open(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t from, const Cause& cause);
-  void report(Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause);
+  void encode_failed(const Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause);
+  void report(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause);
   void resume(TimeNs now, Group& group);
   // Cancels posted transfers and waits for them, so that the memory is no longer in use.
   void stop(TimeNs now, Active& active);
@@ -238,6 +244,7 @@ class Collectives {
   bool any_stalled_ = false;
   bool shares_by_rate_ = false;
   bool has_checksums_ = false;
+  bool connects_on_use_ = false;
 };
 
 }  // namespace mlt::collective

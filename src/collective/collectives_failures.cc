@@ -183,7 +183,7 @@ void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell
   } else {
     fail_open(now, group, active.epoch, active.sequence, cause);
   }
-  if (tell) report(group, active.epoch, active.sequence, cause);
+  if (tell) report(now, group, active.epoch, active.sequence, cause);
 }
 
 // Also where the group waits to resume, or the call is one of those that fail anyway.
@@ -192,21 +192,36 @@ void Collectives::end_group(TimeNs now, Active& active) {
   const Cause cause{core::CompletionStatus::kCancelled, rank_, active.request.fault, false, true};
   mark_failed(now, active, cause);
   break_group(now, group, active.sequence, group.next, cause);
-  report(group, group.epoch, active.sequence, cause);
+  report(now, group, group.epoch, active.sequence, cause);
 }
 
 // PROTOCOL 22.1.7: A member at which a collective fails MUST send failed to every other member, with the rank at fault
 //     and the cause, the group's epoch, which is the number of failures that it has resumed after, and the sequence of
 //     the call that the member makes next, which is the same in every failed of an epoch.
-void Collectives::report(Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {
+void Collectives::report(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {
+  encode_failed(group, epoch, sequence, cause);
+  for (const std::uint16_t rank : group.ranks) {
+    if (rank == rank_ || verbs_.send_message(rank, scratch_)) continue;  // not to a rank that is down
+    // PROTOCOL 22.1.20: Where a job connects on first use (3.10), a member MUST send failed of the group's epoch also
+    //     to a member that connects later. It MUST connect with all members if the group may resume.
+    if (connects_on_use_ && !group.is_final) verbs_.use(now, rank);
+  }
+  if (epoch == group.epoch) group.is_told = true;
+}
+
+void Collectives::encode_failed(const Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {
   const std::uint8_t status = cause.is_damage ? kDamage : static_cast<std::uint8_t>(cause.status);
   encode(Failed{group.id, sequence, cause.peer, status, cause.text, epoch,
                 group.is_final ? kNeverResumes : group.own_next},
          scratch_);
-  for (const std::uint16_t rank : group.ranks) {
-    if (rank != rank_) verbs_.send_message(rank, scratch_);  // not to a rank that is down
+}
+
+void Collectives::on_peer_up(std::uint16_t peer) {
+  for (const auto& [id, group] : groups_) {
+    if (!group.is_told || std::ranges::find(group.ranks, peer) == group.ranks.end()) continue;
+    encode_failed(group, group.epoch, group.broken_from, group.cause);
+    verbs_.send_message(peer, scratch_);
   }
-  if (epoch == group.epoch) group.is_told = true;
 }
 
 // PROTOCOL 22.1.9: With a collective that fails, every later one of its group MUST fail that any member called before
@@ -216,6 +231,8 @@ void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, std:
   // PROTOCOL 22.1.15: ... A group MUST NOT resume after the failure of a peer, or where a member's failed says so.
   const bool is_final =
       cause.status == core::CompletionStatus::kPeerFailed || cause.ends_group || next == kNeverResumes;
+  // Members that learn of the failure from this one only have not heard of these calls.
+  if (connects_on_use_ && is_final && group.broken && from < group.broken_from) group.is_told = false;
   if (!group.broken || from < group.broken_from || (is_final && !group.is_final)) {
     group.cause = cause;
     group.broken_from = group.broken ? std::min(group.broken_from, from) : from;
@@ -259,7 +276,7 @@ void Collectives::resume(TimeNs now, Group& group) {
   const auto held = std::exchange(group.held_failures, {});
   if (const auto first = held.lower_bound(group.failed_below); first != held.end()) {
     break_group(now, group, first->first, group.next, first->second);
-    report(group, group.epoch, first->first, first->second);
+    report(now, group, group.epoch, first->first, first->second);
   }
   for (const auto& [from, failed] : early) apply(now, group, from, failed);
 }
@@ -357,8 +374,10 @@ void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, const Fail
   break_group(now, group, failed.sequence, is_first || failed.next == kNeverResumes ? failed.next : 0, cause,
               cause.is_damage && has_missed(group, failed.sequence));
   // Also those that wait for the cause of an abort, and those not called here yet.
-  if (group.is_final) group.is_told = true;
-  if (!group.is_told) report(group, group.epoch, group.broken_from, group.cause);
+  // PROTOCOL 22.1.20: ... A member that learns from another that its group never resumes MUST send failed as well:
+  //     members may have no connection with the one that did.
+  if (group.is_final && !connects_on_use_) group.is_told = true;
+  if (!group.is_told) report(now, group, group.epoch, group.broken_from, group.cause);
 }
 
 // Posted transfers end by themselves. This handles transfers not posted yet, and collectives that wait for the cause of
@@ -380,6 +399,8 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (auto& [id, group] : groups_) {
     if (std::ranges::find(group.ranks, peer) == group.ranks.end()) continue;
     break_group(now, group, group.next, group.next, {core::CompletionStatus::kPeerFailed, peer, down_text(peer)});
+    // The others may have no connection with the peer, and wait for this rank in their next call.
+    if (connects_on_use_ && !group.is_told) report(now, group, group.epoch, group.broken_from, group.cause);
   }
   settle(now);
 }

@@ -46,6 +46,9 @@ class Verbs {
     return false;
   }
 
+  // Sets up the connection with `peer`, where ranks connect on first use, if there was none yet.
+  virtual void use(TimeNs now, std::uint16_t peer) { static_cast<void>(now), static_cast<void>(peer); }
+
   // Something that the operator should know although no operation failed: a line of the log.
   virtual void notice(const std::string& text) { static_cast<void>(text); }
 

@@ -34,6 +34,7 @@ Collectives::Collectives(const Options& options, core::Endpoint& endpoint, io::C
       collectives_(options.rank, *this, options.operation_timeout_ns) {
   collectives_.set_shares_by_rate(options.shares_by_rate);
   collectives_.set_checksums(options.checksums);
+  collectives_.set_connects_on_use(options.connects_on_use);
 }
 
 void Collectives::use_services(TimeNs now, std::vector<std::uint16_t> services, std::uint16_t max_dead_services) {

@@ -43,6 +43,8 @@ class Collectives final : private collective::Verbs {
   void on_message(TimeNs now, std::uint16_t from, std::span<const std::byte> bytes);
   // Completion of an operation that a collective posted.
   void on_completion(TimeNs now, const core::Completion& completion);
+  // Where ranks connect on first use.
+  void on_peer_up(std::uint16_t peer) { collectives_.on_peer_up(peer); }
   void on_peer_down(TimeNs now, std::uint16_t peer);
   // True if anything was due.
   bool on_timeout(TimeNs now);
@@ -76,6 +78,7 @@ class Collectives final : private collective::Verbs {
   double port_rate(TimeNs now, std::uint16_t peer) const override;
   std::string peer_error(std::uint16_t peer) const override;
   bool has_left(std::uint16_t peer) const override;
+  void use(TimeNs now, std::uint16_t peer) override { channel_.use(now, peer); }
   void notice(const std::string& text) override;
   void excluded(const std::string& text) override;
 

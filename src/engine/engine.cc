@@ -1,6 +1,7 @@
 // The public API over the event loop: validates arguments on the caller's thread, then queues a command.
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -70,6 +71,8 @@ void Engine::start_connect(std::span<const PeerAddress> peers, std::int64_t time
   impl_->was_connected = true;
 }
 
+void Engine::set_on_wait(std::function<void()> on_wait) { impl_->loop.set_on_wait(std::move(on_wait)); }
+
 bool Engine::test_connected() { return impl_->loop.test_connected(); }
 
 void Engine::close(const std::string& failure) {
@@ -85,7 +88,9 @@ void Engine::close_before_exit(std::int64_t max_ns) {
 void Engine::set_exit_status(int status) { impl_->loop.set_exit_status(status); }
 
 std::uint32_t Engine::segment_bytes(std::uint16_t peer) const {
-  return peer < impl_->loop.options().ranks ? impl_->loop.peers().segment_bytes(peer) : 0;
+  if (peer >= impl_->loop.options().ranks) return 0;
+  impl_->loop.use_and_wait({&peer, 1});
+  return impl_->loop.peers().segment_bytes(peer);
 }
 
 std::uint32_t Engine::segment_count(std::uint16_t peer, std::uint64_t total_bytes) const {
@@ -338,6 +343,7 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
   impl.loop.run_command([&impl, services = impl.services, max_dead_services](base::TimeNs now) {
     impl.loop.collectives().use_services(now, services, max_dead_services);
   });
+  impl.loop.use(impl.services);
 }
 
 namespace {
@@ -387,6 +393,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   operation.element = Element::kFloat32;
   operation.tag = options.key;
   operation.total_bytes = options.input.size_bytes();
+  impl.loop.use_and_wait(impl.services);
   check_push_pull(impl.submitter, impl.services, impl.max_dead_services, impl.loop.peers(), operation, options);
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (options.loss_bound > 0) {
@@ -434,6 +441,10 @@ void Engine::serve(std::uint16_t workers, const ServiceOptions& options) {
   }
   impl.loop.run_command(
       [&impl, workers, options](base::TimeNs now) { impl.loop.collectives().serve(now, workers, options); });
+  // Also those that push nothing here: a sum waits for all workers, and services decide together who has failed.
+  std::vector<std::uint16_t> all(impl.loop.options().ranks);
+  std::iota(all.begin(), all.end(), std::uint16_t{0});
+  impl.loop.use(all);
 }
 
 bool Engine::wait_workers_gone(std::int64_t timeout_ns) {

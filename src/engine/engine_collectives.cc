@@ -150,7 +150,14 @@ OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
   if (const std::string problem = check_request(request, own); !problem.empty()) {
     submitter.reject(operation, ErrorCode::kBuffer, problem);
   }
-  if (const auto gone = gone_member(loop, request.ranks)) {
+  if (loop.options().connects_on_use) {
+    // Of a member that is down the call fails once it has begun: the others, which may have no connection with that
+    // one, learn it from this rank.
+    const auto is_pending = [&](std::uint16_t rank) { return loop.peers().is_pending(rank); };
+    if (!request.ends_group && std::ranges::any_of(request.ranks, is_pending)) {
+      loop.use_and_wait(collective::partners(request, own));
+    }
+  } else if (const auto gone = gone_member(loop, request.ranks)) {
     submitter.check_connected(operation, *gone, "rank " + std::to_string(*gone) + " is not connected");
   }
   if (operation.coalesced) operation.coalesced->pack();

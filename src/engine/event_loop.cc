@@ -1,6 +1,7 @@
 #include "engine/event_loop.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "base/stream_copy.h"
@@ -45,7 +46,7 @@ EventLoop::EventLoop(const Options& options)
     : options_(options),
       datapath_(open_datapath(options_)),
       endpoint_(endpoint_config(options_, datapath_)),
-      peers_(options_.rank, options_.ranks),
+      peers_(options_.rank, options_.ranks, options_.connects_on_use),
       path_mtu_errors_(options_.rank, options_.ranks, peers_, endpoint_, *datapath_.network),
       transmitter_(options_.ranks, endpoint_, datapath_, path_mtu_errors_),
       path_report_(endpoint_, datapath_),
@@ -72,12 +73,12 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
   // The channel stops at the deadline and reports the cause; this thread waits slightly longer to receive it.
   const auto until = deadline_after(timeout_ns < 0 ? timeout_ns : base::after(timeout_ns, kConnectGraceNs));
   start_connect(peers, timeout_ns);
+  if (options_.connects_on_use) return;
   peers_.wait_connected(peers, until, timeout_ns);
 }
 
 void EventLoop::start_connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
   const TimeNs now = io::monotonic_now();
-  const TimeNs deadline = timeout_ns < 0 ? base::kNever : base::after(now, timeout_ns);
   std::vector<io::SocketAddress> addresses;
   for (const PeerAddress& peer : peers) addresses.push_back(resolve_peer(options_, peer));
   const std::lock_guard lock(thread_mutex_);
@@ -93,17 +94,7 @@ void EventLoop::start_connect(std::span<const PeerAddress> peers, std::int64_t t
   }
   named_.insert(named_.end(), peers.begin(), peers.end());
   std::optional<io::OsError> failed;
-  const auto name_all = [&] {
-    for (std::size_t i = 0; i < peers.size(); ++i) {
-      const std::uint16_t rank = peers[i].rank;
-      io::OsError error;
-      // The higher rank connects to the lower, which listens. The channel names ranks that are not up by the deadline.
-      const bool known = rank < options_.rank ? channel_->connect_to(now, rank, addresses[i], deadline, error)
-                                              : channel_->expect(now, rank, deadline, error);
-      // One that came up before it was named may be down already: test_connected() reports why.
-      if (!known && peers_.state(rank) == PeerState::kConnecting) failed = error;
-    }
-  };
+  const auto name_all = [&] { failed = name_peers(now, peers, addresses, timeout_ns); };
   if (started_) {
     run_and_wait(name_all);
   } else {
@@ -115,8 +106,66 @@ void EventLoop::start_connect(std::span<const PeerAddress> peers, std::int64_t t
   started_ = true;
 }
 
+// Returns the error of a peer that cannot be one.
+std::optional<io::OsError> EventLoop::name_peers(TimeNs now, std::span<const PeerAddress> peers,
+                                                 std::span<const io::SocketAddress> addresses,
+                                                 std::int64_t timeout_ns) {
+  const TimeNs deadline = timeout_ns < 0 ? base::kNever : base::after(now, timeout_ns);
+  std::optional<io::OsError> failed;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    const std::uint16_t rank = peers[i].rank;
+    io::OsError error;
+    bool known = false;
+    if (options_.connects_on_use) {
+      known = channel_->know(rank, addresses[i], timeout_ns < 0 ? base::kNever : timeout_ns, error);
+      peers_.on_named(rank);
+    } else {
+      // The higher rank connects to the lower, which listens. The channel names ranks that are not up by the deadline.
+      known = rank < options_.rank ? channel_->connect_to(now, rank, addresses[i], deadline, error)
+                                   : channel_->expect(now, rank, deadline, error);
+    }
+    // One that came up before it was named may be down already: test_connected() reports why.
+    if (!known && peers_.state(rank) <= PeerState::kConnecting) failed = error;
+  }
+  // Those that a rank is not connected with share its host too.
+  if (options_.connects_on_use && local_peers_) {
+    const auto here = std::ranges::count_if(peers, [&](const PeerAddress& peer) { return peer.host == options_.host; });
+    local_peers_->expect(static_cast<std::size_t>(here));
+    driving_.set_crowded(local_peers_->are_crowd());
+  }
+  return failed;
+}
+
+bool EventLoop::use(std::span<const std::uint16_t> ranks) {
+  if (!options_.connects_on_use) return true;
+  std::vector<std::uint16_t> unused;
+  std::ranges::copy_if(ranks, std::back_inserter(unused), [&](std::uint16_t rank) {
+    return rank != options_.rank && peers_.state(rank) == PeerState::kUnused;
+  });
+  if (unused.empty()) return true;
+  return run_command([this, unused = std::move(unused)](TimeNs now) {
+    for (const std::uint16_t rank : unused) use(now, rank);
+  });
+}
+
+void EventLoop::use(TimeNs now, std::uint16_t rank) {
+  peers_.on_use(rank);
+  channel_->use(now, rank);
+}
+
+bool EventLoop::use_and_wait(std::span<const std::uint16_t> ranks, std::int64_t timeout_ns) {
+  if (!options_.connects_on_use) return true;
+  std::vector<std::uint16_t> others;
+  std::ranges::copy_if(ranks, std::back_inserter(others),
+                       [&](std::uint16_t rank) { return rank != options_.rank && peers_.is_pending(rank); });
+  if (others.empty()) return true;
+  if (!started_ || !use(others)) return false;
+  return peers_.wait_settled(others, deadline_after(timeout_ns), on_wait_);
+}
+
 bool EventLoop::test_connected() {
   const std::lock_guard lock(thread_mutex_);
+  if (options_.connects_on_use) return true;
   return peers_.test_connected(named_);
 }
 
@@ -342,6 +391,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   endpoint_.on_control(now_, *up);
   path_checks_.on_peer_up(*up);
   peers_.on_up(hello.rank, peer.udp_addresses, up->segment_bytes, grid_bytes);
+  if (options_.connects_on_use) collectives_.on_peer_up(hello.rank);
 }
 
 void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) {
@@ -351,6 +401,7 @@ void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const 
     reason = "rank " + std::to_string(peer) + " at " + peers_.addresses(peer).front().host() + " failed (" +
              failure_reasons_[peer] + "): look at its output";
   }
+  if (options_.connects_on_use) peers_.set_sizes(peer, hello_.segment_bytes());
   peers_.on_down(peer, cause, reason.empty() ? text : reason);
   endpoint_.on_control(now_, core::PeerDown{peer});
   path_checks_.on_peer_down(peer);

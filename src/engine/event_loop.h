@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -54,6 +55,13 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
   void start_connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
   bool test_connected();
+  // On first use: asks for the connections with these ranks. Does not wait. False if the queue rejects it.
+  bool use(std::span<const std::uint16_t> ranks);
+  // The same, and waits until each of them is up or down, at most until `timeout_ns` has passed (negative: no limit).
+  // Without connections on first use it returns at once. False on timeout.
+  bool use_and_wait(std::span<const std::uint16_t> ranks, std::int64_t timeout_ns = -1);
+  // Called now and then by threads in use_and_wait(), without locks; it may throw. Before connect().
+  void set_on_wait(std::function<void()> on_wait) { on_wait_ = std::move(on_wait); }
   // `failure`: why this rank leaves, if it failed; else empty.
   void stop(const std::string& failure = {});
   // stop() in two steps: this ends the operations, and stop() waits for the exit status, at most `max_ns`.
@@ -104,6 +112,9 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   template <typename Query>
   bool run_and_wait(Query&& query);
 
+  std::optional<io::OsError> name_peers(TimeNs now, std::span<const PeerAddress> peers,
+                                        std::span<const io::SocketAddress> addresses, std::int64_t timeout_ns);
+  void use(TimeNs now, std::uint16_t rank);
   void run();
   void end_operations();
   // DrivenLoop
@@ -173,6 +184,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::atomic<bool> stopping_{false};
   std::atomic<bool> started_{false};
   ExitWait exit_;
+  std::function<void()> on_wait_;
   std::mutex thread_mutex_;
   std::thread thread_;                        // guarded by thread_mutex_
   std::vector<PeerAddress> named_;            // those of start_connect(); guarded by thread_mutex_

@@ -3,6 +3,7 @@
 // Locking: all functions require the loop's lock (engine/driving.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -43,8 +44,11 @@ class LocalPeers {
   bool join(const io::Hello& hello, core::PeerUp& up, std::string& error);
   // The peer went down.
   void remove(std::uint16_t peer) { datapath_.remove_peer(peer); }
-  // Whether this rank and those that it shares memory with are too many for the CPUs of this host.
-  bool are_crowd() const { return is_crowd(datapath_.peers() + 1, cpus_); }
+  // So many peers of this host may connect later.
+  void expect(std::size_t peers) { expected_ += peers; }
+  // Whether this rank and those that it shares memory with, or may share it with, are too many for the CPUs of this
+  // host.
+  bool are_crowd() const { return is_crowd(std::max(datapath_.peers(), expected_) + 1, cpus_); }
   // Takes peers down that wrote invalid positions into the shared memory.
   void drop_broken(io::ControlChannel& channel);
 
@@ -59,6 +63,7 @@ class LocalPeers {
   std::uint32_t ring_bytes_;
   std::uint64_t job_;
   io::ShmDatapath& datapath_;
+  std::size_t expected_ = 0;
   std::size_t cpus_;  // online, whatever the affinity of this process: ranks may be pinned to one each
   std::optional<io::ShmListener> listener_;
 };

@@ -25,6 +25,8 @@ void OperationSubmitter::check_connected(const Operation& operation, std::uint16
                                          std::string_view absent) const {
   const EventLoop& loop = loop_;
   if (loop.peers().state(peer) == PeerState::kUp) return;
+  loop_.use_and_wait({&peer, 1});
+  if (loop.peers().state(peer) == PeerState::kUp) return;
   // close() takes the peers down: a post that started while the engine was open reports the close, not a peer failure.
   check_open(operation);
   const std::string cause = loop.peers().error(peer);

@@ -1,5 +1,7 @@
 #include "engine/peer_table.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/time.h"
@@ -7,6 +9,8 @@
 namespace mlt::engine {
 
 namespace {
+
+constexpr std::chrono::milliseconds kNowAndThen{100};
 
 ErrorCode error_code_of(io::PeerDownCause cause) {
   switch (cause) {
@@ -20,6 +24,11 @@ ErrorCode error_code_of(io::PeerDownCause cause) {
 }
 
 }  // namespace
+
+PeerTable::PeerTable(std::uint16_t rank, std::uint16_t ranks, bool connects_on_use) : rank_(rank), peers_(ranks) {
+  if (!connects_on_use) return;
+  for (Peer& peer : peers_) peer.state = PeerState::kUnnamed;
+}
 
 std::string PeerTable::error(std::uint16_t peer) const {
   const std::lock_guard lock(mutex_);
@@ -49,6 +58,36 @@ void PeerTable::on_down(std::uint16_t peer, io::PeerDownCause cause, const std::
                        std::memory_order_release);
   }
   changed_.notify_all();
+}
+
+void PeerTable::advance(std::uint16_t peer, PeerState from, PeerState to) {
+  const std::lock_guard lock(mutex_);
+  peers_[peer].state.compare_exchange_strong(from, to);
+}
+
+void PeerTable::set_sizes(std::uint16_t peer, std::uint32_t segment_bytes) {
+  if (peers_[peer].segment_bytes.load() > 0) return;
+  peers_[peer].grid_bytes.store(segment_bytes, std::memory_order_release);
+  peers_[peer].segment_bytes.store(segment_bytes, std::memory_order_release);
+}
+
+bool PeerTable::wait_settled(std::span<const std::uint16_t> peers, std::optional<SteadyTime> until,
+                             const std::function<void()>& now_and_then) {
+  const auto are_settled = [&] {
+    return closed_ || std::ranges::none_of(peers, [&](std::uint16_t peer) { return is_pending(peer); });
+  };
+  std::unique_lock lock(mutex_);
+  while (!are_settled()) {
+    if (now_and_then) {
+      lock.unlock();
+      now_and_then();
+      lock.lock();
+    }
+    const SteadyTime slice = std::chrono::steady_clock::now() + kNowAndThen;
+    changed_.wait_until(lock, until ? std::min(slice, *until) : slice, are_settled);
+    if (until && std::chrono::steady_clock::now() >= *until) return are_settled();
+  }
+  return true;
 }
 
 void PeerTable::on_client_rejected(const std::string& text) {
@@ -148,8 +187,7 @@ bool PeerTable::wait_gone(std::uint16_t first, std::uint16_t count, std::int64_t
   const auto gone = [&] {
     if (closed_) return true;
     for (std::uint16_t rank = first; rank < first + count; ++rank) {
-      const PeerState state = peers_[rank].state.load();
-      if (state == PeerState::kUp || state == PeerState::kConnecting) return false;
+      if (peers_[rank].state.load() <= PeerState::kUp) return false;
     }
     return true;
   };

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -23,12 +24,14 @@
 
 namespace mlt::engine {
 
-enum class PeerState : std::uint8_t { kConnecting, kUp, kLeft, kFailed };
+// On first use a peer is kUnnamed until its address is known, then kUnused until this rank asks for the connection. In
+// the order in which they follow each other.
+enum class PeerState : std::uint8_t { kUnnamed, kUnused, kConnecting, kUp, kLeft, kFailed };
 
 class PeerTable {
  public:
   // Of a job of `ranks`, for the errors of `rank`.
-  PeerTable(std::uint16_t rank, std::uint16_t ranks) : rank_(rank), peers_(ranks) {}
+  PeerTable(std::uint16_t rank, std::uint16_t ranks, bool connects_on_use = false);
 
   PeerState state(std::uint16_t peer) const { return peers_[peer].state.load(std::memory_order_acquire); }
   // Payload of a full packet; 0 until the peer is up.
@@ -40,6 +43,11 @@ class PeerTable {
   // Why the peer is no longer up; empty if it did not go down.
   std::string error(std::uint16_t peer) const;
 
+  // Loop's lock. From kUnnamed to kUnused, and from there to kConnecting; else no effect.
+  void on_named(std::uint16_t peer) { advance(peer, PeerState::kUnnamed, PeerState::kUnused); }
+  void on_use(std::uint16_t peer) { advance(peer, PeerState::kUnused, PeerState::kConnecting); }
+  // Loop's lock. Sizes of a peer that was never up: what is planned for it must not divide by 0.
+  void set_sizes(std::uint16_t peer, std::uint32_t segment_bytes);
   // Loop's lock. `addresses`: where the peer receives, per path.
   void on_up(std::uint16_t peer, std::vector<io::SocketAddress> addresses, std::uint32_t segment_bytes,
              std::uint32_t grid_bytes);
@@ -57,10 +65,19 @@ class PeerTable {
   void wait_connected(std::span<const PeerAddress> peers, std::optional<SteadyTime> until, std::int64_t timeout_ns);
   // Whether all of them are up or have left; throws as wait_connected() does. Never blocks.
   bool test_connected(std::span<const PeerAddress> peers);
+  // Whether a connection with this peer may still come up.
+  bool is_pending(std::uint16_t peer) const {
+    const PeerState now = state(peer);
+    return now == PeerState::kUnused || now == PeerState::kConnecting;
+  }
+  // Waits until none of them is pending, or until close(), and calls `now_and_then`, which may throw. False at `until`.
+  bool wait_settled(std::span<const std::uint16_t> peers, std::optional<SteadyTime> until,
+                    const std::function<void()>& now_and_then);
   // Waits until no rank of first, first + 1, ... is connecting or up, or until close(). False on timeout.
   bool wait_gone(std::uint16_t first, std::uint16_t count, std::int64_t timeout_ns);
 
  private:
+  void advance(std::uint16_t peer, PeerState from, PeerState to);
   struct Peer {
     std::atomic<PeerState> state{PeerState::kConnecting};  // changes with mutex_
     std::atomic<std::uint32_t> segment_bytes{0};

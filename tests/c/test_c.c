@@ -643,8 +643,8 @@ static void bad_contexts__are_rejected(void) {
   options.erasure_correction = 2;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "erasure_correction");
   OK(mlt_options_init(&options, sizeof options));
-  options.reserved = 1;
-  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "reserved");
+  options.connects_on_use = 2;
+  FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "connects_on_use");
   OK(mlt_options_init(&options, sizeof options));
   options.max_operations = 0;
   FAILS(mlt_create(&options, &context), MLT_ERROR_CONFIG, "max_operations");

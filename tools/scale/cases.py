@@ -74,6 +74,31 @@ def job(transport: str, ranks: int, *, repetitions: int, idle_seconds: float) ->
     return figures
 
 
+def first_use(ranks: int, connects_on_use: bool, repetitions: int) -> Figures:
+    """A job that calls only all-reduces of 1 MiB around a ring, which needs two connections a rank."""
+    serve_rank = functools.partial(serve("mlt", ranks), connects_on_use=connects_on_use)
+    with Team(ranks, serve_rank, f"{ranks} ranks, connects_on_use={connects_on_use}") as team:
+        connect = team.order("connect", limit=LIMIT_SECONDS + 30)
+        phases = [
+            team.order("all_reduce", FLOATS["1 MiB"], 1, "ring", limit=LIMIT_SECONDS) for _ in range(1 + repetitions)
+        ]
+        used = team.order("usage", limit=30)
+        idle = team.order("idle", 3.0, limit=33.0)
+        closed = team.order("close", limit=60)
+    return {
+        "ranks": ranks,
+        "connects_on_use": connects_on_use,
+        "connect_seconds": connect.seconds,
+        "connect_cpu_seconds": connect.cpu_seconds,
+        "first_ring_seconds": phases[0].seconds,
+        "ring_seconds": statistics.median(phase.seconds for phase in phases[1:]),
+        "kib_per_rank_used": _median(used, "kib"),
+        "descriptors_per_rank": _median(used, "descriptors"),
+        "idle_core_percent": 100 * idle.cpu_seconds / 3.0,
+        "close_seconds": closed.seconds,
+    }
+
+
 def key_rounds(workers: int, keys: int, *, rounds: int) -> Figures:
     """One service, ``keys`` keys of 64 KiB per worker, all posted at once."""
     with Team(workers + 1, serve("mlt", workers, 1), f"{workers} workers, {keys} keys") as team:

@@ -45,11 +45,19 @@ class Rank:
 
 
 class MltRank(Rank):
-    def __init__(self, rank: int, workers: int, services: int, port: int, datapath: str | None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        workers: int,
+        services: int,
+        port: int,
+        datapath: str | None,
+        connects_on_use: bool | None = None,
+    ) -> None:
         super().__init__()
         logging.getLogger("mlt").setLevel(logging.ERROR)  # hundreds of ranks would report one slow call
         self._rank, self._workers, self._services = rank, workers, services
-        self._port, self._datapath = port, datapath
+        self._port, self._datapath, self._connects_on_use = port, datapath, connects_on_use
         self._service: mlt.SummationService | None = None
         self._tensors: list[Any] = []
 
@@ -64,6 +72,7 @@ class MltRank(Rank):
             connect_timeout=LIMIT_SECONDS,
             operation_timeout=LIMIT_SECONDS,
             datapath=self._datapath,
+            connects_on_use=self._connects_on_use,
         )
         if self._rank >= self._workers:
             self._service = mlt.SummationService(self._context)

@@ -52,11 +52,18 @@ class Host:
     """A context manager around the listeners. ``counts``: gets the counters of ``handshake_server``."""
 
     def __init__(
-        self, config: JobConfig, own: Endpoint, dscp: DscpMap | None, counts: Counter[str], paths: int = 0
+        self,
+        config: JobConfig,
+        own: Endpoint,
+        dscp: DscpMap | None,
+        counts: Counter[str],
+        paths: int = 0,
+        connects_on_use: bool = False,
     ) -> None:
         self._config = config
         self._dscp = dscp
         self._paths = paths
+        self._connects_on_use = connects_on_use
         self._ends: dict[int, _End] = {}  # by rank: why the start ends for it, unless it connects as it should
         self._ranks: dict[int, Endpoint] = {own.rank: own}
         self._callers: dict[int, _Rank] = {}
@@ -255,6 +262,12 @@ class Host:
             return (
                 f"rank {said.rank} has {count_of(said.paths, 'path')}, rank 0 has {self._paths}: give all ranks the "
                 "same number (MLT_PATHS, paths=)"
+            )
+        if said.connects_on_use != self._connects_on_use:
+            one, other = ("on first use", "at the start") if said.connects_on_use else ("at the start", "on first use")
+            return (
+                f"rank {said.rank} connects {one}, rank 0 {other}: give all ranks the same setting "
+                "(MLT_CONNECTS_ON_USE, connects_on_use=)"
             )
         return None
 

@@ -17,7 +17,8 @@ MAX_FAILURE_LENGTH = 500  # of failure_report.MAX_TEXT
 @dataclass(frozen=True, slots=True)
 class Announcement:
     """A rank's position in its job, and where it listens. ``dscp``: of control, then of the classes; empty if the rank
-    does not report it. ``paths``: their number; 0 if it does not report it."""
+    does not report it. ``paths``: their number; 0 if it does not report it. ``connects_on_use``: whether it connects on
+    first use."""
 
     job: str
     rank: int
@@ -27,6 +28,7 @@ class Announcement:
     port: int
     dscp: tuple[int, ...]
     paths: int
+    connects_on_use: bool
 
     @classmethod
     def parse(cls, content: str) -> Announcement:
@@ -47,6 +49,7 @@ class Announcement:
             port=_number(said.get("port"), 1, 2**16 - 1),
             dscp=tuple(_number(one, 0, 63) for one in dscp),
             paths=_number(said.get("paths", 0), 0, 2**16 - 1),
+            connects_on_use=_flag(said.get("connects_on_use", False)),
         )
 
 
@@ -75,6 +78,12 @@ def _number(value: object, minimum: int, maximum: int) -> int:
     # An exact type: True, 1.0 and 1e999 are numbers in JSON too.
     if type(value) is not int or not minimum <= value <= maximum:
         raise ValueError(f"a number is not in {minimum} to {maximum}")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("a setting is neither true nor false")
     return value
 
 

@@ -68,12 +68,14 @@ def meet(
     *,
     dscp: DscpMap | None = None,
     paths: int = 0,
+    connects_on_use: bool = False,
     counts: Counter[str] | None = None,
 ) -> list[Endpoint]:
     """Exchange endpoints with all ranks; returns those of all ranks in rank order.
 
     ``dscp``: the code points of this rank's packets, which must equal rank 0's (None: not compared). ``paths``: the
-    number of its paths, likewise (0: not compared). ``counts`` gets rank 0's counters of its clients
+    number of its paths, likewise (0: not compared). ``connects_on_use``: whether ranks connect on first use, likewise.
+    ``counts`` gets rank 0's counters of its clients
     (``handshake_server.COUNTERS``).
 
     Raises ConfigError (no secret, and not on loopback), PortInUseError (rank 0 cannot listen), PeerMismatchError
@@ -86,9 +88,9 @@ def meet(
     if config.rank == 0:
         from mlt.job._rendezvous_host import Host  # here: the other ranks do not need it
 
-        with Host(config, own, dscp, Counter() if counts is None else counts, paths) as host:
+        with Host(config, own, dscp, Counter() if counts is None else counts, paths, connects_on_use) as host:
             return host.run(deadline, timeout)
-    return _join(config, own, dscp, paths, deadline, timeout)
+    return _join(config, own, _settings(dscp, paths, connects_on_use), deadline, timeout)
 
 
 def where(config: JobConfig) -> str:
@@ -106,13 +108,21 @@ def ranks_text(ranks: list[int]) -> str:
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
+def _settings(dscp: DscpMap | None, paths: int, connects_on_use: bool) -> dict[str, Any]:
+    """The part of an announcement that must equal rank 0's settings."""
+    return {
+        **({} if dscp is None else {"dscp": [dscp.control, *dscp.data]}),
+        **({"paths": paths} if paths else {}),
+        **({"connects_on_use": True} if connects_on_use else {}),
+    }
+
+
 def _join(
-    config: JobConfig, own: Endpoint, dscp: DscpMap | None, paths: int, deadline: float, timeout: float
+    config: JobConfig, own: Endpoint, settings: dict[str, Any], deadline: float, timeout: float
 ) -> list[Endpoint]:
     """The side of every rank but 0."""
     announcement = {
-        **({} if dscp is None else {"dscp": [dscp.control, *dscp.data]}),
-        **({"paths": paths} if paths else {}),
+        **settings,
         "job": config.job,
         "rank": config.rank,
         "size": config.size,

@@ -24,6 +24,7 @@ SWITCHES = {
     "shares_by_rate": "MLT_SHARES_BY_RATE",
     "checksums": "MLT_CHECKSUMS",
     "erasure_correction": "MLT_ERASURE_CORRECTION",
+    "connects_on_use": "MLT_CONNECTS_ON_USE",
 }
 
 
@@ -51,6 +52,7 @@ class NetworkArguments(TypedDict, total=False):
     shares_by_rate: bool | None
     checksums: bool | None
     erasure_correction: bool | None
+    connects_on_use: bool | None
     io_threads: int | None
     io_cpus: Sequence[int] | None
 

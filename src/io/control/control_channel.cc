@@ -307,10 +307,13 @@ void ControlChannel::on_ready(Connection& connection, std::uint32_t events, base
   if (connection.state == State::kClosed) return;
   if (connection.state == State::kConnecting) {
     if (const int number = connect_result(connection.stream.fd()); number != 0) {
+      peers_[*connection.rank].is_refused = number == ECONNREFUSED;
       attempt_failed(*connection.rank, errno_text(number), now);
       close(connection);
       return;
     }
+    peers_[*connection.rank].reached_at = now;
+    peers_[*connection.rank].is_refused = false;
     connection.state = State::kAwaitOpening;
     send_opening(connection, options_.version);
     return;
@@ -364,6 +367,7 @@ void ControlChannel::read_frames(Connection& connection, base::TimeNs now, Contr
 void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::span<const std::byte> payload,
                               base::TimeNs now, ControlSink& sink) {
   const State state = connection.state;
+  if (is_overtaken(connection) && type != static_cast<std::uint8_t>(FrameType::kOpen)) return close(connection);
   if (type >= kFirstMessageType && state == State::kUp) {
     counters_.add(ControlCounter::kMessagesReceived);
     sink.on_message(*connection.rank, type, payload);
@@ -437,7 +441,10 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
   const SocketAddress from = connection.remote;
   const State state = connection.state;
   if (connection.outgoing && (state == State::kAwaitOpening || state == State::kAwaitHello)) {
-    attempt_failed(*connection.rank, "the connection ended before a hello (" + how + ")", now);
+    const bool asked = *connection.rank > options_.rank && state == State::kAwaitHello;
+    attempt_failed(
+        *connection.rank,
+        asked ? "it was asked to connect, and has not yet" : "the connection ended before a hello (" + how + ")", now);
   } else if (state == State::kAwaitOpening) {
     counters_.add(ControlCounter::kUnidentified);
   } else if (state == State::kAwaitHello) {

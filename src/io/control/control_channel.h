@@ -7,6 +7,9 @@
 // is never taken for a peer that connected and died. Each peer that comes up goes down exactly once; a rank that went
 // down stays down, because operations with it have failed.
 //
+// On first use: the caller gives an address with know(), and the connection is set up when either side calls use(). A
+// lower rank cannot connect; its hello asks the higher one to.
+//
 // Absent on purpose: reconnection, encryption, and threads or timers of its own: the caller runs service() when
 // poll_fd() is readable or next_timeout() is reached. One thread owns a channel; a sink may call send(), connect_to(),
 // expect() and say_goodbye() from inside service().
@@ -162,6 +165,13 @@ class ControlChannel {
   // also connect without being expected.
   bool expect(base::TimeNs now, std::uint16_t rank, base::TimeNs deadline, OsError& error);
 
+  // Where `rank` listens, and how long a connection with it may take once use() or its request asked for it. False,
+  // with `error` filled, if the rank is no peer, or was passed before. The rank must listen already: if its host
+  // refuses TCP for the silence limit, its process has ended.
+  bool know(std::uint16_t rank, const SocketAddress& address, base::DurationNs limit_ns, OsError& error);
+  // Sets up the connection with a rank that is known, unless that has begun. It comes up, or goes down.
+  void use(base::TimeNs now, std::uint16_t rank);
+
   // `type` is kFirstMessageType or above. Delivered in order, or the peer goes down.
   ControlSendStatus send(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload);
 
@@ -191,6 +201,9 @@ class ControlChannel {
     base::TimeNs deadline = base::kNever;
     base::TimeNs next_attempt = base::kNever;
     base::DurationNs backoff_ns = 0;
+    base::DurationNs limit_ns = 0;  // on first use; 0: this side does not connect on first use
+    base::TimeNs reached_at = 0;    // its host accepted TCP, or nothing was tried before
+    bool is_refused = false;        // its host refused TCP since
     std::uint64_t incarnation = 0;
     std::string last_cause;            // why it is not up yet
     Connection* connection = nullptr;  // kUp, or the attempt in progress
@@ -242,7 +255,11 @@ class ControlChannel {
   void run_timers(base::TimeNs now, ControlSink& sink);
   void run_opening_timers(Connection& connection, base::TimeNs now, ControlSink& sink);
   void beat_before_up(Connection& connection, base::TimeNs now);
-  std::string unreached_text(std::uint16_t rank) const;
+  std::string unreached_text(std::uint16_t rank, base::TimeNs now) const;
+  base::TimeNs unreachable_at(const Peer& peer) const;
+  // A request to connect whose connection is here, or has been.
+  bool is_overtaken(const Connection& connection) const;
+  bool is_request(const Connection& connection, const Hello& hello) const;
   std::string unseen_text(std::uint16_t rank) const;
   void run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink);
   base::TimeNs compute_next_timeout(base::TimeNs now);

@@ -49,6 +49,15 @@ bool ControlChannel::resolve_paths(const Connection& connection, const Hello& he
   return true;
 }
 
+// PROTOCOL 3.10.3: A rank that connects on first use MUST take a valid hello from a lower rank as its request, unless
+//     that rank is up with another incarnation. It MUST close the connection that brought it, and connect to that rank
+//     as 3.5.3 says, unless it has begun to, or is up.
+bool ControlChannel::is_request(const Connection& connection, const Hello& hello) const {
+  if (connection.outgoing || hello.rank >= options_.rank) return false;
+  const Peer& peer = peers_[hello.rank];
+  return peer.limit_ns > 0 && (peer.state != PeerState::kUp || peer.incarnation == hello.incarnation);
+}
+
 // False, with the refusal filled, if this hello is not acceptable.
 bool ControlChannel::validate(const Connection& connection, const Hello& hello, Refusal& refusal) const {
   const auto differs = [&](RefusalReason reason, std::uint64_t ours, std::uint64_t theirs) {
@@ -81,7 +90,10 @@ bool ControlChannel::validate(const Connection& connection, const Hello& hello, 
   if (peer.state == PeerState::kGone) {
     return differs(RefusalReason::kRankGone, peer.incarnation, hello.incarnation);
   }
-  const bool held_by_other = peer.connection != nullptr && peer.incarnation != hello.incarnation;
+  if (is_request(connection, hello)) return true;
+  // A request of this side does not hold the rank.
+  const bool held_by_other =
+      peer.connection != nullptr && !peer.connection->outgoing && peer.incarnation != hello.incarnation;
   if (peer.state == PeerState::kUp || held_by_other) {
     return differs(RefusalReason::kRankTaken, options_.rank, hello.rank);
   }
@@ -96,8 +108,12 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   }
   Refusal refusal;
   if (!validate(connection, hello, refusal)) return refuse(connection, hello, refusal, now, sink);
+  if (is_request(connection, hello)) {
+    close(connection);
+    return use(now, hello.rank);
+  }
   // PROTOCOL 3.3.4: The listening side MUST treat a hello from a lower rank as malformed: the listening side has to
-  //     connect to that rank.
+  //     connect to that rank. On first use it is a request (3.10.3).
   if (!connection.outgoing && hello.rank < options_.rank) {
     return malformed(connection,
                      "a hello as rank " + std::to_string(hello.rank) + ", to which this rank connects instead", now,
@@ -129,10 +145,11 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   // PROTOCOL 3.3.3: A second connection from the same rank with the same incarnation MUST replace one that is not up
   //     yet, because the process has abandoned that attempt. The listening side counts it in control_abandoned.
   // An earlier attempt of the same process, which the process has abandoned.
-  if (peer.connection != nullptr) {
+  if (peer.connection != nullptr && !peer.connection->outgoing) {
     counters_.add(ControlCounter::kAbandoned);
     close(*peer.connection);
   }
+  // Its own request to connect is overtaken then, and ends by itself.
   connection.rank = hello.rank;
   connection.state = State::kAwaitConfirm;
   // PROTOCOL 3.5.4: Once it has replied to a hello it waits for confirm as long as the connecting side waits, and for

@@ -1,5 +1,6 @@
 // The peers of the control channel and their timers: attempts to connect, deadlines, connections that do not come up.
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <utility>
 
@@ -72,6 +73,49 @@ bool ControlChannel::expect(base::TimeNs now, std::uint16_t rank, base::TimeNs d
   return true;
 }
 
+bool ControlChannel::know(std::uint16_t rank, const SocketAddress& address, base::DurationNs limit_ns, OsError& error) {
+  const bool is_below = rank < options_.rank;
+  if (!check_rank(rank, is_below, error)) return false;
+  Peer& peer = peers_[rank];
+  if (peer.limit_ns > 0 || limit_ns <= 0 || (address.family() != AF_INET && address.family() != AF_INET6)) {
+    error = bad_argument("rank " + std::to_string(rank) + " was given twice, without a time, or without an address.");
+    return false;
+  }
+  peer.limit_ns = limit_ns;
+  peer.address = address;
+  return true;
+}
+
+// PROTOCOL 3.10.1: Where a job connects on first use, a rank MUST set up the connection with another when it first
+//     posts something to that rank, or when that rank asks it to (3.10.2).
+void ControlChannel::use(base::TimeNs now, std::uint16_t rank) {
+  Peer& peer = peers_[rank];
+  if (peer.state != PeerState::kUnknown || peer.limit_ns == 0 || goodbye_) return;
+  peer.state = PeerState::kConnecting;
+  peer.asked_at = peer.reached_at = now;
+  peer.deadline = base::after(now, peer.limit_ns);
+  peer.backoff_ns = options_.connect_backoff_ns;
+  // PROTOCOL 3.10.2: The lower rank of a pair MUST ask the higher one to connect, by a hello on a connection that it
+  //     opens itself, 10 ms after it needs the connection, and again as 3.5.3 says until the other's hello has arrived.
+  peer.next_attempt = rank < options_.rank ? now : base::after(now, options_.connect_backoff_ns);
+  call_at(peer.next_attempt);
+}
+
+// When a rank that connects on first use is unreachable, if nothing changes.
+base::TimeNs ControlChannel::unreachable_at(const Peer& peer) const {
+  if (peer.limit_ns == 0) return peer.deadline;
+  if (peer.connection != nullptr && peer.connection->state != State::kConnecting) return peer.deadline;
+  // PROTOCOL 3.10.4: A rank that connects on first use MUST treat another as unreachable when that rank's host has
+  //     refused TCP for the silence limit (3.6.2), or has not replied to TCP for that time, or for 100 ms for each rank
+  //     of the job if that is longer.
+  const base::DurationNs unanswered = std::max(options_.dead_after_ns, options_.world_size * kConnectNsPerRank);
+  return std::min(peer.deadline, base::after(peer.reached_at, peer.is_refused ? options_.dead_after_ns : unanswered));
+}
+
+bool ControlChannel::is_overtaken(const Connection& connection) const {
+  return connection.outgoing && peers_[*connection.rank].connection != &connection;
+}
+
 void ControlChannel::attempt(std::uint16_t rank, base::TimeNs now, ControlSink&) {
   Peer& peer = peers_[rank];
   counters_.add(ControlCounter::kConnectAttempts);
@@ -80,6 +124,7 @@ void ControlChannel::attempt(std::uint16_t rank, base::TimeNs now, ControlSink&)
   //     the other side takes it for the address of its paths (3.2.10).
   auto fd = start_connect_tcp(peer.address, options_.listen, options_.dscp, error);
   if (!fd) {
+    peer.is_refused = error.number == ECONNREFUSED;
     attempt_failed(rank, errno_text(error.number), now);
     return;
   }
@@ -94,6 +139,8 @@ void ControlChannel::attempt(std::uint16_t rank, base::TimeNs now, ControlSink&)
 void ControlChannel::attempt_failed(std::uint16_t rank, const std::string& cause, base::TimeNs now) {
   Peer& peer = peers_[rank];
   peer.last_cause = cause;
+  // Until now its host had accepted TCP: its process is slow or stopped, and has until the deadline.
+  if (peer.connection != nullptr && peer.connection->state != State::kConnecting) peer.reached_at = now;
   // PROTOCOL 3.5.3: After a failed attempt to connect, the connecting side SHOULD try again after 10 ms, then after
   //     twice as long each time up to 500 ms, until the caller's deadline. Then the peer is down as unreachable.
   peer.next_attempt = base::after(now, peer.backoff_ns);
@@ -195,12 +242,16 @@ void ControlChannel::beat_before_up(Connection& connection, base::TimeNs now) {
   say(connection, FrameType::kHeartbeat);
 }
 
-// Why no connection to a peer came up by the deadline.
-std::string ControlChannel::unreached_text(std::uint16_t rank) const {
+// Why no connection to a peer came up by now.
+std::string ControlChannel::unreached_text(std::uint16_t rank, base::TimeNs now) const {
   const Peer& peer = peers_[rank];
   const bool has_no_reply = peer.connection != nullptr && peer.connection->state == State::kConnecting;
   std::string text = "rank " + std::to_string(options_.rank) + " could not reach rank " + std::to_string(rank) +
-                     " at " + peer.address.format() + " within " + seconds_text(peer.deadline - peer.asked_at) + ": ";
+                     " at " + peer.address.format() + " within " +
+                     seconds_text(std::min(peer.deadline, now) - peer.asked_at) + ": ";
+  if (peer.limit_ns > 0 && peer.is_refused) {
+    return text + "its host refuses TCP to this port: its process has ended, or left the job. Look at its output.";
+  }
   if (has_no_reply) {
     return text + "no reply to TCP. A firewall drops the connections, or the host is down: let TCP pass to this port" +
            kPortRange;
@@ -225,8 +276,8 @@ std::string ControlChannel::unseen_text(std::uint16_t rank) const {
 void ControlChannel::run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink) {
   Peer& peer = peers_[rank];
   if (peer.state != PeerState::kConnecting && peer.state != PeerState::kExpected) return;
-  if (now >= peer.deadline) {
-    const std::string text = peer.state == PeerState::kConnecting ? unreached_text(rank) : unseen_text(rank);
+  if (now >= unreachable_at(peer)) {
+    const std::string text = peer.state == PeerState::kConnecting ? unreached_text(rank, now) : unseen_text(rank);
     return go_down(rank, PeerDownCause::kUnreachable, text, sink);
   }
   if (peer.state == PeerState::kConnecting && peer.connection == nullptr && now >= peer.next_attempt) {
@@ -240,7 +291,7 @@ base::TimeNs ControlChannel::compute_next_timeout(base::TimeNs now) {
   next_heartbeat_ = base::kNever;
   for (const Peer& peer : peers_) {
     if (peer.state != PeerState::kConnecting && peer.state != PeerState::kExpected) continue;
-    next = std::min(next, peer.deadline);
+    next = std::min(next, unreachable_at(peer));
     if (peer.state == PeerState::kConnecting && peer.connection == nullptr) next = std::min(next, peer.next_attempt);
   }
   for (const auto& connection : connections_) {

@@ -73,6 +73,7 @@ void ControlChannel::on_opening(Connection& connection, std::span<const std::byt
 void ControlChannel::on_other_version(Connection& connection, std::uint16_t version, base::TimeNs now,
                                       ControlSink& sink) {
   counters_.add(ControlCounter::kOtherVersion);
+  if (is_overtaken(connection)) return close(connection);
   const std::string ours = std::to_string(options_.version);
   if (connection.outgoing) {
     const std::uint16_t rank = *connection.rank;
@@ -130,6 +131,10 @@ bool ControlChannel::check_proof(Connection& connection, FrameType type, std::sp
   //     control_unproved.
   counters_.add(ControlCounter::kUnproved);
   const SocketAddress from = connection.remote;
+  if (is_overtaken(connection)) {
+    close(connection);
+    return false;
+  }
   if (connection.outgoing) {
     const std::uint16_t rank = *connection.rank;
     go_down(rank, PeerDownCause::kRefused,

@@ -128,6 +128,7 @@ FORMS: dict[str, Number | Time] = {
     "MLT_SHARES_BY_RATE": Number(context_options, maximum=1),
     "MLT_CHECKSUMS": Number(context_options, maximum=1),
     "MLT_ERASURE_CORRECTION": Number(context_options, maximum=1),
+    "MLT_CONNECTS_ON_USE": Number(context_options, maximum=1),
     "MLT_SPIN_US": Time(context_options, maximum=1.0, is_zero_valid=True),
     **{
         variable: Number(context_options, minimum=1, maximum=maximum) for variable, maximum in limits.VARIABLES.values()

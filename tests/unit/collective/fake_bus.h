@@ -46,6 +46,7 @@ class FakeBus {
     std::function<double(std::uint16_t, std::uint16_t)> port_rate = [](auto, auto) { return 0.0; };
     bool shares_by_rate = false;
     bool checksums = false;
+    bool connects_on_use = false;  // a call connects its rank with its partners, as the engine does
   };
   // A segment that arrived or is missing for good, before it is written.
   struct Segment {
@@ -64,6 +65,7 @@ class FakeBus {
       hosts_.push_back(std::make_unique<Host>(*this, rank));
       hosts_.back()->machine.set_shares_by_rate(options.shares_by_rate);
       hosts_.back()->machine.set_checksums(options.checksums);
+      hosts_.back()->machine.set_connects_on_use(options.connects_on_use);
     }
   }
 
@@ -73,6 +75,9 @@ class FakeBus {
       for (std::uint16_t i = 0; i < options_.ranks; ++i) request.ranks.push_back(i);
     }
     REQUIRE(check_request(request, rank) == "");
+    if (options_.connects_on_use && !request.ends_group) {
+      for (const std::uint16_t peer : partners(request, rank)) connect(rank, peer);
+    }
     host(rank).machine.start(now, std::move(request));
   }
   Collectives& machine(std::uint16_t rank) { return host(rank).machine; }
@@ -85,10 +90,14 @@ class FakeBus {
   void kill(std::uint16_t rank) {
     dead_.insert(rank);
     for (const auto& other : hosts_) {
-      if (other->rank == rank) continue;
+      if (other->rank == rank || !are_connected(rank, other->rank)) continue;
       end_all(*other, rank, core::CompletionStatus::kPeerFailed);
       other->machine.on_peer_down(now, rank);
     }
+  }
+  // Whether they have or had a connection.
+  bool are_connected(std::uint16_t a, std::uint16_t b) const {
+    return !options_.connects_on_use || links_.contains({std::min(a, b), std::max(a, b)});
   }
   // Messages to and from this rank are lost.
   void mute(std::uint16_t rank) { muted_.insert(rank); }
@@ -113,6 +122,12 @@ class FakeBus {
   // One thing that can happen; false if nothing can.
   bool step() {
     deliver_completions();
+    if (!asked_.empty()) {
+      const auto [rank, peer] = asked_.front();
+      asked_.pop_front();
+      connect(rank, peer);
+      return true;
+    }
     if (!messages_.empty() && prng_.chance(0.3)) return deliver_message();
     if (transfer_one()) return true;
     return deliver_message();
@@ -168,9 +183,11 @@ class FakeBus {
     }
     bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override {
       if (bus.dead_.contains(peer) || bus.muted_.contains(rank) || bus.muted_.contains(peer)) return false;
+      if (!bus.are_connected(rank, peer)) return false;
       bus.messages_.push_back({rank, peer, {bytes.begin(), bytes.end()}});
       return true;
     }
+    void use(base::TimeNs, std::uint16_t peer) override { bus.asked_.emplace_back(rank, peer); }
     std::uint32_t segment_bytes(std::uint16_t peer) const override { return bus.options_.segment_bytes(rank, peer); }
     double port_rate(base::TimeNs, std::uint16_t peer) const override { return bus.options_.port_rate(rank, peer); }
     std::string peer_error(std::uint16_t peer) const override {
@@ -194,11 +211,20 @@ class FakeBus {
 
   Host& host(std::uint16_t rank) { return *hosts_[rank]; }
 
+  void connect(std::uint16_t rank, std::uint16_t peer) {
+    if (are_connected(rank, peer) || dead_.contains(rank)) return;
+    links_.insert({std::min(rank, peer), std::max(rank, peer)});
+    if (dead_.contains(peer)) return host(rank).machine.on_peer_down(now, peer);
+    host(rank).machine.on_peer_up(peer);
+    host(peer).machine.on_peer_up(rank);
+  }
+
   template <typename Request>
   core::PostStatus post(Host& at, std::deque<Posted<Request>>& queue, std::map<Key, std::uint64_t>& counts,
                         const Request& request) {
     REQUIRE(request.peer < options_.ranks);
     REQUIRE(request.peer != at.rank);
+    REQUIRE(are_connected(at.rank, request.peer));
     if (dead_.contains(request.peer)) return core::PostStatus::kPeerNotConnected;
     if (options_.max_posted > 0 && queue.size() >= options_.max_posted) return core::PostStatus::kTooManyOperations;
     queue.push_back({request, counts[{request.peer, request.tag}]++});
@@ -393,6 +419,8 @@ class FakeBus {
   std::vector<std::unique_ptr<Host>> hosts_;
   std::deque<Message> messages_;
   std::set<std::uint16_t> dead_, muted_;
+  std::set<std::pair<std::uint16_t, std::uint16_t>> links_;
+  std::deque<std::pair<std::uint16_t, std::uint16_t>> asked_;
   std::map<std::uint16_t, core::CompletionStatus> failures_;
   std::set<std::tuple<std::uint16_t, std::uint16_t, std::uint64_t, std::uint64_t, bool>> aborted_;  // by the sender?
   std::deque<std::vector<std::uint64_t>> bitmaps_;
