@@ -35,8 +35,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._is_done = False
-        if self.model.built and (self.model.optimizer is None or self.model.optimizer.built):
-            self._broadcast()
+        if not self.model.built:
+            return
+        optimizer = self.model.optimizer
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(self.model.trainable_variables)  # the first step would do so
+        self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self._is_done:
@@ -48,6 +52,42 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         variables = [*weights, *([] if optimizer is None else optimizer.variables)]
         broadcast_variables(variables, self._root_rank)
         self._is_done = True
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Saves the model, or its weights, when ``monitor`` is better than before; on rank 0 only.
+
+    As in Horovod, ``filepath`` is an attribute, which the program sets before training: of a file that ends with
+    ".keras", or ".weights.h5" for weights. It stands after ``MetricAverageCallback``. Raises ValueError when training
+    begins without it.
+
+    >>> best = hvd.callbacks.BestModelCheckpoint(monitor="val_accuracy")
+    >>> best.filepath = "best.keras"
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+    ) -> None:
+        super().__init__(
+            "best.weights.h5" if save_weights_only else "best.keras", monitor, verbose,
+            save_best_only=True, save_weights_only=save_weights_only, mode=mode, save_freq=save_freq,
+        )  # fmt: skip
+        self.filepath: Any = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self.filepath is None:
+            raise ValueError('BestModelCheckpoint has no file: set its attribute filepath first, such as "best.keras"')
+        self.filepath = str(self.filepath)
+        super().on_train_begin(logs)
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if basics.rank() == 0:
+            super()._save_model(*args, **kwargs)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlt.torch.byteps.asynchronous import init
 from mlt.torch.byteps.push_pull import poll, synchronize
 from mlt.torch.byteps.push_pull import push_pull_async_inplace as byteps_push_pull
 from mlt.torch.byteps.training import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
@@ -27,11 +25,10 @@ from mlt.torch.horovod.optimizer import Distributed, DistributedAdasum
 import torch
 import torch.optim.optimizer as optim
 from mlt._named import job
-from mlt._named.byteps import is_asynchronous, local_rank, local_size, rank, shutdown, size
+from mlt._named.byteps import init, local_rank, local_size, rank, refuse_asynchronous, shutdown, size
 from mlt._named.controller import HorovodInternalError
 from mlt._named.execution import FUSED_TENSOR_BYTES
-from mlt._named.gradients import layers_of
-from mlt.errors import ConfigError
+from mlt._named.gradients import small_layers_of
 
 __all__ = [
     "Compression",
@@ -84,8 +81,7 @@ def CrossBarrier(
     """
     if num_steps < 1:
         raise ValueError(f"num_steps is {num_steps}: give the number of training steps, at least 1")
-    if is_asynchronous(os.environ):
-        raise ConfigError("BYTEPS_ENABLE_ASYNC is 1: CrossBarrier does not train asynchronously; unset the variable")
+    refuse_asynchronous("CrossBarrier")
     if isinstance(optimizer, DistributedAdasum):
         raise TypeError("CrossBarrier needs gradients that are reduced by Average or Sum, not Adasum")
     if not isinstance(optimizer, Distributed):
@@ -359,7 +355,7 @@ def _made(model: torch.nn.Module, optimizer: Distributed, num_steps: int) -> Any
     inside = [number for number, unit in enumerate(made._units) if all(one in places for one in unit)]
     inside.sort(key=lambda number: min(places[one] for one in made._units[number]))
     sizes = [sum(one.numel() * one.element_size() for one in made._units[number]) for number in inside]
-    layers = layers_of(sizes, FUSED_TENSOR_BYTES)  # small ones of a layer are sent together
+    layers = small_layers_of(sizes, FUSED_TENSOR_BYTES)  # those of a layer are sent together
     made._layers = {inside[position]: layer for layer, positions in enumerate(layers) for position in positions}
     made._layer_count = max(len(layers), 1)
     made._units_of = {

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from mlt._named import basics, job
 from mlt._named.basics import local_rank, local_size, rank, shutdown, size
 from mlt._named.reduce_ops import Average, ReduceOp, Sum, chosen_op
+from mlt._named.timeline import StepTrace
 from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.job import launchers
@@ -33,11 +35,13 @@ __all__ = [
     "local_size",
     "rank",
     "reduction",
+    "refuse_asynchronous",
     "resume",
     "send_order",
     "shutdown",
     "size",
     "suspend",
+    "traced_steps",
 ]
 
 _MAX_TENSORS: Final = 1 << 20
@@ -49,11 +53,32 @@ def init(lazy: bool = True) -> None:
     """Connect all workers of the job, at once: ``lazy`` makes no difference. No-op in a job.
 
     Rank and size come from the launcher (``mlt.job.launchers``): torchrun, mpirun, srun, or BytePS's variables. Raises
-    ConfigError in a scheduler or server of BytePS, which mlt does not need, and for asynchronous training, which
-    ``mlt.torch.byteps`` alone does.
+    ConfigError in a scheduler or server of BytePS, which mlt does not need. With BYTEPS_TRACE_ON=1 each worker records
+    its operations of some steps.
     """
     check_environment(os.environ)
+    was_initialized = basics.is_initialized()
     basics.init()
+    steps = traced_steps(os.environ)
+    if steps is not None and not was_initialized:
+        folder = Path(variables.text(os.environ, "BYTEPS_TRACE_DIR") or ".") / str(local_rank())
+        folder.mkdir(parents=True, exist_ok=True)
+        job.controller().set_timeline(StepTrace(folder / "comm.json", *steps))
+
+
+def traced_steps(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """The first and the last step that BytePS's variables want a trace of; None: no trace. Raises ConfigError."""
+    if not variables.flag(environ, "BYTEPS_TRACE_ON"):
+        return None
+    first = variables.integer(environ, "BYTEPS_TRACE_START_STEP", minimum=1)
+    last = variables.integer(environ, "BYTEPS_TRACE_END_STEP", minimum=1)
+    first, last = 10 if first is None else first, 20 if last is None else last
+    if last < first:
+        raise ConfigError(
+            f"BYTEPS_TRACE_END_STEP is {last}, before BYTEPS_TRACE_START_STEP, {first}: give a later step, such as "
+            f"{first + 10}"
+        )
+    return first, last
 
 
 def is_asynchronous(environ: Mapping[str, str]) -> bool:
@@ -61,19 +86,25 @@ def is_asynchronous(environ: Mapping[str, str]) -> bool:
     return variables.flag(environ, "BYTEPS_ENABLE_ASYNC")
 
 
-def check_environment(environ: Mapping[str, str], *, trains_asynchronously: bool = False) -> None:
-    """Raise ConfigError if BytePS's variables ask for what mlt, or this framework's module, does not do."""
+def refuse_asynchronous(what: str) -> None:
+    """Raise ConfigError if BytePS's variable asks for asynchronous training, which ``what`` does not do."""
+    if is_asynchronous(os.environ):
+        raise ConfigError(
+            f"BYTEPS_ENABLE_ASYNC is 1: {what} does not train asynchronously; use DistributedOptimizer, or unset the "
+            "variable"
+        )
+
+
+def check_environment(environ: Mapping[str, str]) -> None:
+    """Raise ConfigError if BytePS's variables ask for what mlt does not do, or have values that cannot be."""
     role = variables.text(environ, "DMLC_ROLE")
     if role is not None and role not in ("worker", "joint"):
         raise ConfigError(
             f"DMLC_ROLE is {role!r}: mlt has no schedulers and servers, the workers sum among themselves; start the "
             "workers only, with DMLC_ROLE=worker"
         )
-    if is_asynchronous(environ) and not trains_asynchronously:
-        raise ConfigError(
-            "BYTEPS_ENABLE_ASYNC is 1: mlt does not train asynchronously with this framework, only with PyTorch "
-            "(mlt.torch.byteps); unset the variable"
-        )
+    is_asynchronous(environ)
+    traced_steps(environ)
 
 
 def suspend() -> None:
@@ -81,16 +112,9 @@ def suspend() -> None:
     basics.shutdown()
 
 
-def resume(
-    num_workers: int,
-    num_servers: int,
-    global_rank: int,
-    context: Any = None,
-    *,
-    start: Callable[[], None] = init,
-) -> None:
+def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
     """Join a job of ``num_workers`` hosts under this rank, after ``suspend``. ``context`` is not used, and no server
-    takes part. ``start``: the framework's ``init``.
+    takes part.
 
     Tensors keep their names and keys. A host has BYTEPS_LOCAL_SIZE workers, one if that is not set. Writes
     DMLC_NUM_WORKER, DMLC_NUM_SERVER and BYTEPS_GLOBAL_RANK, as BytePS does; RANK and WORLD_SIZE; and where rank 0 is
@@ -107,7 +131,7 @@ def resume(
     os.environ["WORLD_SIZE"] = str(num_workers * local_size)
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # of the old job; known again when the workers have connected
         os.environ.pop(name, None)
-    start()
+    init()
 
 
 class _Speed:
