@@ -1,4 +1,4 @@
-"""Common parts of the programs of jobs: each rank runs one, named on its command line, and prints its answer as JSON."""
+"""Parts that programs of jobs share: each rank runs one, named on its command line, and prints an answer as JSON."""
 
 from __future__ import annotations
 
