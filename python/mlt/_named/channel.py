@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlt.operation import Operation
 
 TAG: Final = (1 << 62) + 0x6E616D65  # no tag of a caller of this context
+OVERTAKING_TAG: Final = TAG + (1 << 40)  # of answers that overtake others; sums of ``shared_sum`` have those between
 FRAME_BYTES: Final = 1024
 _LENGTH: Final = struct.Struct("<I")
 # A rank may compute for hours before it submits the next tensor; a rank that is gone is noticed all the same.
@@ -29,9 +30,10 @@ FOREVER_SECONDS: Final = 3e8
 class Outbox:
     """Sends messages to one rank; safe to use from any thread. Raises MltError."""
 
-    def __init__(self, context: Context, peer: int) -> None:
+    def __init__(self, context: Context, peer: int, tag: int = TAG) -> None:
         self._context = context
         self._peer = peer
+        self._tag = tag
         self._lock = threading.Lock()
         self._in_progress: deque[Operation] = deque()
 
@@ -45,7 +47,7 @@ class Outbox:
                 self._in_progress.popleft().wait()
             for part in (frame, rest):
                 if part:
-                    posted = self._context.post_send(part, to=self._peer, tag=TAG, timeout=FOREVER_SECONDS)
+                    posted = self._context.post_send(part, to=self._peer, tag=self._tag, timeout=FOREVER_SECONDS)
                     self._in_progress.append(posted)
             return posted
 
@@ -87,9 +89,10 @@ class RequestQueue:
 class Inbox:
     """Receives the messages of one rank."""
 
-    def __init__(self, context: Context, peer: int) -> None:
+    def __init__(self, context: Context, peer: int, tag: int = TAG) -> None:
         self._context = context
         self._peer = peer
+        self._tag = tag
 
     def receive(self) -> Any:
         """The next message; blocks. Raises MltError."""
@@ -126,7 +129,7 @@ class Inbox:
         self._post(frame).add_done_callback(framed)
 
     def _post(self, buffer: bytearray) -> Operation:
-        return self._context.post_recv(buffer, from_=self._peer, tag=TAG, timeout=FOREVER_SECONDS)
+        return self._context.post_recv(buffer, from_=self._peer, tag=self._tag, timeout=FOREVER_SECONDS)
 
 
 def _rest_of(frame: bytearray) -> bytearray:

@@ -1,8 +1,9 @@
 """``Controller``: one rank's part of the collectives by name.
 
 Threads: the caller submits, which sends a message to rank 0 (or asks the coordinator, on rank 0) and returns. A thread
-of the controller carries out the answers in order; it sleeps until one arrives. On rank 0 the context's callback thread
-passes the other ranks' requests to the coordinator.
+of the controller carries out the answers in order; it sleeps until one arrives. A second one does so with reductions
+that overtake those of the first, because they are more urgent. On rank 0 the context's callback thread passes the other
+ranks' requests to the coordinator.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mlt._named.channel import Inbox, Outbox, RequestQueue
+from mlt._named.channel import OVERTAKING_TAG, TAG, Inbox, Outbox, RequestQueue
 from mlt._named.coordinator import UNNAMED
 from mlt._named.execution import Execution, Tensors
-from mlt._named.leader import Leader, Settings
+from mlt._named.leader import ORDERED, OVERTAKING, Leader, Settings
 from mlt._named.requests import GLOBAL_SET, Answer, Kind, Request
 from mlt._named.timeline import Timeline
 from mlt._named.waiting import WaitingThreads
@@ -140,6 +142,9 @@ class Controller:
         elif context is not None:
             self._to_coordinator = Outbox(context, 0)
         self._thread = threading.Thread(target=self._run, name="mlt-named", daemon=True)
+        self._overtaking = threading.Thread(target=self._run_overtaking, name="mlt-named-overtaking", daemon=True)
+        if context is not None:
+            self._overtaking.start()
         self._thread.start()
 
     def ranks(self, set_id: int) -> tuple[int, ...] | None:
@@ -255,6 +260,7 @@ class Controller:
             self._thread.join(_END_SECONDS + 1.0)
         if self._context is not None:
             self._context.close()
+            self._overtaking.join()
         self._thread.join()
         self.set_timeline(None)
 
@@ -272,33 +278,48 @@ class Controller:
         return None
 
     def _run(self) -> None:
-        next_message = self._leader.next_message if self._leader is not None else self._inbox().receive
-        text = ""
         try:
-            while True:
-                message = next_message()
-                if isinstance(message, dict):
-                    self._note_missing(message)
-                    continue
-                if not isinstance(message, list):
-                    text = str(message)
-                    break
-                self._carry_out([[self._known(one) for one in batch] for batch in message])
-                if self._leader is not None:
-                    self._leader.carried_out()
+            text = self._carry_out_lane(ORDERED)
+            if self._context is not None:
+                self._overtaking.join(_END_SECONDS)  # it ends with the same text
         except Exception as error:
-            text = str(error)
-            if not isinstance(error, MltError):
-                logger.exception("rank %d: an operation by name failed", self.rank)
-            self._end(text)
-            # The others must not wait for this rank.
-            if self._leader is not None:
-                self._leader.end(text)
-            else:
-                self._requests.add(f"rank {self.rank}: {text}")
+            self._fail(error)
             return
         self._end(text)
         self._meet()
+
+    def _run_overtaking(self) -> None:
+        try:
+            self._carry_out_lane(OVERTAKING)
+        except Exception as error:
+            self._fail(error)
+
+    def _carry_out_lane(self, lane: int) -> str:
+        """Carry out the messages of a lane, one after the other, until the end of the job; its text."""
+        leader = self._leader
+        receive = self._inbox(lane).receive if leader is None else partial(leader.next_message, lane)
+        while True:
+            message = receive()
+            if isinstance(message, dict):
+                self._note_missing(message)
+                continue
+            if not isinstance(message, list):
+                return str(message)
+            self._carry_out([[self._known(one) for one in batch] for batch in message], lane)
+            if leader is not None:
+                leader.carried_out(lane)
+
+    def _fail(self, error: Exception) -> None:
+        """End the job: this rank cannot carry out an answer."""
+        text = str(error)
+        if not isinstance(error, MltError):
+            logger.exception("rank %d: an operation by name failed", self.rank)
+        self._end(text)
+        # The others must not wait for this rank.
+        if self._leader is not None:
+            self._leader.end(text)
+        else:
+            self._requests.add(f"rank {self.rank}: {text}")
 
     def _note_missing(self, reply: dict[str, Any]) -> None:
         set_id, name = reply["key"]
@@ -307,9 +328,9 @@ class Controller:
         if handle is not None:
             handle.missing = tuple(reply["missing"])
 
-    def _inbox(self) -> Inbox:
+    def _inbox(self, lane: int) -> Inbox:
         assert self._context is not None  # rank 0 alone may have none
-        return Inbox(self._context, 0)
+        return Inbox(self._context, 0, OVERTAKING_TAG if lane == OVERTAKING else TAG)
 
     def _known(self, answer: Any) -> Answer:
         """The answer in a message: a number of the cache, or the fields."""
@@ -320,7 +341,7 @@ class Controller:
             self._answers[known.cache_id] = known
         return known
 
-    def _carry_out(self, batches: list[list[Answer]]) -> None:
+    def _carry_out(self, batches: list[list[Answer]], lane: int) -> None:
         """Start all batches, then wait for them in order."""
         if self._timeline is not None:
             self._timeline.message()
@@ -335,7 +356,8 @@ class Controller:
                 continue
             ranks = self._sets[first.request.set_id]
             tensors = [None if handle is None else handle.tensors for handle in handles]
-            started.append((answers, handles, self._execution.start(answers, tensors, ranks)))
+            one = self._execution.start(answers, tensors, ranks, overtakes=lane == OVERTAKING)
+            started.append((answers, handles, one))
         for answers, handles, one in started:
             completions = one.end()
             self._apply(answers[0])

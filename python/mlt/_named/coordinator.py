@@ -46,6 +46,11 @@ class Batch:
     answers: tuple[Answer, ...]
     repeated: frozenset[int]
 
+    @property
+    def priority(self) -> int:
+        """That of its most urgent answer."""
+        return max(one.request.priority for one in self.answers)
+
     def to_json(self) -> list[Any]:
         return [one.cache_id if one.cache_id in self.repeated else one.to_json() for one in self.answers]
 
@@ -106,20 +111,35 @@ class Coordinator:
             entry.cache_id = cache_id
         self._complete(request.key, entry)
 
-    def take(self) -> list[Batch]:
-        """The batches that are ready, in order."""
+    def take(self, priority: int | None = None) -> list[Batch]:
+        """The batches that are ready, in order; with a ``priority`` without what ``take_overtaking`` returns for it."""
+        ready, self._ready = self._ready, deque()
+        if priority is not None and (urgent := [one for one in ready if _may_overtake(one[0], priority)]):
+            self._ready = deque(urgent)
+            ready = deque(one for one in ready if not _may_overtake(one[0], priority))
+        return self._batches(ready)
+
+    def take_overtaking(self, priority: int) -> list[Batch]:
+        """Of what is ready, the reductions of all ranks that are more urgent than ``priority``, in order."""
+        chosen = [one for one in self._ready if _may_overtake(one[0], priority)]
+        if not chosen:
+            return []
+        self._ready = deque(one for one in self._ready if not _may_overtake(one[0], priority))
+        return self._batches(deque(chosen))
+
+    def _batches(self, ready: deque[tuple[Answer, bool]]) -> list[Batch]:
         batches = []
-        if any(answer.request.priority for answer, _ in self._ready):
-            self._ready = deque(sorted(self._ready, key=lambda one: -one[0].request.priority))
-        while self._ready:
-            answer, repeated = self._ready.popleft()
+        if any(answer.request.priority for answer, _ in ready):
+            ready = deque(sorted(ready, key=lambda one: -one[0].request.priority))
+        while ready:
+            answer, repeated = ready.popleft()
             answers, numbers = [answer], {answer.cache_id} if repeated else set()
             size = _bytes(answer)
-            while self._ready and _may_fuse(answer, self._ready[0][0]):
-                size += _bytes(self._ready[0][0])
+            while ready and _may_fuse(answer, ready[0][0]):
+                size += _bytes(ready[0][0])
                 if size > self._fusion_bytes:
                     break
-                other, other_repeated = self._ready.popleft()
+                other, other_repeated = ready.popleft()
                 answers.append(other)
                 numbers |= {other.cache_id} if other_repeated else set()
             ranks = self._ranks_of(answer)
@@ -282,6 +302,19 @@ class Coordinator:
 
 def _bytes(answer: Answer) -> int:
     return sum(elements.item_bytes(dtype) * elements.elements(shape) for dtype, shape in answer.request.tensors)
+
+
+def _may_overtake(answer: Answer, priority: int) -> bool:
+    """Whether an answer may be carried out before others that were sent earlier: the order of operations that change
+    what later ones mean, such as those of process sets, stays."""
+    request = answer.request
+    return (
+        request.priority > priority
+        and request.kind == "allreduce"
+        and request.op != "adasum"
+        and request.set_id == GLOBAL_SET
+        and not answer.error
+    )
 
 
 def _may_fuse(one: Answer, other: Answer) -> bool:

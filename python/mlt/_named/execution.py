@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # the time of one buffer, 40 of 256 KiB 0.7 to 1.0, 40 of 128 KiB 1.0 to 1.4 (two ranks on one host).
 FUSED_TENSOR_BYTES: Final = 128 << 10
 _STREAM: Final = 0x6E616D65  # process set 0; no stream of another user of the context
+_OVERTAKING_STREAM: Final = _STREAM - 1
 
 _REDUCTIONS: Final = {
     "sum": Reduction.SUM,
@@ -48,8 +49,9 @@ Finish = Callable[[], None]
 
 @dataclass
 class Started:
-    """Operations in progress, and what to do in order once all have completed."""
+    """Operations in progress, and what to do in order once all have completed. ``stream``: of the operations."""
 
+    stream: int
     operations: list[Operation] = field(default_factory=list)
     finish: list[Finish] = field(default_factory=list)
 
@@ -68,10 +70,18 @@ class Execution:
         self._context = context
         self._rank = rank
 
-    def start(self, answers: Sequence[Answer], tensors: Sequence[Tensors | None], ranks: tuple[int, ...]) -> Started:
-        """Start a batch; ``tensors`` by answer, None on a rank that has joined. Raises MltError."""
-        started = Started()
+    def start(
+        self,
+        answers: Sequence[Answer],
+        tensors: Sequence[Tensors | None],
+        ranks: tuple[int, ...],
+        *,
+        overtakes: bool = False,
+    ) -> Started:
+        """Start a batch; ``tensors`` by answer, None on a rank that has joined. ``overtakes``: of the lane whose order
+        among the others' differs between ranks. Raises MltError."""
         kind = answers[0].request.kind
+        started = Started(_OVERTAKING_STREAM if overtakes else _stream(answers[0].request))
         if kind == "allreduce":
             self._allreduce(answers, tensors, ranks, started)
         elif (of := tensors[0]) is not None:
@@ -147,7 +157,7 @@ class Execution:
                 op=op,
                 loss_bound=bound,
                 ranks=ranks,
-                stream=_stream(request),
+                stream=started.stream,
                 layer=request.layer,
                 layers=request.layers,
                 dtype=dtype,

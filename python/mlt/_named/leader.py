@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mlt._named.channel import Inbox, Outbox
+from mlt._named.channel import OVERTAKING_TAG, Inbox, Outbox
 from mlt._named.coordinator import Batch, Coordinator
 from mlt._named.requests import Request
 from mlt.errors import MltError
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mlt")
 
-# While so many messages with work for rank 0 are not carried out, further answers wait, and are fused.
+# While so many messages of the first lane with work for rank 0 are not carried out, further answers wait, and are
+# fused; in the second lane it is one message.
 _AHEAD: Final = 2
+ORDERED: Final = 0
+"""The lane of messages that are carried out one after the other."""
+OVERTAKING: Final = 1
+"""The lane of reductions that are more urgent than those of the other lane that are not carried out."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,15 @@ class Leader:
         self._settings = settings
         self._coordinator = Coordinator(size, fusion_bytes=settings.fusion_bytes, capacity=settings.cache_capacity)
         self._lock = threading.Lock()
-        self._own: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._ahead = 0  # messages in the queue or being carried out
+        self._own: tuple[queue.SimpleQueue[Any], ...] = (queue.SimpleQueue(), queue.SimpleQueue())
+        # By lane, of the messages in the queue or being carried out: the priority of their most urgent answer.
+        self._ahead: tuple[deque[int], ...] = (deque(), deque())
         self._ended = False
-        self._outboxes: dict[int, Outbox] = {}
+        self._outboxes: dict[int, tuple[Outbox, Outbox]] = {}
         if context is not None:
-            self._outboxes = {rank: Outbox(context, rank) for rank in range(1, size)}
+            self._outboxes = {
+                rank: (Outbox(context, rank), Outbox(context, rank, OVERTAKING_TAG)) for rank in range(1, size)
+            }
             for rank in range(1, size):
                 Inbox(context, rank).listen(self._receiver(rank), self._reporter(rank))
 
@@ -74,20 +83,20 @@ class Leader:
         with self._lock:
             return self._coordinator.missing(question)
 
-    def next_message(self) -> Any:
+    def next_message(self, lane: int) -> Any:
         """Batches for rank 0, or the text of the end; looks for names that are overdue while it waits."""
         limits = [one for one in (self._settings.stall_seconds, self._settings.stall_end_seconds) if one]
-        every = min([*limits, 5.0]) if limits else None
+        every = min([*limits, 5.0]) if limits and lane == ORDERED else None
         while True:
             try:
-                return self._own.get(timeout=every)
+                return self._own[lane].get(timeout=every)
             except queue.Empty:
                 self._check_overdue()
 
-    def carried_out(self) -> None:
-        """Rank 0 has carried out a message."""
+    def carried_out(self, lane: int) -> None:
+        """Rank 0 has carried out the lane's first message."""
         with self._lock:
-            self._ahead -= 1
+            self._ahead[lane].popleft()
             self._pump()
 
     def end(self, text: str) -> None:
@@ -129,25 +138,35 @@ class Leader:
             self._pump()
 
     def _pump(self) -> None:
-        """Send what is ready, unless rank 0 is behind: then more can be fused."""
-        if self._coordinator.has_ready and self._ahead < _AHEAD:
+        """Send what is ready, unless rank 0 is behind: then more can be fused. What is more urgent than all that rank 0
+        has to carry out in order does not wait for that."""
+        in_order, overtaking = self._ahead
+        if not in_order:
             self._flush()
+            return
+        if not overtaking:
+            self._distribute(self._coordinator.take_overtaking(max(in_order)), OVERTAKING)
+        if len(in_order) < _AHEAD:
+            self._distribute(self._coordinator.take(max(in_order)), ORDERED)
 
     def _flush(self) -> None:
+        self._distribute(self._coordinator.take(), ORDERED)
+
+    def _distribute(self, batches: Sequence[Batch], lane: int) -> None:
         by_ranks: dict[int, list[Batch]] = {}
-        for batch in self._coordinator.take():
+        for batch in batches:
             for rank in batch.ranks:
                 by_ranks.setdefault(rank, []).append(batch)
-        for rank, batches in by_ranks.items():
+        for rank, own in by_ranks.items():
             if rank == 0:
-                self._ahead += 1
-                self._own.put([list(one.answers) for one in batches])
+                self._ahead[lane].append(max(one.priority for one in own))
+                self._own[lane].put([list(one.answers) for one in own])
             else:
-                self._send(rank, [one.to_json() for one in batches])
+                self._send(rank, [one.to_json() for one in own], lane)
 
-    def _send(self, rank: int, message: Any) -> None:
+    def _send(self, rank: int, message: Any, lane: int = ORDERED) -> None:
         try:
-            self._outboxes[rank].send(message)
+            self._outboxes[rank][lane].send(message)
         except MltError as error:
             # It would wait for ever, and the others for it.
             self._end(f"no message reaches rank {rank}: {error}")
@@ -156,6 +175,7 @@ class Leader:
         if self._ended:
             return
         self._ended = True
-        for rank in self._outboxes:
-            self._send(rank, text)
-        self._own.put(text)
+        for lane in (OVERTAKING, ORDERED):
+            for rank in self._outboxes:
+                self._send(rank, text, lane)
+            self._own[lane].put(text)

@@ -133,6 +133,37 @@ def test_submit__moves_uneven_parts() -> None:
         everywhere(made, move)
 
 
+def test_submit__an_urgent_reduction_overtakes_those_that_are_not_carried_out() -> None:
+    may_continue = threading.Event()
+    all_have_seen = threading.Barrier(3)
+
+    class Blocking(Arrays):
+        def allocate(self, index: int, shape: tuple[int, ...]) -> Bytes:
+            assert may_continue.wait(60)
+            return super().allocate(index, shape)
+
+    def reduce(own: Controller) -> None:
+        def start(name: str, priority: int, kind: type[Arrays]) -> tuple[Any, Arrays]:
+            tensors = kind(np.ones(3, np.float32))
+            request = Request("allreduce", name, (("float32", (3,)),), op="sum", priority=priority)
+            return own.submit(request, tensors), tensors
+
+        pending = [start(f"back {layer}", -9, Blocking) for layer in range(3)]
+        for turn in range(3):  # from the second on by the cache
+            handle, tensors = start("front", 0, Arrays)
+            handle.wait()
+            assert tensors.outputs[0].tolist() == [3.0] * 3, turn
+        assert not any(one.done() for one, _ in pending)
+        all_have_seen.wait()
+        may_continue.set()
+        for handle, tensors in pending:
+            handle.wait()
+            assert tensors.outputs[0].tolist() == [3.0] * 3
+
+    with controllers(3) as made:
+        everywhere(made, reduce)
+
+
 def test_submit__large_tensors_beside_small_ones_of_a_group() -> None:
     def reduce(own: Controller) -> None:
         outputs = do(

@@ -89,6 +89,29 @@ def test_take__of_what_is_ready_the_highest_priority_is_first() -> None:
     assert names(own.take()) == [["c"], ["d"], ["a"], ["b"]]
 
 
+def test_take_overtaking__reductions_of_all_ranks_that_are_more_urgent() -> None:
+    own = coordinator()
+    for priority, name in ((-3, "back"), (-1, "front"), (-2, "middle"), (-1, "beside it")):
+        for rank in range(2):
+            own.submit(rank, reduce(name, priority=priority))
+    assert own.take_overtaking(-1) == []
+    batches = own.take_overtaking(-3)
+    assert names(batches) == [["front", "beside it", "middle"]]
+    assert [one.priority for one in batches] == [-1]
+    for kind in ("broadcast", "barrier"):
+        for rank in range(2):
+            own.submit(rank, reduce(kind, kind=kind, priority=5))
+    for rank in range(2):
+        own.submit(rank, reduce("adasum", op="adasum", priority=5))
+        own.submit(rank, reduce("differs", 3 + rank, priority=5))
+    assert own.take_overtaking(-3) == []
+    for rank in range(2):
+        own.submit(rank, reduce("front", priority=-1))
+    assert names(own.take(-3)) == [["broadcast"], ["barrier"], ["adasum"], ["differs"], ["back"]]
+    assert own.has_ready
+    assert names(own.take()) == [["front"]]
+
+
 def test_cache__answers_with_the_number_once_all_ranks_send_it() -> None:
     own = coordinator()
     (first,) = submit_all(own, reduce("a"))
