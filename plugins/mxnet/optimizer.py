@@ -14,7 +14,7 @@ from mlt._named.gradients import BoundedLossState, loss_state
 from mlt._named.process_sets import ProcessSet, global_process_set
 
 _ALL: Final = 1 << 30
-_OWN: Final = ("unwrapped", "loss_state", "_exchange")
+_OWN: Final = ("unwrapped", "loss_state", "_exchange", "_shared")
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
@@ -98,9 +98,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._update_with(self.unwrapped.update_multi_precision, index, weight, grad, state)
 
     def _average(self, index: Any, grad: Any) -> None:
-        gradients, indices = (list(grad), index) if isinstance(index, Sequence) else ([grad], [index])
+        self._exchange(list(grad) if isinstance(index, Sequence) else [grad], self._names(index))
+
+    def _names(self, index: Any) -> list[str]:
+        """The names of one parameter, or of several."""
         names = self.unwrapped.idx2name or {}
-        self._exchange(gradients, [str(names.get(one, f"parameter {one}")) for one in indices])
+        return [str(names.get(one, f"parameter {one}")) for one in (index if isinstance(index, Sequence) else [index])]
 
     def _update_with(self, update: Any, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Passes the optimizer as many parameters at once as it accepts."""

@@ -60,12 +60,17 @@ class DistributedTrainer(mx.gluon.Trainer):
         for param in self._params:
             if param.grad_req == "null":
                 continue
-            own = param.list_grad()
-            if len(own) != 1:
-                raise ValueError(
-                    f"parameter {param.name} is on {len(own)} devices ({', '.join(map(str, param.list_ctx()))}): "
-                    "start one process for each, with mlt launch -n"
-                )
-            gradients += own
+            check_one_device(param)
+            gradients += param.list_grad()
             labels.append(param.name)
         self._exchange(gradients, labels)
+
+
+def check_one_device(param: Any) -> None:
+    """Raise ValueError for a parameter on several devices."""
+    devices = param.list_ctx()
+    if len(devices) != 1:
+        raise ValueError(
+            f"parameter {param.name} is on {len(devices)} devices ({', '.join(map(str, devices))}): "
+            "start one process for each, with mlt launch -n"
+        )

@@ -96,7 +96,7 @@ class GradientExchange:
         shapes = [tensor.shape for tensor, _ in pairs]
         shapes += [tf.TensorShape([None]).concatenate(one.shape[1:]) for one in tensors[len(dense) :]]
         name = graph_name(self.name) or self.name
-        labels = [_label_of(variables[number], number) for number in [*dense, *sparse]]
+        labels = [label_of(variables[number], number) for number in [*dense, *sparse]]
         groups = self._positions([id(variables[number]) for number in dense])
 
         def run(*arrays: Array) -> list[Array]:
@@ -182,7 +182,7 @@ class GradientExchange:
         return positions(groups if isinstance(groups, int) else [[id(one) for one in group] for group in groups], keys)
 
 
-def _label_of(variable: Any, number: int) -> str:
+def label_of(variable: Any, number: int) -> str:
     """The name of a variable in errors."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"number {number}")
 

@@ -115,26 +115,9 @@ def DistributedOptimizer(
     True
     """
     require_keras_of_tensorflow("DistributedOptimizer")
-    import keras
-
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(
-            f"DistributedOptimizer takes an optimizer of Keras 3 (keras.optimizers), not {type(optimizer).__name__}: "
-            "with others use DistributedGradientTape"
-        )
-    if isinstance(optimizer, _Distributed):
-        raise ValueError("the optimizer is a DistributedOptimizer already: its gradients would be averaged twice")
-    kind = type(optimizer)
-    config = optimizer.get_config()
-    if name is not None:
-        config["name"] = name
-    if backward_passes_per_step > 1:
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            raise ValueError("backward_passes_per_step is not possible with a LossScaleOptimizer: leave it at 1")
-        config["gradient_accumulation_steps"] = backward_passes_per_step
-    # Of the same name and module, so that a saved model needs no mlt to be loaded.
-    made = type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__}).from_config(config)  # type: ignore[attr-defined]
+    check_plain(optimizer)
+    made = made_with(_Distributed, optimizer, name, backward_passes_per_step)
     made._exchange = GradientExchange(
         f"gradients of {made.name}",
         op=op,
@@ -148,6 +131,39 @@ def DistributedOptimizer(
         scale_local_gradients=scale_local_gradients,
     )
     made._passes = 1 if average_aggregated_gradients else backward_passes_per_step
+    return made
+
+
+def check_plain(optimizer: Any) -> None:
+    """Raise TypeError for what is no optimizer of Keras 3, ValueError for a distributed one."""
+    import keras
+
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"DistributedOptimizer takes an optimizer of Keras 3 (keras.optimizers), not {type(optimizer).__name__}: "
+            "with others use DistributedGradientTape"
+        )
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("the optimizer is a DistributedOptimizer already: its gradients would be averaged twice")
+
+
+def made_with(part: type, optimizer: Any, name: str | None, passes: int) -> Any:
+    """A new optimizer of the same class, configuration and state, before whose class ``part`` stands.
+
+    ``passes``: steps whose gradients Keras averages before it applies them. Raises ValueError.
+    """
+    import keras
+
+    kind = type(optimizer)
+    config = optimizer.get_config()
+    if name is not None:
+        config["name"] = name
+    if passes > 1:
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise ValueError("backward_passes_per_step is not possible with a LossScaleOptimizer: leave it at 1")
+        config["gradient_accumulation_steps"] = passes
+    # Of the same name and module, so that a saved model needs no mlt to be loaded.
+    made = type(kind.__name__, (part, kind), {"__module__": kind.__module__}).from_config(config)  # type: ignore[attr-defined]
     if optimizer.built:
         made.build(optimizer._trainable_variables)
         for own, other in zip(made.variables, optimizer.variables, strict=True):

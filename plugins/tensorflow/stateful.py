@@ -24,11 +24,12 @@ Function = Callable[..., Sequence[Array]]
 
 
 def call(function: Function, tensors: Sequence[tf.Tensor], shapes: Sequence[Any], what: str) -> list[tf.Tensor]:
-    """The results of ``function``, which takes and returns one array for each tensor.
+    """The results of ``function``, which takes one array for each tensor.
 
-    ``shapes``: of the results, as far as they are known. ``what``: of the tensors, for errors. In a graph the call is
-    made when the graph runs, and an exception becomes one of ``tf.errors`` with its text. Raises TypeError for element
-    types that cannot be sent, ValueError in a function that XLA is to compile.
+    ``shapes``: of the results, as far as they are known; their element types are those of the first tensors. ``what``:
+    of the tensors, for errors. In a graph the call is made when the graph runs, and an exception becomes one of
+    ``tf.errors`` with its text. Raises TypeError for element types that cannot be sent, ValueError in a function that
+    XLA is to compile.
     """
     for tensor in tensors:
         name_of(tensor.dtype, what)
@@ -41,7 +42,8 @@ def call(function: Function, tensors: Sequence[tf.Tensor], shapes: Sequence[Any]
     is_of_function = hasattr(graph, "outer_graph")
     order: list[Any] = graph.get_collection_ref(_ORDER) if is_of_function else []
     with graph.control_dependencies(order):
-        results = tf.numpy_function(_noted(function), list(tensors), [one.dtype for one in tensors], stateful=True)
+        types = [one.dtype for one in tensors[: len(shapes)]]
+        results = tf.numpy_function(_noted(function), list(tensors), types, stateful=True)
     order[:] = [results[0].op]
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)

@@ -20,7 +20,7 @@ def check_ranks_and_sizes(bps: ModuleType, *, others: set[str]) -> None:
 def check_rejected_variables(bps: ModuleType) -> None:
     """Variables of BytePS's jobs that have no meaning here."""
     for variable, value, facts in (
-        ("BYTEPS_ENABLE_ASYNC", "1", ("does not train asynchronously", "unset")),
+        ("BYTEPS_ENABLE_ASYNC", "yes", ("'yes'",)),
         ("DMLC_ROLE", "server", ("'server'", "DMLC_ROLE=worker")),
     ):
         os.environ[variable] = value

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
 from mlt.mxnet import parameters, trainer
+from mlt.mxnet.byteps.asynchronous import SharedWeights
 from mlt.mxnet.compression import Compression, Compressor
+
+from mlt._named.byteps import is_asynchronous
 
 _COMPRESSORS: Final = ("compressor", "ef", "momentum")
 _OPTIONS: Final = ("k", "normalize", "partition", "scaling", "seed")
@@ -21,10 +25,14 @@ class DistributedTrainer(trainer.DistributedTrainer):
     layers, which are the first parameters by name, travel with the highest priority. ``compression_params``: {"fp16":
     True} sends float16. Raises ValueError for BytePS's other compressors, and for parameters on several devices.
 
+    With BYTEPS_ENABLE_ASYNC=1 gradients are not averaged, nor compressed (``mlt.mxnet.byteps.asynchronous``).
+
     >>> trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, root_rank=0)
     """
 
     _params_to_init: list[Any]  # Gluon's
+    _params: list[Any]
+    _optimizer: Any
 
     def __init__(
         self,
@@ -34,8 +42,31 @@ class DistributedTrainer(trainer.DistributedTrainer):
         root_rank: int = 0,
         compression_params: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(params, optimizer, optimizer_params, _compression_of(compression_params))
+        compression = _compression_of(compression_params)
+        self._shared = SharedWeights() if is_asynchronous(os.environ) else None
+        if self._shared is not None and compression is not Compression.none:
+            raise ValueError("asynchronous training (BYTEPS_ENABLE_ASYNC=1) has no compression: leave it out")
+        super().__init__(params, optimizer, optimizer_params, compression)
         self.root_rank = root_rank
+
+    def _allreduce_grads(self) -> None:
+        """Called by ``step`` and ``allreduce_grads``."""
+        if self._shared is None:
+            super()._allreduce_grads()
+
+    def _update(self, ignore_stale_grad: bool = False) -> None:
+        """Called by ``step`` and ``update``."""
+        update: Any = super()._update
+        if self._shared is None:
+            update(ignore_stale_grad)
+            return
+        trained = [param for param in self._params if param.grad_req != "null"]
+        for param in trained:
+            trainer.check_one_device(param)
+        weights = [param.data() for param in trained]
+        self._shared.update(
+            weights, [param.name for param in trained], self._optimizer, lambda: update(ignore_stale_grad)
+        )
 
     def _init_params(self) -> None:
         """Called by Gluon before it reduces or updates, while there are parameters that it did not give to all."""

@@ -35,7 +35,10 @@ def push_pull(
     [2.0, 4.0]
     """
     if enable_async:
-        raise ValueError("enable_async=True is not possible: mlt does not train asynchronously; leave it out")
+        raise ValueError(
+            "enable_async=True is not possible: push_pull waits for all workers; leave it out. DistributedOptimizer "
+            "trains asynchronously, with BYTEPS_ENABLE_ASYNC=1"
+        )
     return collectives.allreduce(
         tensor,
         device_dense=device_dense,

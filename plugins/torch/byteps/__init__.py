@@ -7,7 +7,6 @@ The workers sum among themselves, by the controller of ``mlt.torch.horovod``: te
 from __future__ import annotations
 
 from mlt.torch.byteps import cross_barrier, parallel
-from mlt.torch.byteps.asynchronous import init, resume
 from mlt.torch.byteps.push_pull import (
     byteps_torch_set_num_grads,
     declare,
@@ -30,9 +29,11 @@ from mlt.torch.horovod.compression import Compression
 
 from mlt._named.byteps import (
     get_pushpull_speed,
+    init,
     local_rank,
     local_size,
     rank,
+    resume,
     shutdown,
     size,
     suspend,

@@ -7,7 +7,6 @@ with the sum as of then.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,24 +14,13 @@ from mlt.torch.horovod.compression import Compression, Compressor
 from mlt.torch.horovod.optimizer import Named, StepCommunicates
 
 import torch
-from mlt._named import basics, byteps, job
+from mlt._named import job
 from mlt._named.elements import Bytes
 from mlt._named.shared_sum import SharedSum
 
 Parameter = torch.Tensor
 
 _TYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
-
-
-def init(lazy: bool = True) -> None:
-    """``mlt._named.byteps.init``, also for asynchronous training."""
-    byteps.check_environment(os.environ, trains_asynchronously=True)
-    basics.init()
-
-
-def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
-    """``mlt._named.byteps.resume``, also for asynchronous training."""
-    byteps.resume(num_workers, num_servers, global_rank, context, start=init)
 
 
 def optimizer_of(
@@ -94,7 +82,7 @@ class _Asynchronous(StepCommunicates):
 
     def _begin(self) -> None:
         """Wait for all workers: they begin with the same parameters."""
-        self._sums = []
+        sums = []
         by_type: dict[torch.dtype, list[Parameter]] = {}
         for group in self.param_groups:
             for one in group["params"]:
@@ -103,7 +91,8 @@ class _Asynchronous(StepCommunicates):
         for dtype, parameters in sorted(by_type.items(), key=lambda one: _TYPES[one[0]]):
             listed = ", ".join(f"{self._named.names.get(one, 'unnamed')} {tuple(one.shape)}" for one in parameters)
             shared = SharedSum(job.controller(), _bytes(_flat(parameters)), _TYPES[dtype], listed)
-            self._sums.append((shared, parameters))
+            sums.append((shared, parameters))
+        self._sums = sums
 
 
 def _flat(parameters: list[Parameter]) -> torch.Tensor:

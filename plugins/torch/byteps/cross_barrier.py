@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlt.torch.byteps.asynchronous import init
 from mlt.torch.byteps.push_pull import poll, synchronize
 from mlt.torch.byteps.push_pull import push_pull_async_inplace as byteps_push_pull
 from mlt.torch.byteps.training import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
@@ -27,11 +25,10 @@ from mlt.torch.horovod.optimizer import Distributed, DistributedAdasum
 import torch
 import torch.optim.optimizer as optim
 from mlt._named import job
-from mlt._named.byteps import is_asynchronous, local_rank, local_size, rank, shutdown, size
+from mlt._named.byteps import init, local_rank, local_size, rank, refuse_asynchronous, shutdown, size
 from mlt._named.controller import HorovodInternalError
 from mlt._named.execution import FUSED_TENSOR_BYTES
 from mlt._named.gradients import layers_of
-from mlt.errors import ConfigError
 
 __all__ = [
     "Compression",
@@ -84,8 +81,7 @@ def CrossBarrier(
     """
     if num_steps < 1:
         raise ValueError(f"num_steps is {num_steps}: give the number of training steps, at least 1")
-    if is_asynchronous(os.environ):
-        raise ConfigError("BYTEPS_ENABLE_ASYNC is 1: CrossBarrier does not train asynchronously; unset the variable")
+    refuse_asynchronous("CrossBarrier")
     if isinstance(optimizer, DistributedAdasum):
         raise TypeError("CrossBarrier needs gradients that are reduced by Average or Sum, not Adasum")
     if not isinstance(optimizer, Distributed):

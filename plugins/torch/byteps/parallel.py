@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +13,7 @@ from mlt.torch.horovod.handles import synchronize
 
 import torch
 from mlt._named import basics
-from mlt._named.byteps import is_asynchronous
-from mlt.errors import ConfigError
+from mlt._named.byteps import refuse_asynchronous
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -34,11 +32,7 @@ class DistributedDataParallel(torch.nn.Module):
         super().__init__()
         if device_ids is not None and len(device_ids) > 1:
             raise ValueError(f"device_ids is {device_ids}: one process has one device; start a process for each")
-        if is_asynchronous(os.environ):
-            raise ConfigError(
-                "BYTEPS_ENABLE_ASYNC is 1: DistributedDataParallel does not train asynchronously; use "
-                "DistributedOptimizer, or unset the variable"
-            )
+        refuse_asynchronous("DistributedDataParallel")
         self.module = module
         self.broadcast_buffers = broadcast_buffers
         self.require_backward_grad_sync = True

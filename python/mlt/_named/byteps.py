@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from mlt._named import basics, job
@@ -33,6 +33,7 @@ __all__ = [
     "local_size",
     "rank",
     "reduction",
+    "refuse_asynchronous",
     "resume",
     "send_order",
     "shutdown",
@@ -49,8 +50,7 @@ def init(lazy: bool = True) -> None:
     """Connect all workers of the job, at once: ``lazy`` makes no difference. No-op in a job.
 
     Rank and size come from the launcher (``mlt.job.launchers``): torchrun, mpirun, srun, or BytePS's variables. Raises
-    ConfigError in a scheduler or server of BytePS, which mlt does not need, and for asynchronous training, which
-    ``mlt.torch.byteps`` alone does.
+    ConfigError in a scheduler or server of BytePS, which mlt does not need.
     """
     check_environment(os.environ)
     basics.init()
@@ -61,19 +61,24 @@ def is_asynchronous(environ: Mapping[str, str]) -> bool:
     return variables.flag(environ, "BYTEPS_ENABLE_ASYNC")
 
 
-def check_environment(environ: Mapping[str, str], *, trains_asynchronously: bool = False) -> None:
-    """Raise ConfigError if BytePS's variables ask for what mlt, or this framework's module, does not do."""
+def refuse_asynchronous(what: str) -> None:
+    """Raise ConfigError if BytePS's variable asks for asynchronous training, which ``what`` does not do."""
+    if is_asynchronous(os.environ):
+        raise ConfigError(
+            f"BYTEPS_ENABLE_ASYNC is 1: {what} does not train asynchronously; use DistributedOptimizer, or unset the "
+            "variable"
+        )
+
+
+def check_environment(environ: Mapping[str, str]) -> None:
+    """Raise ConfigError if BytePS's variables ask for what mlt does not do, or have values that cannot be."""
     role = variables.text(environ, "DMLC_ROLE")
     if role is not None and role not in ("worker", "joint"):
         raise ConfigError(
             f"DMLC_ROLE is {role!r}: mlt has no schedulers and servers, the workers sum among themselves; start the "
             "workers only, with DMLC_ROLE=worker"
         )
-    if is_asynchronous(environ) and not trains_asynchronously:
-        raise ConfigError(
-            "BYTEPS_ENABLE_ASYNC is 1: mlt does not train asynchronously with this framework, only with PyTorch "
-            "(mlt.torch.byteps); unset the variable"
-        )
+    is_asynchronous(environ)
 
 
 def suspend() -> None:
@@ -81,16 +86,9 @@ def suspend() -> None:
     basics.shutdown()
 
 
-def resume(
-    num_workers: int,
-    num_servers: int,
-    global_rank: int,
-    context: Any = None,
-    *,
-    start: Callable[[], None] = init,
-) -> None:
+def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
     """Join a job of ``num_workers`` hosts under this rank, after ``suspend``. ``context`` is not used, and no server
-    takes part. ``start``: the framework's ``init``.
+    takes part.
 
     Tensors keep their names and keys. A host has BYTEPS_LOCAL_SIZE workers, one if that is not set. Writes
     DMLC_NUM_WORKER, DMLC_NUM_SERVER and BYTEPS_GLOBAL_RANK, as BytePS does; RANK and WORLD_SIZE; and where rank 0 is
@@ -107,7 +105,7 @@ def resume(
     os.environ["WORLD_SIZE"] = str(num_workers * local_size)
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # of the old job; known again when the workers have connected
         os.environ.pop(name, None)
-    start()
+    init()
 
 
 class _Speed:

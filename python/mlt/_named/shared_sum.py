@@ -1,4 +1,5 @@
-"""``SharedSum``: a vector to which every rank adds at its own pace, for asynchronous training.
+"""``SharedSum``: a vector to which every rank adds at its own pace, for asynchronous training; ``SharedParameters``:
+such sums for the parameters of a model.
 
 Each rank holds a part of the vector. A rank that adds sends each holder its part of the addend; the holder adds it, and
 returns its part of the sum as of then. So a rank waits for the holders' threads, never for another rank's addend. What
@@ -13,9 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from mlt._named import channel, elements, job
 from mlt._named.controller import Controller, EndedError, HorovodInternalError, RejectedError
@@ -26,6 +29,8 @@ from mlt.errors import MltError
 
 if TYPE_CHECKING:
     from mlt.operation import Operation
+
+Array = npt.NDArray[Any]
 
 _TAG: Final = channel.TAG + 1
 _END: Final = "end of asynchronous training"
@@ -100,8 +105,8 @@ class SharedSum:
             if differing:
                 raise RejectedError(
                     f"asynchronous training: the {what} of the parameters on rank(s) {', '.join(differing)} differ "
-                    "from those on rank 0 at the first step; give all ranks the same model, and call "
-                    "broadcast_parameters"
+                    "from those on rank 0 at the first step; give all ranks the same model, and before it call "
+                    "broadcast_parameters (with TensorFlow: broadcast_variables)"
                 )
 
     def _slice(self, rank: int) -> slice:
@@ -129,6 +134,59 @@ class SharedSum:
 
         receive = context.post_recv(buffer, from_=rank, tag=self._push_tag, timeout=channel.FOREVER_SECONDS)
         receive.expect_idle().add_done_callback(received)
+
+
+class SharedParameters:
+    """The parameters of a model in asynchronous training, as numpy's arrays: a ``SharedSum`` for each element type.
+
+    It begins with the first step in a job, and again in the next job.
+    """
+
+    def __init__(self) -> None:
+        self._sums: list[tuple[SharedSum, list[int]]] = []
+        self._layout = ""
+
+    def exchange(self, before: Sequence[Array], after: Sequence[Array], names: Sequence[str]) -> list[Array]:
+        """Add this rank's change of the parameters to the sum of all ranks; the parameters as of then.
+
+        The first call waits for that of all ranks, and raises RejectedError on all if their parameters ``before``
+        differ. Raises EndedError if a rank is gone, ValueError if the parameters are not those of the first call, or
+        not of floating point.
+        """
+        own = job.controller()
+        if own.size == 1:
+            return list(after)
+        layout = ", ".join(f"{name} {one.dtype.name} {one.shape}" for name, one in zip(names, before, strict=True))
+        if not self._sums or self._sums[0][0].controller is not own:
+            self._begin(own, before, names, layout)
+        elif layout != self._layout:
+            raise ValueError(
+                f"asynchronous training began with the parameters {self._layout}, and this step has {layout}: give an "
+                "optimizer the same parameters in every step"
+            )
+        results = list(after)
+        for shared, places in self._sums:
+            changes = np.concatenate([(after[place] - before[place]).reshape(-1) for place in places])
+            current = shared.exchange(changes.view(np.uint8)).view(changes.dtype)
+            at = 0
+            for place in places:
+                results[place] = current[at : at + after[place].size].reshape(after[place].shape)
+                at += after[place].size
+        return results
+
+    def _begin(self, own: Controller, before: Sequence[Array], names: Sequence[str], layout: str) -> None:
+        by_type: dict[str, list[int]] = {}
+        for place, (name, one) in enumerate(zip(names, before, strict=True)):
+            if one.dtype.name not in elements.DTYPES or not elements.is_float(one.dtype.name):
+                raise ValueError(
+                    f"asynchronous training needs parameters of floating point; {name!r} has the type {one.dtype.name}"
+                )
+            by_type.setdefault(one.dtype.name, []).append(place)
+        sums = []
+        for dtype, places in sorted(by_type.items()):
+            initial = np.concatenate([before[place].reshape(-1) for place in places])
+            sums.append((SharedSum(own, initial.view(np.uint8), dtype, layout), places))
+        self._sums, self._layout = sums, layout
 
 
 def _forget(operation: Operation) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 from functools import cache
 from pathlib import Path
 
 import pytest
 from checks import assert_names
 from job import answers, run_job
+from rank_jobs import checks_of
 
 PROGRAMS = Path(__file__).with_name("asynchronous_programs.py")
-# Not imported: the file sets the variable of asynchronous training.
-CHECKS = [
-    node.name
-    for node in ast.parse(PROGRAMS.read_text(encoding="utf-8")).body
-    if isinstance(node, ast.FunctionDef) and [ast.unparse(one) for one in node.decorator_list] == ["check"]
-]
+CHECKS = checks_of(PROGRAMS)
 
 
 @cache

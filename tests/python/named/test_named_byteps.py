@@ -26,7 +26,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         ({"DMLC_ROLE": "scheduler"}, "DMLC_ROLE is 'scheduler'.*DMLC_ROLE=worker"),
         ({"DMLC_ROLE": "server"}, "DMLC_ROLE is 'server'.*start the workers only"),
-        ({"BYTEPS_ENABLE_ASYNC": "1"}, "BYTEPS_ENABLE_ASYNC is 1.*unset the variable"),
+        ({"BYTEPS_ENABLE_ASYNC": "yes"}, "BYTEPS_ENABLE_ASYNC is 'yes'"),
     ],
 )
 def test_environment__of_what_mlt_does_not_do_is_refused(environ: dict[str, str], facts: str) -> None:
@@ -39,10 +39,14 @@ def test_environment__of_a_synchronous_worker_is_accepted(role: str) -> None:
     byteps.check_environment({"DMLC_ROLE": role, "BYTEPS_ENABLE_ASYNC": "0"})
 
 
-def test_environment__of_asynchronous_training_is_accepted_by_the_framework_that_has_it() -> None:
-    byteps.check_environment({"BYTEPS_ENABLE_ASYNC": "1"}, trains_asynchronously=True)
+def test_asynchronous_training__is_refused_by_what_does_not_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    byteps.check_environment({"BYTEPS_ENABLE_ASYNC": "1"})
     assert byteps.is_asynchronous({"BYTEPS_ENABLE_ASYNC": "1"})
     assert not byteps.is_asynchronous({})
+    byteps.refuse_asynchronous("CrossBarrier")
+    monkeypatch.setenv("BYTEPS_ENABLE_ASYNC", "1")
+    with pytest.raises(ConfigError, match=r"BYTEPS_ENABLE_ASYNC is 1: CrossBarrier .* unset the variable"):
+        byteps.refuse_asynchronous("CrossBarrier")
 
 
 def test_init__refuses_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from checks import assert_names
 from test_controller import controllers, everywhere
 
 import mlt
-from mlt._named import shared_sum
+from mlt._named import job, shared_sum
 from mlt._named.controller import Controller, EndedError, RejectedError
 from mlt._named.elements import Bytes
-from mlt._named.shared_sum import SharedSum, finish
+from mlt._named.shared_sum import SharedParameters, SharedSum, finish
 
 Floats = npt.NDArray[np.float32]
 
@@ -123,4 +123,39 @@ def test_exchange__of_one_rank_is_a_sum() -> None:
     shared = SharedSum(own, raw([1, 2]), "float32", "")
     assert added(shared, [1, 1]) == [2, 3]
     assert added(shared, [1, 1]) == [3, 4]
+    own.close()
+
+
+def test_shared_parameters__have_the_changes_of_all_ranks_in_every_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_thread = threading.local()
+    monkeypatch.setattr(job, "controller", lambda: of_thread.controller)
+    names = ["half", "single", "scalar", "none"]
+
+    def train(own: Controller) -> list[float]:
+        of_thread.controller = own
+        parameters = SharedParameters()
+        values = [np.ones((2, 2), np.float16), np.ones(3, np.float32), np.float32(1), np.ones((0, 2), np.float32)]
+        values = [np.asarray(one) for one in values]
+        for step in range(3):
+            after = [one + one.dtype.type(own.rank + 1) for one in values]
+            values = parameters.exchange(values, after, names)
+            assert [(one.dtype, one.shape) for one in values] == [(one.dtype, one.shape) for one in after], step
+        with pytest.raises(ValueError, match="began with the parameters half float16"):
+            parameters.exchange(values[:1], values[:1], names[:1])
+        with pytest.raises(ValueError, match="floating point; 'count' has the type int32"):
+            SharedParameters().exchange([np.ones(1, np.int32)], [np.ones(1, np.int32)], ["count"])
+        finish(own)
+        values = parameters.exchange(values, values, names)
+        finish(own)
+        return [float(value) for one in values for value in one.reshape(-1)]
+
+    with controllers(2) as made:
+        assert everywhere(made, train) == [[10.0] * 8] * 2
+
+
+def test_shared_parameters__of_one_rank_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Controller(None)
+    monkeypatch.setattr(job, "controller", lambda: own)
+    before, after = [np.zeros(2)], [np.ones(2)]
+    assert SharedParameters().exchange(before, after, ["weight"])[0] is after[0]
     own.close()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from mlt.tensorflow import optimizer as keras_optimizer
+from mlt.tensorflow.byteps import asynchronous
 from mlt.tensorflow.byteps.push_pull import broadcast as broadcast_tensor
 from mlt.tensorflow.byteps.push_pull import push_pull as push_pull_tensor
 from mlt.tensorflow.compression import Compression, Compressor
 from mlt.tensorflow.keras import models
+from mlt.tensorflow.placement import check_devices
 
 import tensorflow as tf
+from mlt._named.byteps import is_asynchronous, refuse_asynchronous
 
 
 def DistributedOptimizer(
@@ -22,7 +26,13 @@ def DistributedOptimizer(
     compression: type[Compressor] = Compression.none,
     sparse_as_dense: bool = False,
 ) -> Any:
-    """The optimizer of Keras with gradients averaged over all workers; that of ``mlt.tensorflow``."""
+    """The optimizer of Keras with gradients averaged over all workers; that of ``mlt.tensorflow``.
+
+    With BYTEPS_ENABLE_ASYNC=1 they are not averaged (``mlt.tensorflow.byteps.asynchronous``).
+    """
+    if is_asynchronous(os.environ):
+        check_devices(device_dense=device_dense, device_sparse=device_sparse)
+        return asynchronous.optimizer_of(optimizer, name, compression, 1)
     return keras_optimizer.DistributedOptimizer(
         optimizer, name, device_dense, device_sparse, compression, sparse_as_dense
     )
@@ -44,5 +54,9 @@ def load_model(
     custom_objects: dict[str, Any] | None = None,
     compression: type[Compressor] = Compression.none,
 ) -> Any:
-    """A saved model, whose optimizer becomes a ``DistributedOptimizer`` with the state that was saved."""
+    """A saved model, whose optimizer becomes a ``DistributedOptimizer`` with the state that was saved.
+
+    Raises ConfigError for asynchronous training.
+    """
+    refuse_asynchronous("load_model")
     return models.load_model(filepath, custom_optimizers, custom_objects, compression)
