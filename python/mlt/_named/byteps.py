@@ -11,11 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from mlt._named import basics, job
 from mlt._named.basics import local_rank, local_size, rank, shutdown, size
 from mlt._named.reduce_ops import Average, ReduceOp, Sum, chosen_op
+from mlt._named.timeline import StepTrace
 from mlt._shared import variables
 from mlt.errors import ConfigError
 from mlt.job import launchers
@@ -39,6 +41,7 @@ __all__ = [
     "shutdown",
     "size",
     "suspend",
+    "traced_steps",
 ]
 
 _MAX_TENSORS: Final = 1 << 20
@@ -50,10 +53,32 @@ def init(lazy: bool = True) -> None:
     """Connect all workers of the job, at once: ``lazy`` makes no difference. No-op in a job.
 
     Rank and size come from the launcher (``mlt.job.launchers``): torchrun, mpirun, srun, or BytePS's variables. Raises
-    ConfigError in a scheduler or server of BytePS, which mlt does not need.
+    ConfigError in a scheduler or server of BytePS, which mlt does not need. With BYTEPS_TRACE_ON=1 each worker records
+    its operations of some steps.
     """
     check_environment(os.environ)
+    was_initialized = basics.is_initialized()
     basics.init()
+    steps = traced_steps(os.environ)
+    if steps is not None and not was_initialized:
+        folder = Path(variables.text(os.environ, "BYTEPS_TRACE_DIR") or ".") / str(local_rank())
+        folder.mkdir(parents=True, exist_ok=True)
+        job.controller().set_timeline(StepTrace(folder / "comm.json", *steps))
+
+
+def traced_steps(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """The first and the last step that BytePS's variables want a trace of; None: no trace. Raises ConfigError."""
+    if not variables.flag(environ, "BYTEPS_TRACE_ON"):
+        return None
+    first = variables.integer(environ, "BYTEPS_TRACE_START_STEP", minimum=1)
+    last = variables.integer(environ, "BYTEPS_TRACE_END_STEP", minimum=1)
+    first, last = 10 if first is None else first, 20 if last is None else last
+    if last < first:
+        raise ConfigError(
+            f"BYTEPS_TRACE_END_STEP is {last}, before BYTEPS_TRACE_START_STEP, {first}: give a later step, such as "
+            f"{first + 10}"
+        )
+    return first, last
 
 
 def is_asynchronous(environ: Mapping[str, str]) -> bool:
@@ -79,6 +104,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
             "workers only, with DMLC_ROLE=worker"
         )
     is_asynchronous(environ)
+    traced_steps(environ)
 
 
 def suspend() -> None:

@@ -1,4 +1,5 @@
-"""``Timeline``: when operations by name were submitted, started and completed, as a file that trace viewers read.
+"""``Timeline``: when operations by name were submitted, started and completed, as a file that trace viewers read;
+``StepTrace``: that of some steps.
 
 Format: the JSON array of Chrome's Trace Event Format (chrome://tracing, Perfetto). Every tensor has a row.
 """
@@ -59,3 +60,18 @@ class Timeline:
         if not self._file.closed:
             self._file.write(self._separator + json.dumps(event))
             self._separator = ",\n"
+
+
+class StepTrace(Timeline):
+    """Records the ``first`` to the ``last`` operation of each name, counted from 1: of gradients, these steps."""
+
+    def __init__(self, path: str | Path, first: int, last: int) -> None:
+        super().__init__(path)
+        self._steps = range(first, last + 1)
+        self._counts: dict[str, int] = {}
+
+    def record(self, name: str, kind: str, submitted: float, started: float, ended: float) -> None:
+        with self._lock:
+            self._counts[name] = step = self._counts.get(name, 0) + 1
+        if step in self._steps:
+            super().record(name, kind, submitted, started, ended)

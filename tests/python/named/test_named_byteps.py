@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from mlt._named import byteps
+from mlt._named import byteps, job
 from mlt._named.reduce_ops import Adasum, Average, Max, Sum
+from mlt._named.requests import Request
 from mlt.errors import ConfigError
 
 
@@ -47,6 +50,23 @@ def test_asynchronous_training__is_refused_by_what_does_not_do_it(monkeypatch: p
     monkeypatch.setenv("BYTEPS_ENABLE_ASYNC", "1")
     with pytest.raises(ConfigError, match=r"BYTEPS_ENABLE_ASYNC is 1: CrossBarrier .* unset the variable"):
         byteps.refuse_asynchronous("CrossBarrier")
+
+
+def test_trace__of_the_steps_that_the_variables_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert byteps.traced_steps({"BYTEPS_TRACE_START_STEP": "2"}) is None
+    assert byteps.traced_steps({"BYTEPS_TRACE_ON": "1"}) == (10, 20)
+    with pytest.raises(ConfigError, match="BYTEPS_TRACE_END_STEP is 3, before BYTEPS_TRACE_START_STEP, 10"):
+        byteps.check_environment({"BYTEPS_TRACE_ON": "1", "BYTEPS_TRACE_END_STEP": "3"})
+    given = {"ON": "1", "START_STEP": "2", "END_STEP": "2", "DIR": str(tmp_path / "traces")}
+    for name, value in given.items():
+        monkeypatch.setenv(f"BYTEPS_TRACE_{name}", value)
+    byteps.init()
+    for _ in range(3):
+        job.controller().submit(Request("barrier", "all")).wait()
+    byteps.init()  # in the job already
+    byteps.shutdown()
+    events = json.loads((tmp_path / "traces" / "0" / "comm.json").read_text())
+    assert [one["name"] for one in events] == ["process_name", "NEGOTIATE_BARRIER", "BARRIER"]
 
 
 def test_init__refuses_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +115,8 @@ def test_resume__counts_hosts_and_their_workers(monkeypatch: pytest.MonkeyPatch)
     for name, value in {**given, "DMLC_NUM_SERVER": "", "BYTEPS_GLOBAL_RANK": "", "RANK": "", "WORLD_SIZE": ""}.items():
         monkeypatch.setenv(name, value)
     found = []
-    byteps.resume(3, 2, 4, start=lambda: found.append(byteps.launchers.position(byteps.os.environ)))
+    monkeypatch.setattr(byteps, "init", lambda: found.append(byteps.launchers.position(byteps.os.environ)))
+    byteps.resume(3, 2, 4)
     assert [(one.rank, one.world_size) for one in found] == [(4, 6)]
     # A process that reads BytePS's variables only finds the same place.
     for name in ("RANK", "WORLD_SIZE"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from mlt._named.timeline import Timeline
+from mlt._named.timeline import StepTrace, Timeline
 
 
 def test_close__makes_the_file_complete_with_and_without_events(tmp_path: Path) -> None:
@@ -42,3 +42,15 @@ def test_record__two_spans_in_the_row_of_the_tensor(tmp_path: Path) -> None:
         (2, "NEGOTIATE_BROADCAST", 0, 0),
         (2, "BROADCAST", 0, 0),
     ]
+
+
+def test_step_trace__records_some_steps_of_each_name(tmp_path: Path) -> None:
+    trace = StepTrace(tmp_path / "comm.json", first=2, last=3)
+    for step in range(1, 6):
+        for name in ("front", "back")[: 1 + step % 2]:
+            trace.record(name, "allreduce", trace._origin, trace._origin + step, trace._origin + step)
+    trace.close()
+    events = json.loads((tmp_path / "comm.json").read_text())
+    names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    spans = [(names[one["pid"]], one["dur"]) for one in events if one["name"] == "NEGOTIATE_ALLREDUCE"]
+    assert spans == [("front", 2_000_000), ("front", 3_000_000), ("back", 3_000_000), ("back", 5_000_000)]

@@ -51,6 +51,11 @@ def byteps_job(environ: Environ) -> object:
     return None
 
 
+def traced_job(other: str, value: str) -> Read:
+    """Reads a step of BytePS's trace beside the other one."""
+    return lambda environ: byteps.check_environment({"BYTEPS_TRACE_ON": "1", other: value, **full(environ)})
+
+
 def context_options(environ: Environ) -> object:
     return arguments.resolve({}, full(environ))
 
@@ -152,6 +157,9 @@ FORMS: dict[str, Number | Time] = {
     "BYTEPS_LOCAL_SIZE": Number(position(BYTEPS), **SIZE),
     "BYTEPS_GLOBAL_RANK": Number(position(BYTEPS), maximum=MAX_RANKS),
     "BYTEPS_ENABLE_ASYNC": Number(byteps_job, maximum=1),
+    "BYTEPS_TRACE_ON": Number(byteps_job, maximum=1),
+    "BYTEPS_TRACE_START_STEP": Number(traced_job("BYTEPS_TRACE_END_STEP", "9" * 30), minimum=1),
+    "BYTEPS_TRACE_END_STEP": Number(traced_job("BYTEPS_TRACE_START_STEP", "1"), minimum=1),
     "HOROVOD_FUSION_THRESHOLD": Number(stall_settings),
     "HOROVOD_CACHE_CAPACITY": Number(stall_settings),
     "HOROVOD_STALL_CHECK_TIME_SECONDS": Time(stall_settings, is_zero_valid=True),
@@ -166,7 +174,7 @@ TEXTS = {
     "MLT_PATHS", "MLT_QOS_POLICY", "MLT_IO_THREADS", "MLT_IO_CPUS", "MLT_SWITCH_USER", "MLT_SWITCH_PASSWORD",
     "MLT_SWITCH_KEY", "MLT_SWITCH_VALIDATORS", "MLT_TESTBED", "MLT_TESTBED_HOST", "MLT_TESTBED_USER_NAMESPACE",
     "HOROVOD_TIMELINE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "DMLC_PS_ROOT_URI",
-    "DMLC_ROLE", "MLT_FLIGHT_RECORDER", "MLT_LAUNCH_FAILURES", "DMLC_NUM_SERVER",
+    "DMLC_ROLE", "MLT_FLIGHT_RECORDER", "MLT_LAUNCH_FAILURES", "DMLC_NUM_SERVER", "BYTEPS_TRACE_DIR",
 }  # fmt: skip
 NAME = re.compile(
     r"(?:MLT|HOROVOD|OMPI|SLURM|DMLC|BYTEPS|SUDO)_[A-Z][A-Z_]*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_\w+"
