@@ -23,6 +23,13 @@ TRANSPORTS: dict[str, dict[str, str]] = {
     "mlt": {"DMLC_PS_VAN_TYPE": "mlt"},
     "mlt, pulls in place": {"DMLC_ENABLE_RDMA": "mlt"},
     "mlt, UDP only": {"DMLC_PS_VAN_TYPE": "mlt", "MLT_DATAPATH": "udp"},
+    "mlt, UDP only, 1 % lost": {"DMLC_PS_VAN_TYPE": "mlt", "MLT_DATAPATH": "udp", "MLT_VAN_FAULTS": "drop=1%"},
+    "mlt, UDP only, 1 % lost, bound 5 %": {
+        "DMLC_PS_VAN_TYPE": "mlt",
+        "MLT_DATAPATH": "udp",
+        "MLT_VAN_FAULTS": "drop=1%",
+        "MLT_VAN_LOSS_BOUND": "5%",
+    },
 }
 
 
@@ -62,12 +69,14 @@ def main() -> None:
     parser.add_argument("--program", type=Path, default=PROGRAM, help="van_program of another build")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="time of the pushes and of the pulls of a run")
+    parser.add_argument("--transports", default=";".join(TRANSPORTS), help="names, separated by ;")
     options = parser.parse_args()
+    transports = {name: TRANSPORTS[name] for name in options.transports.split(";")}
     print("| key | transport | push, Gbit/s | pull, Gbit/s |\n|---|---|---|---|")
     for size, keys in SHAPES:
-        results: dict[str, list[tuple[float, float]]] = {name: [] for name in TRANSPORTS}
+        results: dict[str, list[tuple[float, float]]] = {name: [] for name in transports}
         for _ in range(options.turns):
-            for name, transport in TRANSPORTS.items():
+            for name, transport in transports.items():
                 results[name].append(measure(options.program, transport, size, keys, options.seconds))
         for name, runs in results.items():
             push, pull = (statistics.median(one[i] for one in runs) for i in (0, 1))

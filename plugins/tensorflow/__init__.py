@@ -45,7 +45,7 @@ from mlt.tensorflow.rank_ops import (
 )
 from mlt.tensorflow.tape import DistributedGradientTape
 from mlt.tensorflow.training import DistributedOptimizer
-from mlt.tensorflow.variables import broadcast_, broadcast_variables
+from mlt.tensorflow.variables import broadcast_, broadcast_global_variables, broadcast_variables
 
 from mlt._gradients.loss import LossSchedule, lossy, phases, warm_up
 from mlt._gradients.statistics import StepStatistics
@@ -66,6 +66,7 @@ __all__ = [
     "alltoall",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
     "broadcast_object_fn",
     "broadcast_variables",
     "elastic",

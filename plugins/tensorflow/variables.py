@@ -46,3 +46,18 @@ def broadcast_(
     own = list(variables)
     broadcast_variables(own, root_rank, process_set, name=name)
     return own
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """The operation that replaces all variables of a graph of TensorFlow 1 by those of ``root_rank``.
+
+    Raises RuntimeError in eager execution, in which TensorFlow knows no global variables.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() works in graphs of TensorFlow 1 only: in eager execution write "
+            "broadcast_variables(model.variables, root_rank), and the same for the optimizer's variables"
+        )
+    own = tf.compat.v1.global_variables()
+    values = broadcast_tensors([tf.convert_to_tensor(one) for one in own], root_rank, None, global_process_set)
+    return tf.group(*[variable.assign(value) for variable, value in zip(own, values, strict=True)])

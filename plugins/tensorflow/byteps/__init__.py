@@ -9,12 +9,9 @@ from __future__ import annotations
 from mlt.tensorflow.byteps import distribute
 from mlt.tensorflow.byteps.optimizer import DistributedGradientTape, DistributedOptimizer
 from mlt.tensorflow.byteps.push_pull import broadcast, push_pull
-from mlt.tensorflow.byteps.variables import (
-    BroadcastGlobalVariablesHook,
-    broadcast_global_variables,
-    broadcast_variables,
-)
+from mlt.tensorflow.byteps.variables import BroadcastGlobalVariablesHook, broadcast_variables
 from mlt.tensorflow.compression import Compression
+from mlt.tensorflow.variables import broadcast_global_variables
 
 from mlt._named.byteps import (
     get_pushpull_speed,

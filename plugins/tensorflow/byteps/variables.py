@@ -8,6 +8,7 @@ from typing import Any
 from mlt.tensorflow.byteps.push_pull import name_of
 from mlt.tensorflow.collectives import broadcast_tensors
 from mlt.tensorflow.placement import check_devices
+from mlt.tensorflow.variables import broadcast_global_variables
 
 import tensorflow as tf
 
@@ -24,19 +25,6 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, scope: str = "
         return tf.group()
     values = broadcast_tensors([tf.convert_to_tensor(one) for one in own], root_rank, name_of("broadcast", scope))
     return tf.group(*[variable.assign(value) for variable, value in zip(own, values, strict=True)])
-
-
-def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation that replaces all variables of a graph of TensorFlow 1 by those of ``root_rank``.
-
-    Raises RuntimeError in eager execution, in which TensorFlow knows no global variables.
-    """
-    if tf.executing_eagerly():
-        raise RuntimeError(
-            "broadcast_global_variables() works in graphs of TensorFlow 1 only: in eager execution write "
-            "broadcast_variables(model.variables, root_rank), and the same for the optimizer's variables"
-        )
-    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):

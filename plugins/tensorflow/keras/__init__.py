@@ -14,6 +14,7 @@ from mlt.tensorflow.keras.models import PartialDistributedOptimizer, load_model
 from mlt.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
 from mlt.tensorflow.keras.values import allgather, allreduce, broadcast, reducescatter
 from mlt.tensorflow.optimizer import DistributedOptimizer
+from mlt.tensorflow.variables import broadcast_global_variables
 
 from mlt._gradients.loss import phases, warm_up
 from mlt._named import api
@@ -29,6 +30,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "broadcast",
+    "broadcast_global_variables",
     "callbacks",
     "elastic",
     "load_model",

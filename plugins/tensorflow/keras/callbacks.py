@@ -50,6 +50,42 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._is_done = True
 
 
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Saves the model, or its weights, when ``monitor`` is better than before; on rank 0 only.
+
+    As in Horovod, ``filepath`` is an attribute, which the program sets before training: of a file that ends with
+    ".keras", or ".weights.h5" for weights. It stands after ``MetricAverageCallback``. Raises ValueError when training
+    begins without it.
+
+    >>> best = hvd.callbacks.BestModelCheckpoint(monitor="val_accuracy")
+    >>> best.filepath = "best.keras"
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+    ) -> None:
+        super().__init__(
+            "best.weights.h5" if save_weights_only else "best.keras", monitor, verbose,
+            save_best_only=True, save_weights_only=save_weights_only, mode=mode, save_freq=save_freq,
+        )  # fmt: skip
+        self.filepath: Any = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self.filepath is None:
+            raise ValueError('BestModelCheckpoint has no file: set its attribute filepath first, such as "best.keras"')
+        self.filepath = str(self.filepath)
+        super().on_train_begin(logs)
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if basics.rank() == 0:
+            super()._save_model(*args, **kwargs)
+
+
 class MetricAverageCallback(keras.callbacks.Callback):
     """Replaces the metrics in ``logs`` at the end of an epoch by their averages over all ranks.
 

@@ -769,6 +769,36 @@ def batch_normalization_over_all_ranks_is_that_of_the_whole_batch() -> None:
 
 
 @check
+def best_model_is_saved_by_rank_0() -> None:
+    import keras
+    import mlt.tensorflow.keras as of_keras
+
+    with tempfile.TemporaryDirectory() as folder:
+        for weights_only, name in ((False, "best.keras"), (True, "best.weights.h5")):
+            model = compile_of(keras, model_of(keras, seed=1), of_keras.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+            best = of_keras.callbacks.BestModelCheckpoint(monitor="loss", save_weights_only=weights_only)
+            with fails(ValueError, "filepath"):
+                model.fit(*data_of(hvd.rank(), 32), verbose=0, callbacks=[best])
+            best.filepath = Path(folder) / name
+            average = of_keras.callbacks.MetricAverageCallback()
+            model.fit(*data_of(hvd.rank(), 32), epochs=2, verbose=0, callbacks=[average, best])
+            assert Path(best.filepath).exists() if hvd.rank() == 0 else not list(Path(folder).iterdir())
+
+
+@check
+def variables_of_a_graph_of_tensorflow_1_are_broadcast() -> None:
+    with tf.Graph().as_default():
+        weights = tf.compat.v1.get_variable("weights", initializer=np.full(2, hvd.rank(), np.float32))
+        broadcast = hvd.broadcast_global_variables(1)
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            session.run(broadcast)
+            assert session.run(weights).tolist() == [1.0, 1.0]
+    with fails(RuntimeError, "broadcast_variables"):
+        hvd.broadcast_global_variables(0)
+
+
+@check
 def jit_compile_of_a_model_is_refused() -> None:
     import keras
 

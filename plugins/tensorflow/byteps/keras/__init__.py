@@ -5,8 +5,8 @@ from __future__ import annotations
 import mlt.tensorflow.keras.backend  # noqa: F401 (before the first module that imports keras)
 from mlt.tensorflow.byteps.keras import callbacks
 from mlt.tensorflow.byteps.keras.training import DistributedOptimizer, broadcast, load_model, push_pull
-from mlt.tensorflow.byteps.variables import broadcast_global_variables
 from mlt.tensorflow.compression import Compression
+from mlt.tensorflow.variables import broadcast_global_variables
 
 from mlt._named.byteps import (
     get_pushpull_speed,
