@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 from rank_outputs import PIPES, outputs_of  # noqa: E402
 
 KINDS = {"DistributedOptimizer": "plain", "CrossBarrier": "cross"}
-BATCHES = {"vgg": 64, "even": 256}
+BATCHES = {"vgg": 384, "even": 1280}
 LIMIT_SECONDS = 120
 
 

@@ -28,7 +28,7 @@ from mlt._named import job
 from mlt._named.byteps import init, local_rank, local_size, rank, refuse_asynchronous, shutdown, size
 from mlt._named.controller import HorovodInternalError
 from mlt._named.execution import FUSED_TENSOR_BYTES
-from mlt._named.gradients import layers_of
+from mlt._named.gradients import small_layers_of
 
 __all__ = [
     "Compression",
@@ -355,7 +355,7 @@ def _made(model: torch.nn.Module, optimizer: Distributed, num_steps: int) -> Any
     inside = [number for number, unit in enumerate(made._units) if all(one in places for one in unit)]
     inside.sort(key=lambda number: min(places[one] for one in made._units[number]))
     sizes = [sum(one.numel() * one.element_size() for one in made._units[number]) for number in inside]
-    layers = layers_of(sizes, FUSED_TENSOR_BYTES)  # small ones of a layer are sent together
+    layers = small_layers_of(sizes, FUSED_TENSOR_BYTES)  # those of a layer are sent together
     made._layers = {inside[position]: layer for layer, positions in enumerate(layers) for position in positions}
     made._layer_count = max(len(layers), 1)
     made._units_of = {

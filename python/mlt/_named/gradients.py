@@ -104,6 +104,24 @@ def layers_of(
     return sorted(layers, key=min)
 
 
+def small_layers_of(sizes: Sequence[int], layer_bytes: int) -> list[Sequence[int]]:
+    """The positions of the gradients of each layer, from the front: consecutive ones of up to ``layer_bytes`` together,
+    and each larger one alone, so that no small gradient has the urgency of a large one.
+
+    >>> small_layers_of([1, 2, 3, 9, 1, 1], 4)
+    [[0, 1], [2], [3], [4, 5]]
+    """
+    layers: list[list[int]] = []
+    size = layer_bytes
+    for position, of in enumerate(sizes):
+        if not layers or size + of > layer_bytes:
+            layers.append([])
+            size = 0
+        layers[-1].append(position)
+        size += of
+    return list(layers)
+
+
 def settle(handles: Sequence[Handle]) -> None:
     """Wait until these operations have ended, rejected or not."""
     for handle in handles:

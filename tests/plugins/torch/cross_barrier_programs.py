@@ -253,6 +253,13 @@ class Meet(nn.Module):
 
 
 @check
+def large_layers_are_less_urgent_than_small_ones_in_front_of_them() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8000), nn.Linear(8000, 2))
+    layers = crossed(model, of("SGD")(model))._layers
+    assert [layers[number] for number in range(len(layers))] == [0, 0, 0, 0, 1, 2, 2, 2]
+
+
+@check
 def front_layer_runs_while_a_back_layer_waits() -> None:
     torch.manual_seed(1)
     front, meet, back = nn.Linear(4, 4), Meet(), nn.Linear(4, 2)

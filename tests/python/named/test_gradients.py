@@ -10,7 +10,7 @@ from checks import assert_names
 
 from mlt._named import job
 from mlt._named.elements import Bytes
-from mlt._named.gradients import BoundedLossState, layers_of, listed, loss_state, settle
+from mlt._named.gradients import BoundedLossState, layers_of, listed, loss_state, settle, small_layers_of
 from mlt._named.operations import start
 from mlt._named.process_sets import global_process_set
 from mlt._named.reduce_ops import Sum
@@ -33,6 +33,19 @@ class Floats:
 
     def allocate(self, index: int, shape: tuple[int, ...]) -> Bytes:
         return self.input(index)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layers"),
+    [
+        ([], []),
+        ([9], [[0]]),
+        ([1, 1, 9, 9, 1], [[0, 1], [2], [3], [4]]),  # no small gradient is in the layer of a large one
+        ([2, 2, 1, 0, 4, 0], [[0, 1], [2, 3], [4, 5]]),
+    ],
+)
+def test_small_layers__leave_large_gradients_alone(sizes: list[int], layers: list[list[int]]) -> None:
+    assert small_layers_of(sizes, 4) == layers
 
 
 @pytest.fixture
