@@ -76,7 +76,7 @@ def main(kind: str, name: str, batch: int, steps: int) -> None:
 
 
 def DistributedOptimizer(model: nn.Module, *args: Any) -> Any:
-    """With the arguments of CrossBarrier."""
+    """BytePS's, with the arguments of CrossBarrier."""
     from mlt.torch.byteps import DistributedOptimizer
 
     return DistributedOptimizer(*args)

@@ -64,7 +64,7 @@ def command(framework: str, arguments: Sequence[str]) -> list[str]:
 
 
 def alone(framework: str, arguments: Sequence[str]) -> Accuracies:
-    """Of one process without a network."""
+    """Accuracies of one process without a network."""
     done = subprocess.run(
         command(framework, [*arguments, "alone"]), check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS
     )
@@ -73,7 +73,7 @@ def alone(framework: str, arguments: Sequence[str]) -> Accuracies:
 
 
 def on_testbed(framework: str, arguments: Sequence[str], rate: str, loss: str, bound: str) -> Accuracies:
-    """Of two workers; both must find the same, as their weights have the same bits."""
+    """Accuracies of two workers, from rank 0."""
     with Testbed(hosts=2, rate=rate, loss=loss) as bed:
         processes = [
             bed.popen(

@@ -48,7 +48,7 @@ class Batch:
 
     @property
     def priority(self) -> int:
-        """That of its most urgent answer."""
+        """Priority of its most urgent answer."""
         return max(one.request.priority for one in self.answers)
 
     def to_json(self) -> list[Any]:
@@ -120,7 +120,7 @@ class Coordinator:
         return self._batches(ready)
 
     def take_overtaking(self, priority: int) -> list[Batch]:
-        """Of what is ready, the reductions of all ranks that are more urgent than ``priority``, in order."""
+        """The ready reductions of all ranks that are more urgent than ``priority``, in order."""
         chosen = [one for one in self._ready if _may_overtake(one[0], priority)]
         if not chosen:
             return []
