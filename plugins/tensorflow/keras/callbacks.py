@@ -35,8 +35,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._is_done = False
-        if self.model.built and (self.model.optimizer is None or self.model.optimizer.built):
-            self._broadcast()
+        if not self.model.built:
+            return
+        optimizer = self.model.optimizer
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(self.model.trainable_variables)  # the first step would do so
+        self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self._is_done:
