@@ -13,7 +13,7 @@ This module has no ``from __future__ import annotations``: DDP compares the hook
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch import recorder
 from mlt.torch.bucket_averages import BucketAverages
@@ -130,7 +130,12 @@ class BoundedLossState(StepRecorder):
         if is_sparse:
             self._averages.start_sparse(buffer, name=name, done=opened.set_sparse_result, failed=opened.fail)
             return result
-        how = {"loss_bound": bound, "lossy_results": self.lossy_results, "layer": layer, "layers": layers}
+        how: dict[str, Any] = {
+            "loss_bound": bound,
+            "lossy_results": self.lossy_results,
+            "layer": layer,
+            "layers": layers,
+        }
         average = partial(self._averages.start, key=key, name=name, **how)
         # Every rank has the same steps and keys. What cannot lose is left as it is, to the last bit.
         seed = step.step << 32 | key if self._rotate and bound > 0 else None

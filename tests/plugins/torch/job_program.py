@@ -1,4 +1,4 @@
-"""What the programs of jobs share: each rank runs one, named on its command line, and prints the answer as JSON."""
+"""Parts that programs of jobs share: each rank runs one, named on its command line, and prints an answer as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which workers average, and by which collective: the services or the workers among themselves.
+"""The choice of who averages gradient buckets: the services, or the workers among themselves.
 
 ``test_hook.py`` has the hook over it, and ranks that do not agree.
 """

@@ -1,4 +1,4 @@
-"""When replicas are made equal again; ``test_resynchronisation.py`` has what that does."""
+"""The times at which replicas are made equal again; ``test_resynchronisation.py`` has what that does."""
 
 from __future__ import annotations
 
