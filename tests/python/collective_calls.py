@@ -68,7 +68,7 @@ class SendRecv:
         )
 
     def wait(self, seconds: float) -> mlt.Completion:
-        """That of the receive, once both have ended. Raises the error of the first that failed."""
+        """The completion of the receive, once both have ended. Raises the error of the first that failed."""
         ends, error = [], None
         for operation in self._operations:
             try:
