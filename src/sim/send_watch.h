@@ -107,7 +107,9 @@ class SendWatch {
     std::uint64_t posts = 0;
     std::uint64_t reported_packets = 0;   // over all paths
     base::TimeNs newest_arrived_ns = -1;  // send time of the newest packet known to have arrived
+    // Between these the next run may leave, by how much credit its sender has: a send may have waited or not.
     base::TimeNs next_run_ns = 0;
+    base::TimeNs sure_run_ns = 0;
     base::TimeNs last_data_ns = -base::kSecond;
     struct Probe {
       base::TimeNs sent_ns = 0;

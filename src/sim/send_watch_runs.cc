@@ -12,6 +12,7 @@ namespace {
 constexpr base::DurationNs kMinTimeoutNs = 250 * base::kMicrosecond;
 constexpr base::DurationNs kCreditNs = 200 * base::kMicrosecond;
 constexpr std::uint64_t kCreditBytes = 30'000;
+constexpr std::uint64_t kIdleCreditBytes = 7'500;
 constexpr double kRunSeconds = 100e-6;
 constexpr double kPairSeconds = 1e-3;  // of two packets
 constexpr std::size_t kProbesKept = 1'024;
@@ -68,8 +69,12 @@ void SendWatch::check_data_run(std::uint16_t rank, base::TimeNs local, const cor
   if (local < of.next_run_ns) {
     fail(11, rank, run.peer, "a run leaves " + std::to_string(of.next_run_ns - local) + " ns too early for its rate");
   }
-  const base::DurationNs credit = std::max(kCreditNs, base::serialisation_ns(kCreditBytes, rate));
-  of.next_run_ns = std::max(of.next_run_ns, local - credit) + base::serialisation_ns(run.total_bytes, rate);
+  const auto next_after = [&](base::TimeNs next, std::uint64_t credit_bytes) {
+    const base::DurationNs credit = std::max(kCreditNs, base::serialisation_ns(credit_bytes, rate));
+    return std::max(next, local - credit) + base::serialisation_ns(run.total_bytes, rate);
+  };
+  of.next_run_ns = next_after(of.next_run_ns, kCreditBytes);
+  of.sure_run_ns = next_after(of.sure_run_ns, kIdleCreditBytes);
   of.last_data_ns = local;
   const std::uint64_t full = of.peer.segment_bytes + MLT_DATA_HEADER_BYTES;
   const double longest = rate * (run.datagram_count == 2 ? kPairSeconds : kRunSeconds);
@@ -95,7 +100,7 @@ void SendWatch::check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_
   if (sender.data_turn != sender.turn || sender.run_peer != peer) return;
   for (std::uint16_t other = 0; other < flows_.hosts(); ++other) {
     Flow& of = flow(rank, other);
-    if (other == peer || of.open.empty() || local < of.next_run_ns) continue;
+    if (other == peer || of.open.empty() || local < of.sure_run_ns) continue;
     // Only if neither its window, nor its early budget, nor missing priorities may block it.
     const auto resolved = [](const Path& path) { return path.acknowledged == path.last; };
     if (!std::all_of(of.paths.begin(), of.paths.end(), resolved)) continue;
