@@ -143,8 +143,7 @@ class Controller:
             self._to_coordinator = Outbox(context, 0)
         self._thread = threading.Thread(target=self._run, name="mlt-named", daemon=True)
         self._overtaking = threading.Thread(target=self._run_overtaking, name="mlt-named-overtaking", daemon=True)
-        if context is not None:
-            self._overtaking.start()
+        self._overtaking.start()
         self._thread.start()
 
     def ranks(self, set_id: int) -> tuple[int, ...] | None:
@@ -260,7 +259,7 @@ class Controller:
             self._thread.join(_END_SECONDS + 1.0)
         if self._context is not None:
             self._context.close()
-            self._overtaking.join()
+        self._overtaking.join()
         self._thread.join()
         self.set_timeline(None)
 
@@ -280,8 +279,7 @@ class Controller:
     def _run(self) -> None:
         try:
             text = self._carry_out_lane(ORDERED)
-            if self._context is not None:
-                self._overtaking.join(_END_SECONDS)  # it ends with the same text
+            self._overtaking.join(_END_SECONDS)  # it ends with the same text
         except Exception as error:
             self._fail(error)
             return
@@ -311,6 +309,8 @@ class Controller:
 
     def _fail(self, error: Exception) -> None:
         """End the job: this rank cannot carry out an answer."""
+        if isinstance(error, EndedError):
+            return  # the other lane has ended it
         text = str(error)
         if not isinstance(error, MltError):
             logger.exception("rank %d: an operation by name failed", self.rank)
@@ -350,12 +350,15 @@ class Controller:
         for answers in batches:
             first = answers[0]
             with self._lock:
+                # No tensors are left: this rank would take part as one that has joined, and the others get wrong sums.
+                if self._ended is not None:
+                    raise EndedError(self._ended)
                 handles = [self._pending.get(one.request.key) for one in answers]
+                tensors = [None if handle is None else handle.tensors for handle in handles]
             if first.error:
                 self._finish(answers, handles, RejectedError(first.error))
                 continue
             ranks = self._sets[first.request.set_id]
-            tensors = [None if handle is None else handle.tensors for handle in handles]
             one = self._execution.start(answers, tensors, ranks, overtakes=lane == OVERTAKING)
             started.append((answers, handles, one))
         for answers, handles, one in started:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -111,26 +111,34 @@ class Coordinator:
             entry.cache_id = cache_id
         self._complete(request.key, entry)
 
-    def take(self, priority: int | None = None) -> list[Batch]:
-        """The batches that are ready, in order; with a ``priority`` without what ``take_overtaking`` returns for it."""
-        ready, self._ready = self._ready, deque()
-        if priority is not None and (urgent := [one for one in ready if _may_overtake(one[0], priority)]):
-            self._ready = deque(urgent)
-            ready = deque(one for one in ready if not _may_overtake(one[0], priority))
-        return self._batches(ready)
+    def take(self, priority: int | None = None, *, fences: bool = True) -> list[Batch]:
+        """The batches that are ready, in order; with a ``priority`` without what ``take_overtaking`` returns for it.
+
+        ``fences=False``: only what is before the next answer that nothing may cross.
+        """
+        ready = list(self._ready)
+        places = [place for place, (answer, _) in enumerate(ready) if _is_fence(answer)]
+        end = len(ready) if fences or not places else places[0]
+        first = places[-1] + 1 if places and fences else 0
+        kept, taken = [], ready[:first]
+        for one in ready[first:end]:
+            (kept if priority is not None and _may_overtake(one[0], priority) else taken).append(one)
+        self._ready = deque(kept + ready[end:])
+        return self._batches(taken)
 
     def take_overtaking(self, priority: int) -> list[Batch]:
         """The ready reductions of all ranks that are more urgent than ``priority``, in order."""
-        chosen = [one for one in self._ready if _may_overtake(one[0], priority)]
-        if not chosen:
-            return []
-        self._ready = deque(one for one in self._ready if not _may_overtake(one[0], priority))
-        return self._batches(deque(chosen))
+        ready = list(self._ready)
+        end = next((place for place, (answer, _) in enumerate(ready) if _is_fence(answer)), len(ready))
+        kept, taken = [], []
+        for one in ready[:end]:
+            (taken if _may_overtake(one[0], priority) else kept).append(one)
+        self._ready = deque(kept + ready[end:])
+        return self._batches(taken)
 
-    def _batches(self, ready: deque[tuple[Answer, bool]]) -> list[Batch]:
+    def _batches(self, answers: Sequence[tuple[Answer, bool]]) -> list[Batch]:
         batches = []
-        if any(answer.request.priority for answer, _ in ready):
-            ready = deque(sorted(ready, key=lambda one: -one[0].request.priority))
+        ready = deque(_by_priority(answers))
         while ready:
             answer, repeated = ready.popleft()
             answers, numbers = [answer], {answer.cache_id} if repeated else set()
@@ -302,6 +310,24 @@ class Coordinator:
 
 def _bytes(answer: Answer) -> int:
     return sum(elements.item_bytes(dtype) * elements.elements(shape) for dtype, shape in answer.request.tensors)
+
+
+def _is_fence(answer: Answer) -> bool:
+    """Whether no other answer may cross this one: it changes what they mean, or who contributes to them."""
+    return answer.request.kind in ("join", "add_set", "remove_set")
+
+
+def _by_priority(answers: Sequence[tuple[Answer, bool]]) -> list[tuple[Answer, bool]]:
+    """The same answers, between two fences the most urgent ones first."""
+    result: list[tuple[Answer, bool]] = []
+    part: list[tuple[Answer, bool]] = []
+    for one in answers:
+        if _is_fence(one[0]):
+            result += [*sorted(part, key=lambda other: -other[0].request.priority), one]
+            part = []
+        else:
+            part.append(one)
+    return result + sorted(part, key=lambda other: -other[0].request.priority)
 
 
 def _may_overtake(answer: Answer, priority: int) -> bool:

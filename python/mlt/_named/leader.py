@@ -141,13 +141,12 @@ class Leader:
         """Send what is ready, unless rank 0 is behind: then more can be fused. What is more urgent than all that rank 0
         has to carry out in order does not wait for that."""
         in_order, overtaking = self._ahead
-        if not in_order:
-            self._flush()
-            return
-        if not overtaking:
+        if in_order and not overtaking:
             self._distribute(self._coordinator.take_overtaking(max(in_order)), OVERTAKING)
         if len(in_order) < _AHEAD:
-            self._distribute(self._coordinator.take(max(in_order)), ORDERED)
+            # Once a reduction has ended on rank 0, every rank has taken part in it.
+            ready = self._coordinator.take(max(in_order, default=None), fences=not overtaking)
+            self._distribute(ready, ORDERED)
 
     def _flush(self) -> None:
         self._distribute(self._coordinator.take(), ORDERED)

@@ -17,7 +17,7 @@ from transport_jobs import local_job
 import mlt
 from mlt import _waits
 from mlt._named.channel import RequestQueue
-from mlt._named.controller import Controller, EndedError, RejectedError
+from mlt._named.controller import Controller, EndedError, Handle, RejectedError
 from mlt._named.elements import Bytes
 from mlt._named.leader import Settings
 from mlt._named.requests import Kind, Request
@@ -162,6 +162,102 @@ def test_submit__an_urgent_reduction_overtakes_those_that_are_not_carried_out() 
 
     with controllers(3) as made:
         everywhere(made, reduce)
+
+
+class Waiting(Arrays):
+    """Whose memory is there once the event is set."""
+
+    def __init__(self, event: threading.Event, *inputs: np.ndarray[Any, Any]) -> None:
+        super().__init__(*inputs)
+        self.event, self.asked = event, threading.Event()
+
+    def allocate(self, index: int, shape: tuple[int, ...]) -> Bytes:
+        self.asked.set()
+        assert self.event.wait(60)
+        return super().allocate(index, shape)
+
+
+class Failing(Arrays):
+    def allocate(self, index: int, shape: tuple[int, ...]) -> Bytes:
+        raise RuntimeError("out of memory")
+
+
+def start_sum(own: Controller, name: str, priority: int, tensors: Arrays) -> Handle:
+    return own.submit(Request("allreduce", name, (("float32", (3,)),), op="sum", priority=priority), tensors)
+
+
+def test_submit__an_urgent_reduction_of_a_rank_alone_completes() -> None:
+    own = Controller(None)
+    event = threading.Event()
+    waiting = Waiting(event, np.ones(3, np.float32))
+    back = start_sum(own, "back", -9, waiting)
+    assert waiting.asked.wait(60)
+    front = start_sum(own, "front", 0, Arrays(np.ones(3, np.float32)))
+    event.set()
+    back.wait()
+    until(front.done)
+    own.close()
+
+
+def test_submit__after_a_failure_of_an_urgent_reduction_no_rank_gets_sums_without_a_rank() -> None:
+    event = threading.Event()
+    ones = np.ones(3, np.float32)
+    with controllers(2) as made:
+        pending = []
+        for name in ("back 0", "back 1"):
+            tensors = [Waiting(event, ones) for _ in made]
+            pending.append([(start_sum(own, name, -9, one), one) for own, one in zip(made, tensors, strict=True)])
+            assert all(one.asked.wait(60) for _, one in pending[0])
+        start_sum(made[0], "front", 0, Arrays(ones))
+        failed = start_sum(made[1], "front", 0, Failing(ones))
+        with pytest.raises(EndedError, match="out of memory"):
+            failed.wait()
+        event.set()
+        pending[1][0][0]._ended.wait(1.0)  # of rank 0: the other's second thread has had time to take part
+        made[1].close()
+        for handle, tensors in (one for pair in pending for one in pair):
+            with contextlib.suppress(EndedError, mlt.MltError):
+                handle.wait()
+                assert tensors.outputs[0].tolist() == [2.0] * 3
+
+
+def test_join__no_reduction_that_was_submitted_before_it_is_carried_out_after_it() -> None:
+    events = [threading.Event(), threading.Event()]
+    ones = np.ones(3, np.float32)
+    with controllers(2) as made:
+        coordinator = made[0]._leader._coordinator  # type: ignore[union-attr]
+        joined = made[1].submit(Request("join", "join"))
+        until(lambda: coordinator.is_waiting)
+        waiting = [Waiting(event, ones) for event in events]
+        back = start_sum(made[0], "back", -9, waiting[0])
+        assert waiting[0].asked.wait(60)
+        front = start_sum(made[0], "front", 0, waiting[1])
+        assert waiting[1].asked.wait(60)
+        urgent = Arrays(ones)
+        first = start_sum(made[0], "urgent", 5, urgent)
+        last = made[0].submit(Request("join", "join"))
+        next_epoch: list[tuple[Handle, Arrays]] = []
+
+        def go_on() -> None:
+            joined.wait()
+            tensors = Arrays(10 * ones)
+            next_epoch.append((start_sum(made[1], "urgent", 5, tensors), tensors))
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        until(lambda: not coordinator.is_waiting)  # both joins are known
+        events[0].set()
+        back.wait()
+        thread.join(1.0)  # the join must not end now; if it did, "urgent" would meet that of the next epoch
+        events[1].set()
+        for handle in (front, first, last):
+            handle.wait()
+        assert urgent.outputs[0].tolist() == [1.0] * 3
+        thread.join()
+        start_sum(made[0], "urgent", 5, Arrays(10 * ones)).wait()
+        handle, tensors = next_epoch[0]
+        handle.wait()
+        assert tensors.outputs[0].tolist() == [20.0] * 3
 
 
 def test_submit__large_tensors_beside_small_ones_of_a_group() -> None:

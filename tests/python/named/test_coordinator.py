@@ -112,6 +112,32 @@ def test_take_overtaking__reductions_of_all_ranks_that_are_more_urgent() -> None
     assert names(own.take()) == [["front"]]
 
 
+def test_take__nothing_crosses_a_join() -> None:
+    own = coordinator()
+
+    def ready(name: str, priority: int) -> None:
+        for rank in range(2):
+            own.submit(rank, reduce(name, op=name, priority=priority))
+
+    def ready_with_a_join() -> None:
+        own.submit(1, Request("join", "join"))
+        for name, priority in (("a", -9), ("w", 5)):
+            own.submit(0, reduce(name, op=name, priority=priority))
+        own.submit(0, Request("join", "join"))
+        ready("later", 7)
+
+    ready_with_a_join()
+    assert names(own.take_overtaking(-3)) == [["w"]]
+    assert names(own.take(-3, fences=False)) == [["a"]]
+    assert own.take_overtaking(-3) == []
+    assert own.take(-3, fences=False) == []
+    assert names(own.take(-3)) == [["join"]]
+    assert names(own.take_overtaking(-3)) == [["later"]]
+    ready_with_a_join()
+    assert names(own.take(-3)) == [["w"], ["a"], ["join"]]
+    assert names(own.take()) == [["later"]]
+
+
 def test_cache__answers_with_the_number_once_all_ranks_send_it() -> None:
     own = coordinator()
     (first,) = submit_all(own, reduce("a"))
