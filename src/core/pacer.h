@@ -29,8 +29,9 @@ class Pacer {
   base::TimeNs next_ns() const { return next_ns_; }
   bool may_send(base::TimeNs now) const { return now >= next_ns_; }
 
-  // Something waits for next_ns().
+  // Something waits for next_ns(); nothing does any more.
   void on_refused() { is_awaited_ = true; }
+  void on_idle() { is_awaited_ = false; }
 
   void on_sent(base::TimeNs now, std::uint64_t bytes, double rate_bytes_per_second) {
     // RECOVERY R1.3.2: A sender that is late MUST take back its unused time, but at most 200 us of it, or that of

@@ -35,7 +35,9 @@ void SendOrder::unlink(SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
   SendQueue(sends_, peer.work_head).erase(sends_.slot_of(state));
   state.in_work = false;
-  if (peer.work_head == kNil) peers_with_work_.clear(state.request.peer);
+  if (peer.work_head != kNil) return;
+  peers_with_work_.clear(state.request.peer);
+  peer.pacer.on_idle();
 }
 
 // Takes the segments that have become ready since the last call.

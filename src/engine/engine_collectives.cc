@@ -117,16 +117,43 @@ std::span<const std::byte> contribution_of(const collective::CollectiveRequest& 
   return request.root == own ? request.output : std::span<std::byte>();
 }
 
-// The member to name of those that are not connected. One that left may have done so because another failed.
+// The member to name of those that are not connected: the first that failed, else the first that left, because others
+// leave after it.
 std::optional<std::uint16_t> gone_member(const engine::EventLoop& loop, std::span<const std::uint16_t> ranks) {
+  const engine::PeerTable& peers = loop.peers();
   std::optional<std::uint16_t> gone;
   for (const std::uint16_t rank : ranks) {
-    if (rank == loop.options().rank) continue;
-    const engine::PeerState state = loop.peers().state(rank);
-    if (state == engine::PeerState::kFailed) return rank;
-    if (state != engine::PeerState::kUp && !gone) gone = rank;
+    if (rank == loop.options().rank || peers.state(rank) == engine::PeerState::kUp) continue;
+    const auto is_first = [&] {
+      const bool failed = peers.state(rank) == engine::PeerState::kFailed;
+      const bool other_failed = peers.state(*gone) == engine::PeerState::kFailed;
+      if (failed != other_failed) return failed;
+      return peers.down_number(rank) < peers.down_number(*gone);
+    };
+    if (!gone || is_first()) gone = rank;
   }
   return gone;
+}
+
+// On first use: waits for the connections that this rank's part of the collective needs.
+void connect_partners(const engine::OperationSubmitter& submitter, engine::EventLoop& loop,
+                      const engine::Operation& operation, const collective::CollectiveRequest& request,
+                      std::uint16_t own) {
+  const auto demand = [&](std::uint16_t rank) {
+    submitter.check_connected(operation, rank, "rank " + std::to_string(rank) + " is not connected");
+  };
+  for (const std::uint16_t rank : request.ranks) {
+    if (rank != own && loop.peers().state(rank) == engine::PeerState::kUnnamed) demand(rank);
+  }
+  const auto is_pending = [&](std::uint16_t rank) { return loop.peers().is_pending(rank); };
+  // Of a member that is down the call fails once it has begun: the others, which may have no connection with that one,
+  // learn it from this rank.
+  if (request.ends_group || std::ranges::none_of(request.ranks, is_pending)) return;
+  const std::vector<std::uint16_t> partners = collective::partners(request, own);
+  if (loop.use_and_wait(partners)) return;
+  for (const std::uint16_t rank : partners) {
+    if (is_pending(rank)) demand(rank);
+  }
 }
 
 // PROTOCOL 22.1.10: A member MUST refuse what it can't carry before it takes a sequence number, as 5.3.2 says.
@@ -151,12 +178,7 @@ OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
     submitter.reject(operation, ErrorCode::kBuffer, problem);
   }
   if (loop.options().connects_on_use) {
-    // Of a member that is down the call fails once it has begun: the others, which may have no connection with that
-    // one, learn it from this rank.
-    const auto is_pending = [&](std::uint16_t rank) { return loop.peers().is_pending(rank); };
-    if (!request.ends_group && std::ranges::any_of(request.ranks, is_pending)) {
-      loop.use_and_wait(collective::partners(request, own));
-    }
+    connect_partners(submitter, loop, operation, request, own);
   } else if (const auto gone = gone_member(loop, request.ranks)) {
     submitter.check_connected(operation, *gone, "rank " + std::to_string(*gone) + " is not connected");
   }

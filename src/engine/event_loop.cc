@@ -118,7 +118,7 @@ std::optional<io::OsError> EventLoop::name_peers(TimeNs now, std::span<const Pee
     bool known = false;
     if (options_.connects_on_use) {
       known = channel_->know(rank, addresses[i], timeout_ns < 0 ? base::kNever : timeout_ns, error);
-      peers_.on_named(rank);
+      if (known) peers_.on_named(rank);
     } else {
       // The higher rank connects to the lower, which listens. The channel names ranks that are not up by the deadline.
       known = rank < options_.rank ? channel_->connect_to(now, rank, addresses[i], deadline, error)

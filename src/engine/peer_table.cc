@@ -54,6 +54,7 @@ void PeerTable::on_down(std::uint16_t peer, io::PeerDownCause cause, const std::
     Peer& record = peers_[peer];
     record.error = text;
     record.error_code = error_code_of(cause);
+    record.down_number.store(++downs_);
     record.state.store(cause == io::PeerDownCause::kGoodbye ? PeerState::kLeft : PeerState::kFailed,
                        std::memory_order_release);
   }

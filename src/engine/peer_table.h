@@ -42,6 +42,8 @@ class PeerTable {
   std::uint32_t grid_bytes(std::uint16_t peer) const { return peers_[peer].grid_bytes.load(std::memory_order_acquire); }
   // Why the peer is no longer up; empty if it did not go down.
   std::string error(std::uint16_t peer) const;
+  // Place in the order in which peers went down, from 1; ~0: it did not.
+  std::uint32_t down_number(std::uint16_t peer) const { return peers_[peer].down_number.load(); }
 
   // Loop's lock. From kUnnamed to kUnused, and from there to kConnecting; else no effect.
   void on_named(std::uint16_t peer) { advance(peer, PeerState::kUnnamed, PeerState::kUnused); }
@@ -82,6 +84,7 @@ class PeerTable {
     std::atomic<PeerState> state{PeerState::kConnecting};  // changes with mutex_
     std::atomic<std::uint32_t> segment_bytes{0};
     std::atomic<std::uint32_t> grid_bytes{0};
+    std::atomic<std::uint32_t> down_number{~std::uint32_t{0}};
     std::vector<io::SocketAddress> addresses;       // loop's lock
     std::string error;                              // guarded by mutex_
     ErrorCode error_code = ErrorCode::kPeerFailed;  // guarded by mutex_
@@ -96,6 +99,7 @@ class PeerTable {
   std::vector<Peer> peers_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  std::uint32_t downs_ = 0;           // guarded by mutex_
   std::string last_rejected_client_;  // guarded by mutex_
   bool closed_ = false;               // guarded by mutex_
 };

@@ -13,7 +13,7 @@ constexpr double kC = 0.4;                               // RFC 9438, section 5
 constexpr double kKept = 0.7;                            // beta_cubic
 constexpr double kReno = 3 * (1 - kKept) / (1 + kKept);  // alpha_cubic
 constexpr std::uint64_t kReordering = 3;
-constexpr base::DurationNs kMinTimeoutNs = 200 * base::kMillisecond;
+constexpr base::DurationNs kMinTcpTimeoutNs = 200 * base::kMillisecond;
 constexpr base::DurationNs kWatchNs = 50 * base::kMillisecond;
 // TCP's and IPv4's headers are 24 bytes longer than what Packet counts for UDP's and IPv4's, with time stamps.
 constexpr std::uint32_t kHeaderBytes = 24;
@@ -42,6 +42,7 @@ void CubicFlow::on_arrival(const Packet& packet) {
 
 void CubicFlow::on_acknowledged(std::uint64_t number) {
   heard_ns_ = simulator_.now();
+  timeouts_ = 0;
   if (number < first_ || sent_[number - first_].is_over) return;
   Sent& sent = sent_[number - first_];
   sent.is_over = true;
@@ -72,7 +73,7 @@ void CubicFlow::grow(base::DurationNs rtt_ns) {
     until_before_s_ = std::cbrt((window_before_ - window_) / kC);
     as_reno_ = window_;
   }
-  as_reno_ += kReno / window_;
+  as_reno_ += (as_reno_ < window_before_ ? kReno : 1) / window_;
   const double t = static_cast<double>(now - epoch_ns_ + rtt_ns) * 1e-9 - until_before_s_;
   const double target = std::clamp(kC * t * t * t + window_before_, window_, 1.5 * window_);
   window_ = std::min(std::max(window_ + (target - window_) / window_, as_reno_), max_window_);
@@ -118,7 +119,10 @@ void CubicFlow::send(std::uint16_t from, std::uint16_t to, std::uint32_t bytes, 
 // The retransmission timeout: all that is in flight is lost.
 void CubicFlow::watch() {
   simulator_.at(simulator_.now() + kWatchNs, [this] {
-    if (in_flight_ > 0 && simulator_.now() - heard_ns_ > std::max(kMinTimeoutNs, 2 * smoothed_rtt_ns_)) {
+    // RFC 6298, 5.5: twice as long each time.
+    const base::DurationNs timeout_ns = std::max(kMinTcpTimeoutNs, 2 * smoothed_rtt_ns_) << std::min(timeouts_, 8U);
+    if (in_flight_ > 0 && simulator_.now() - heard_ns_ > timeout_ns) {
+      ++timeouts_;
       for (std::uint64_t number = first_; number < first_ + sent_.size(); ++number) {
         if (!sent_[number - first_].is_over) on_loss(number);
       }
@@ -126,6 +130,7 @@ void CubicFlow::watch() {
       sent_.clear();
       recovery_end_ = first_;
       window_ = 1;
+      window_before_ = 0;
       heard_ns_ = simulator_.now();
       send_more();
     }

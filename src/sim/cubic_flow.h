@@ -61,6 +61,7 @@ class CubicFlow {
   std::uint64_t delivered_ = 0, lost_ = 0;
   base::DurationNs smoothed_rtt_ns_ = 0;
   base::TimeNs heard_ns_ = 0;
+  unsigned timeouts_ = 0;  // in a row
 };
 
 }  // namespace mlt::sim

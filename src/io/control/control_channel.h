@@ -39,6 +39,8 @@ namespace mlt::io {
 
 // While all ranks connect to all, a rank that shares its cores with many others is late on every connection.
 inline constexpr base::DurationNs kConnectNsPerRank = 100 * base::kMillisecond;
+// TCP repeats a lost SYN after one second and after three; the third may arrive.
+inline constexpr base::DurationNs kNoReplyNs = 7 * base::kSecond;
 
 // Time limit for a connection opened by this side to come up, in a job of `ranks`.
 constexpr base::DurationNs hello_timeout_of(std::uint16_t ranks) {

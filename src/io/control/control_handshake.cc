@@ -110,6 +110,8 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   if (!validate(connection, hello, refusal)) return refuse(connection, hello, refusal, now, sink);
   if (is_request(connection, hello)) {
     close(connection);
+    peers_[hello.rank].reached_at = now;  // it runs, and reaches this host
+    peers_[hello.rank].is_refused = false;
     return use(now, hello.rank);
   }
   // PROTOCOL 3.3.4: The listening side MUST treat a hello from a lower rank as malformed: the listening side has to

@@ -106,9 +106,10 @@ base::TimeNs ControlChannel::unreachable_at(const Peer& peer) const {
   if (peer.limit_ns == 0) return peer.deadline;
   if (peer.connection != nullptr && peer.connection->state != State::kConnecting) return peer.deadline;
   // PROTOCOL 3.10.4: A rank that connects on first use MUST treat another as unreachable when that rank's host has
-  //     refused TCP for the silence limit (3.6.2), or has not replied to TCP for that time, or for 100 ms for each rank
-  //     of the job if that is longer.
-  const base::DurationNs unanswered = std::max(options_.dead_after_ns, options_.world_size * kConnectNsPerRank);
+  //     refused TCP for the silence limit (3.6.2), or has not replied to TCP for the longest of that time, 7 s, and 100
+  //     ms for each rank of the job.
+  const base::DurationNs unanswered =
+      std::max({options_.dead_after_ns, kNoReplyNs, options_.world_size * kConnectNsPerRank});
   return std::min(peer.deadline, base::after(peer.reached_at, peer.is_refused ? options_.dead_after_ns : unanswered));
 }
 

@@ -518,3 +518,23 @@ TEST_CASE("pacer__a_thread_that_lost_its_core_makes_up_for_20_packets") {
   CHECK(burst_after_a_second(1.25e9, true) == 250'500);
   CHECK(burst_after_a_second(25e6, true) == 31'500);
 }
+
+TEST_CASE("pacer__a_sender_that_has_made_up_for_a_late_thread_saves_up_no_idle_time") {
+  core::Pacer pacer;
+  const double rate = 25e6;
+  pacer.on_sent(0, 1'500, rate);
+  pacer.on_refused();
+  TimeNs now = kMillisecond;
+  for (int packet = 0; packet < 10; ++packet) {
+    REQUIRE(pacer.may_send(now));
+    pacer.on_sent(now, 1'500, rate);
+  }
+  pacer.on_idle();  // before it has made up for all
+  now = kSecond;
+  std::uint64_t burst = 0;
+  while (pacer.may_send(now)) {
+    pacer.on_sent(now, 1'500, rate);
+    burst += 1'500;
+  }
+  CHECK(burst == 9'000);
+}

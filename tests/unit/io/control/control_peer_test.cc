@@ -32,9 +32,9 @@ std::uint64_t count_of(const Node& node, std::string_view counter) {
 }
 
 // Two ranks that know each other's address.
-struct Pair {
-  explicit Pair(const io::ControlOptions& zero_options = control_options(0, 2),
-                const io::ControlOptions& one_options = control_options(1, 2))
+struct UsingPair {
+  explicit UsingPair(const io::ControlOptions& zero_options = control_options(0, 2),
+                     const io::ControlOptions& one_options = control_options(1, 2))
       : zero(zero_options), one(one_options) {
     know(zero, 1, one.channel->listen_address());
     know(one, 0, zero.channel->listen_address());
@@ -78,7 +78,7 @@ TEST_CASE("know__refuses_repeats_and_what_is_no_peer") {
 }
 
 TEST_CASE("know__of_ranks_that_exchange_nothing_sends_nothing_and_delays_no_goodbye") {
-  Pair pair;
+  UsingPair pair;
   CHECK_FALSE(serve({&pair.zero, &pair.one}, [&] { return pair.are_up(); }, 50 * kMillisecond));
   for (Node* node : {&pair.zero, &pair.one}) {
     CHECK(count_of(*node, "control_connect_attempts") == 0);
@@ -90,7 +90,7 @@ TEST_CASE("know__of_ranks_that_exchange_nothing_sends_nothing_and_delays_no_good
 }
 
 TEST_CASE("use__by_the_higher_rank_connects") {
-  Pair pair;
+  UsingPair pair;
   use(pair.one, 0);
   REQUIRE(serve({&pair.zero, &pair.one}, [&] { return pair.are_up(); }));
   CHECK(count_of(pair.one, "control_connect_attempts") == 1);
@@ -100,7 +100,7 @@ TEST_CASE("use__by_the_higher_rank_connects") {
 }
 
 TEST_CASE("use__by_the_lower_rank_has_the_higher_connect") {
-  Pair pair;
+  UsingPair pair;
   use(pair.zero, 1);
   REQUIRE(serve({&pair.zero, &pair.one}, [&] { return pair.are_up(); }));
   CHECK(count_of(pair.zero, "control_connect_attempts") == 1);
@@ -110,7 +110,7 @@ TEST_CASE("use__by_the_lower_rank_has_the_higher_connect") {
 }
 
 TEST_CASE("use__by_both_at_once_makes_one_connection_without_a_request") {
-  Pair pair;
+  UsingPair pair;
   use(pair.zero, 1);
   use(pair.one, 0);
   REQUIRE(serve({&pair.zero, &pair.one}, [&] { return pair.are_up(); }));
@@ -122,7 +122,7 @@ TEST_CASE("use__that_crosses_a_request_makes_one_connection") {
   // The higher rank begins after so many services of the pair since the request left: one for each step of it.
   for (int steps = 0; steps < 12; ++steps) {
     CAPTURE(steps);
-    Pair pair;
+    UsingPair pair;
     use(pair.zero, 1);
     REQUIRE(serve({&pair.zero}, [&] { return count_of(pair.zero, "control_connect_attempts") == 1; }));
     for (int i = 0; i < steps; ++i) {
@@ -200,7 +200,7 @@ TEST_CASE("use__of_a_rank_of_another_version_is_refused_whoever_begins") {
     CAPTURE(rank);
     io::ControlOptions options = control_options(1, 2);
     options.version = 2;
-    Pair pair(control_options(0, 2), options);
+    UsingPair pair(control_options(0, 2), options);
     Node& first = rank == 0 ? pair.zero : pair.one;
     use(first, 1 - rank);
     REQUIRE(serve({&pair.zero, &pair.one}, [&] { return first.sink.downs.size() == 1; }));
@@ -214,7 +214,7 @@ TEST_CASE("use__of_a_rank_with_another_secret_is_refused_whoever_begins") {
     CAPTURE(rank);
     io::ControlOptions options = control_options(1, 2);
     options.secret = "another secret 0";
-    Pair pair(control_options(0, 2), options);
+    UsingPair pair(control_options(0, 2), options);
     Node& first = rank == 0 ? pair.zero : pair.one;
     use(first, 1 - rank);
     REQUIRE(serve({&pair.zero, &pair.one}, [&] { return first.sink.downs.size() == 1; }));
@@ -235,7 +235,7 @@ TEST_CASE("hello__of_a_lower_rank_without_the_secret_makes_no_rank_connect") {
 }
 
 TEST_CASE("hello__of_a_lower_rank_that_is_up_with_another_incarnation_is_refused") {
-  Pair pair;
+  UsingPair pair;
   use(pair.one, 0);
   REQUIRE(serve({&pair.zero, &pair.one}, [&] { return pair.are_up(); }));
   RawClient client(pair.one);
@@ -249,7 +249,7 @@ TEST_CASE("hello__of_a_lower_rank_that_is_up_with_another_incarnation_is_refused
 }
 
 TEST_CASE("hello__of_a_lower_rank_that_has_left_is_refused") {
-  Pair pair;
+  UsingPair pair;
   use(pair.one, 0);
   REQUIRE(serve({&pair.zero, &pair.one}, [&] { return pair.are_up(); }));
   pair.zero.channel->say_goodbye();
