@@ -14,11 +14,11 @@ using namespace mlt::test;
 
 namespace {
 
-constexpr std::uint16_t kRanks = 7;
-constexpr CollectiveAlgorithm kAlgorithms[] = {CollectiveAlgorithm::kRing, CollectiveAlgorithm::kHalving,
-                                               CollectiveAlgorithm::kCentral};
+constexpr std::uint16_t kUsers = 7;
+constexpr CollectiveAlgorithm kUsedAlgorithms[] = {CollectiveAlgorithm::kRing, CollectiveAlgorithm::kHalving,
+                                                   CollectiveAlgorithm::kCentral};
 
-FakeBus::Options on_use(std::uint64_t seed) { return {.ranks = kRanks, .seed = seed, .connects_on_use = true}; }
+FakeBus::Options on_use(std::uint64_t seed) { return {.ranks = kUsers, .seed = seed, .connects_on_use = true}; }
 
 CollectiveRequest request_of(OperationId operation, std::vector<float>& data, CollectiveAlgorithm algorithm) {
   CollectiveRequest request = all_reduce_request(operation, data);
@@ -28,7 +28,7 @@ CollectiveRequest request_of(OperationId operation, std::vector<float>& data, Co
 
 std::size_t connections(const FakeBus& bus) {
   std::size_t count = 0;
-  for (std::uint16_t a = 0; a < kRanks; ++a) {
+  for (std::uint16_t a = 0; a < kUsers; ++a) {
     for (std::uint16_t b = 0; b < a; ++b) count += bus.are_connected(a, b);
   }
   return count;
@@ -39,15 +39,15 @@ std::size_t connections(const FakeBus& bus) {
 TEST_CASE("partners__are_the_ranks_of_the_streams") {
   std::vector<float> data(100);
   CollectiveRequest request = request_of(1, data, CollectiveAlgorithm::kRing);
-  for (std::uint16_t rank = 0; rank < kRanks; ++rank) request.ranks.push_back(rank);
+  for (std::uint16_t rank = 0; rank < kUsers; ++rank) request.ranks.push_back(rank);
   CHECK(partners(request, 3) == std::vector<std::uint16_t>{2, 4});
   // The first rank, and the neighbours, with which each exchanges shapes.
   request.algorithm = CollectiveAlgorithm::kCentral;
   CHECK(partners(request, 3) == std::vector<std::uint16_t>{0, 2, 4});
-  CHECK(partners(request, 0).size() == kRanks - 1);
-  for (const CollectiveAlgorithm algorithm : kAlgorithms) {
+  CHECK(partners(request, 0).size() == kUsers - 1);
+  for (const CollectiveAlgorithm algorithm : kUsedAlgorithms) {
     request.algorithm = algorithm;
-    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+    for (std::uint16_t rank = 0; rank < kUsers; ++rank) {
       for (const std::uint16_t peer : partners(request, rank)) {
         CHECK(std::ranges::binary_search(partners(request, peer), rank));
       }
@@ -56,13 +56,13 @@ TEST_CASE("partners__are_the_ranks_of_the_streams") {
 }
 
 TEST_CASE("first_use__connects_what_the_algorithm_needs") {
-  for (const auto& [algorithm, most] : {std::pair{CollectiveAlgorithm::kRing, kRanks + 0U},
-                                        std::pair{CollectiveAlgorithm::kCentral, 2 * kRanks - 3U}}) {
+  for (const auto& [algorithm, most] : {std::pair{CollectiveAlgorithm::kRing, kUsers + 0U},
+                                        std::pair{CollectiveAlgorithm::kCentral, 2 * kUsers - 3U}}) {
     FakeBus bus(on_use(1));
-    auto tensors = random_tensors(kRanks, 100, 3);
-    for (std::uint16_t rank = 0; rank < kRanks; ++rank) bus.start(rank, request_of(1, tensors[rank], algorithm));
+    auto tensors = random_tensors(kUsers, 100, 3);
+    for (std::uint16_t rank = 0; rank < kUsers; ++rank) bus.start(rank, request_of(1, tensors[rank], algorithm));
     bus.run();
-    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+    for (std::uint16_t rank = 0; rank < kUsers; ++rank) {
       REQUIRE(bus.done(rank).size() == 1);
       CHECK(bus.done(rank)[0].error == "");
     }
@@ -72,19 +72,19 @@ TEST_CASE("first_use__connects_what_the_algorithm_needs") {
 
 // A rank dies before, while or after the others call; those that have not ended then call a second time.
 TEST_CASE("first_use__a_death_is_named_at_every_member_whoever_calls_when") {
-  for (const CollectiveAlgorithm algorithm : kAlgorithms) {
+  for (const CollectiveAlgorithm algorithm : kUsedAlgorithms) {
     CAPTURE(static_cast<int>(algorithm));
     for (std::uint64_t seed = 1; seed <= 150; ++seed) {
       CAPTURE(seed);
       FakeBus bus(on_use(seed));
       base::Prng prng(seed);
-      auto tensors = random_tensors(kRanks, 40, seed);
-      const auto dead = static_cast<std::uint16_t>(prng.below(kRanks));
+      auto tensors = random_tensors(kUsers, 40, seed);
+      const auto dead = static_cast<std::uint16_t>(prng.below(kUsers));
       std::vector<std::uint16_t> order;
-      for (std::uint16_t rank = 0; rank < kRanks; ++rank) order.push_back(rank);
+      for (std::uint16_t rank = 0; rank < kUsers; ++rank) order.push_back(rank);
       for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[prng.below(i)]);
       bool is_dead = false;
-      std::vector<OperationId> calls(kRanks, 0);
+      std::vector<OperationId> calls(kUsers, 0);
       const auto call = [&](std::uint16_t rank) {
         if (!is_dead || rank != dead) bus.start(rank, request_of(++calls[rank], tensors[rank], algorithm));
       };
@@ -114,16 +114,16 @@ TEST_CASE("first_use__a_death_is_named_at_every_member_whoever_calls_when") {
 }
 
 TEST_CASE("first_use__a_group_resumes_after_a_cancelled_call_and_then_all_are_connected") {
-  for (const CollectiveAlgorithm algorithm : kAlgorithms) {
+  for (const CollectiveAlgorithm algorithm : kUsedAlgorithms) {
     CAPTURE(static_cast<int>(algorithm));
     for (std::uint64_t seed = 1; seed <= 60; ++seed) {
       CAPTURE(seed);
       FakeBus bus(on_use(seed));
       base::Prng prng(seed);
-      auto tensors = random_tensors(kRanks, 40, seed);
-      const auto canceller = static_cast<std::uint16_t>(prng.below(kRanks));
-      const auto late = static_cast<std::uint16_t>((canceller + 1 + prng.below(kRanks - 1)) % kRanks);
-      for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+      auto tensors = random_tensors(kUsers, 40, seed);
+      const auto canceller = static_cast<std::uint16_t>(prng.below(kUsers));
+      const auto late = static_cast<std::uint16_t>((canceller + 1 + prng.below(kUsers - 1)) % kUsers);
+      for (std::uint16_t rank = 0; rank < kUsers; ++rank) {
         if (rank != late) bus.start(rank, request_of(1, tensors[rank], algorithm));
       }
       bus.run_steps(static_cast<int>(prng.below(10)));
@@ -131,12 +131,12 @@ TEST_CASE("first_use__a_group_resumes_after_a_cancelled_call_and_then_all_are_co
       bus.run();
       bus.start(late, request_of(1, tensors[late], algorithm));
       bus.run();
-      CHECK(connections(bus) == kRanks * (kRanks - 1) / 2);
-      auto fresh = random_tensors(kRanks, 40, seed + 1);
+      CHECK(connections(bus) == kUsers * (kUsers - 1) / 2);
+      auto fresh = random_tensors(kUsers, 40, seed + 1);
       const auto expected = direct_sum(fresh, true);
-      for (std::uint16_t rank = 0; rank < kRanks; ++rank) bus.start(rank, request_of(2, fresh[rank], algorithm));
+      for (std::uint16_t rank = 0; rank < kUsers; ++rank) bus.start(rank, request_of(2, fresh[rank], algorithm));
       bus.run();
-      for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+      for (std::uint16_t rank = 0; rank < kUsers; ++rank) {
         CAPTURE(rank);
         REQUIRE(bus.done(rank).size() == 2);
         CHECK(bus.done(rank)[0].status == core::CompletionStatus::kCancelled);
@@ -151,7 +151,7 @@ TEST_CASE("first_use__a_group_resumes_after_a_cancelled_call_and_then_all_are_co
 TEST_CASE("first_use__the_end_of_a_group_is_told_to_members_when_they_connect") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     FakeBus bus(on_use(seed));
-    auto tensors = random_tensors(kRanks, 40, seed);
+    auto tensors = random_tensors(kUsers, 40, seed);
     CollectiveRequest end;
     end.operation = 1;
     end.kind = CollectiveKind::kBarrier;
@@ -159,11 +159,11 @@ TEST_CASE("first_use__the_end_of_a_group_is_told_to_members_when_they_connect") 
     end.fault = "rank 2 ended the group";
     bus.start(2, end);
     bus.run();
-    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+    for (std::uint16_t rank = 0; rank < kUsers; ++rank) {
       if (rank != 2) bus.start(rank, request_of(1, tensors[rank], CollectiveAlgorithm::kRing));
     }
     bus.run();
-    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+    for (std::uint16_t rank = 0; rank < kUsers; ++rank) {
       CAPTURE(rank);
       REQUIRE(bus.done(rank).size() == 1);
       CHECK(bus.done(rank)[0].status == core::CompletionStatus::kCancelled);
