@@ -22,6 +22,8 @@ from mlt._named.requests import GLOBAL_SET, Answer, Request
 
 UNNAMED: Final = ".unnamed."
 """Part of a name that the library made: it never comes again, so it is not cached."""
+_Ready = tuple[Answer, bool]
+"""An answer, and whether all ranks sent its number of the cache."""
 _JOIN: Final = Request("join", "join")
 _SHOWN: Final = 3
 """Names that a text lists for a rank."""
@@ -72,7 +74,7 @@ class Coordinator:
         self._capacity = capacity
         self._now = now
         self._entries: dict[tuple[int, str], _Entry] = {}
-        self._ready: deque[tuple[Answer, bool]] = deque()  # whether all ranks sent the number
+        self._ready: deque[_Ready] = deque()
         self._joined: dict[int, None] = {}  # in the order of their calls
         self._known: list[dict[int, Request]] = []  # by cache number: the requests by rank
         self._answers: list[Answer] = []  # by cache number
@@ -120,7 +122,8 @@ class Coordinator:
         places = [place for place, (answer, _) in enumerate(ready) if _is_fence(answer)]
         end = len(ready) if fences or not places else places[0]
         first = places[-1] + 1 if places and fences else 0
-        kept, taken = [], ready[:first]
+        kept: list[_Ready] = []
+        taken = ready[:first]
         for one in ready[first:end]:
             (kept if priority is not None and _may_overtake(one[0], priority) else taken).append(one)
         self._ready = deque(kept + ready[end:])
@@ -130,15 +133,16 @@ class Coordinator:
         """The ready reductions of all ranks that are more urgent than ``priority``, in order."""
         ready = list(self._ready)
         end = next((place for place, (answer, _) in enumerate(ready) if _is_fence(answer)), len(ready))
-        kept, taken = [], []
+        kept: list[_Ready] = []
+        taken: list[_Ready] = []
         for one in ready[:end]:
             (taken if _may_overtake(one[0], priority) else kept).append(one)
         self._ready = deque(kept + ready[end:])
         return self._batches(taken)
 
-    def _batches(self, answers: Sequence[tuple[Answer, bool]]) -> list[Batch]:
+    def _batches(self, taken: Sequence[_Ready]) -> list[Batch]:
         batches = []
-        ready = deque(_by_priority(answers))
+        ready = deque(_by_priority(taken))
         while ready:
             answer, repeated = ready.popleft()
             answers, numbers = [answer], {answer.cache_id} if repeated else set()
@@ -317,10 +321,10 @@ def _is_fence(answer: Answer) -> bool:
     return answer.request.kind in ("join", "add_set", "remove_set")
 
 
-def _by_priority(answers: Sequence[tuple[Answer, bool]]) -> list[tuple[Answer, bool]]:
+def _by_priority(answers: Sequence[_Ready]) -> list[_Ready]:
     """The same answers, between two fences the most urgent ones first."""
-    result: list[tuple[Answer, bool]] = []
-    part: list[tuple[Answer, bool]] = []
+    result: list[_Ready] = []
+    part: list[_Ready] = []
     for one in answers:
         if _is_fence(one[0]):
             result += [*sorted(part, key=lambda other: -other[0].request.priority), one]
