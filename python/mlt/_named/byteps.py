@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ __all__ = [
 _MAX_TENSORS: Final = 1 << 20
 _declared: dict[str, int] = {}
 _lock = threading.Lock()
+_traced: set[Path] = set()
 
 
 def init(lazy: bool = True) -> None:
@@ -63,7 +65,15 @@ def init(lazy: bool = True) -> None:
     if steps is not None and not was_initialized:
         folder = Path(variables.text(os.environ, "BYTEPS_TRACE_DIR") or ".") / str(local_rank())
         folder.mkdir(parents=True, exist_ok=True)
-        job.controller().set_timeline(StepTrace(folder / "comm.json", *steps))
+        job.controller().set_timeline(StepTrace(_trace_file(folder), *steps))
+
+
+def _trace_file(folder: Path) -> Path:
+    """A file that no earlier job of this process has written: before ``suspend``, say."""
+    names = chain(["comm.json"], (f"comm-{number}.json" for number in count(2)))
+    path = next(one for name in names if (one := (folder / name).resolve()) not in _traced)
+    _traced.add(path)
+    return path
 
 
 def traced_steps(environ: Mapping[str, str]) -> tuple[int, int] | None:

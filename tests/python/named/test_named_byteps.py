@@ -65,6 +65,9 @@ def test_trace__of_the_steps_that_the_variables_name(monkeypatch: pytest.MonkeyP
         job.controller().submit(Request("barrier", "all")).wait()
     byteps.init()  # in the job already
     byteps.shutdown()
+    byteps.init()  # the next job leaves the trace of this one
+    byteps.shutdown()
+    assert (tmp_path / "traces" / "0" / "comm-2.json").exists()
     events = json.loads((tmp_path / "traces" / "0" / "comm.json").read_text())
     assert [one["name"] for one in events] == ["process_name", "NEGOTIATE_BARRIER", "BARRIER"]
 
