@@ -261,6 +261,26 @@ TEST_CASE("rate_control__cards_ten_times_faster_than_the_port_share_it") {
   }
 }
 
+// Where packets are held back, flows share a port unevenly (the next case), but the port carries as much.
+TEST_CASE("rate_control__jitter_leaves_the_port_full" * doctest::test_suite("long")) {
+  for (const std::uint16_t flows : kFlows) {
+    for (const base::DurationNs jitter_us : {20L, 50L, 100L, 200L, 500L}) {
+      for (const std::uint64_t seed : {1U, 2U, 3U}) {
+        Setting setting;
+        setting.flows = flows;
+        setting.seed = seed;
+        setting.host_jitter_ns = jitter_us * base::kMicrosecond;
+        setting.window_bytes = 16U << 20;
+        const Outcome outcome = Rig(setting).run();
+        CAPTURE(jitter_us);
+        describe(setting, outcome);
+        CHECK(outcome.fault == "");
+        CHECK(outcome.goodput >= 0.8);
+      }
+    }
+  }
+}
+
 // A known fault: the fix must remove should_fail. A slow flow's packets are
 // further apart, so their delays fall by less than the time between them: it measures less jitter than a fast one
 // (R1.2.14), has lower thresholds, and becomes slower.
