@@ -47,6 +47,7 @@ EventLoop::EventLoop(const Options& options)
       datapath_(open_datapath(options_)),
       endpoint_(endpoint_config(options_, datapath_)),
       peers_(options_.rank, options_.ranks, options_.connects_on_use),
+      partner_cache_(options_.rank),
       path_mtu_errors_(options_.rank, options_.ranks, peers_, endpoint_, *datapath_.network),
       transmitter_(options_.ranks, endpoint_, datapath_, path_mtu_errors_),
       path_report_(endpoint_, datapath_),
