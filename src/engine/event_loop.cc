@@ -392,7 +392,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   endpoint_.on_control(now_, *up);
   path_checks_.on_peer_up(*up);
   peers_.on_up(hello.rank, peer.udp_addresses, up->segment_bytes, grid_bytes);
-  if (options_.connects_on_use) collectives_.on_peer_up(hello.rank);
+  if (options_.connects_on_use) collectives_.on_peer_up(now_, hello.rank);
 }
 
 void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) {
