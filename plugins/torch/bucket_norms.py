@@ -22,7 +22,7 @@ _NORMS_BIT: Final = 1 << 29
 
 
 class BucketNorms:
-    """Of the workers ``ranks`` of ``context`` (None: all), which call it with the same buckets in the same order.
+    """Comparisons among the workers ``ranks`` of ``context`` (None: all), with the same buckets in the same order.
 
     ``max_ratio`` and ``max_dropped`` as in ``Context.check_norms``.
     """

@@ -1,7 +1,7 @@
-// Connections on first use (PROTOCOL 3.10) in a run of the swarm: what is posted to a peer waits until this host knows
-// a connection with it, as posts of the engine do, and is posted without one, and rejected, when the peer has not come
-// in time. Either side's first post starts the connection. A peer that left or crashed is connected with again by the
-// next post to it.
+// Connections on first use (3.10 of PROTOCOL.md) in a run of the swarm: what is posted to a peer waits until this host
+// knows a connection with it, as posts of the engine do, and is posted without one, and rejected, when the peer has not
+// come in time. Either side's first post starts the connection. A peer that left or crashed is connected with again by
+// the next post to it.
 //
 // Absent on purpose: the frames and the hellos of the set-up (io/control), which do not apply under virtual time, and
 // when hosts come and go (sim/scenario.h).
