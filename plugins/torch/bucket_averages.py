@@ -9,7 +9,7 @@ end of an average (``open_bucket``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -50,8 +50,8 @@ class BucketAverages:
         """The element types that can be averaged."""
         return _AMONG_WORKERS if sparse else self._types
 
-    def agree(self, *, rotate: bool) -> None:
-        """Before the first bucket: every rank of the group averages by this hook, and has the same ``rotate``.
+    def agree(self, options: Mapping[str, float | None]) -> None:
+        """Before the first bucket: every rank of the group averages by this hook, and has the same ``options``.
 
         A rank without the hook would call the group's own all-reduce, and both would wait for the other's. So the hook
         calls the group too: calls that differ are an error of both, at once.
@@ -67,7 +67,7 @@ class BucketAverages:
                     f"rank {self._group.rank()} averages its gradients by bounded_loss_hook, another does not: {error}"
                 ) from None
             raise
-        _compare_rotation(self._group, rotate)
+        _compare(self._group, options)
         self._is_agreed = True
 
     def start(self, tensor: torch.Tensor, *, key: int, name: str, **options: Any) -> Any:
@@ -96,18 +96,24 @@ class BucketAverages:
             self._group.adopt(handle, name, STREAM_BIT | self._group.stream | stream_bit)
 
 
-def _compare_rotation(group: MltProcessGroup, rotate: bool) -> None:
-    """Raise RuntimeError on every rank unless all rotate or none: their sums would mix unrelated elements."""
-    own = torch.tensor([rotate], dtype=torch.uint8)
+def _compare(group: MltProcessGroup, options: Mapping[str, float | None]) -> None:
+    """Raise RuntimeError on every rank unless all have the same: their sums would mix unrelated elements, or some ranks
+    would wait for a comparison that others do not make."""
+    own = torch.tensor([-1 if value is None else value for value in options.values()], dtype=torch.float64)
     of_all = [torch.empty_like(own) for _ in range(group.size())]
     group.allgather([of_all], [own]).wait()
-    rotating = [rank for rank, flag in enumerate(of_all) if flag.item()]
-    if 0 < len(rotating) < len(of_all):
-        others = [rank for rank, flag in enumerate(of_all) if not flag.item()]
-        raise RuntimeError(
-            f"rank {group.rank()}: BoundedLossState has rotate=True on group {ranks_text(rotating)} and "
-            f"rotate=False on group {ranks_text(others)}: give all ranks the same"
-        )
+    for index, (name, value) in enumerate(options.items()):
+        numbers = [values[index].item() for values in of_all]
+        if len(set(numbers)) == 1:
+            continue
+        having: dict[float, list[int]] = {}
+        for rank, number in enumerate(numbers):
+            having.setdefault(number, []).append(rank)
+        texts = {number: "None" if number == -1 else f"{number:g}" for number in having}
+        if isinstance(value, bool):
+            texts = {number: str(bool(number)) for number in having}
+        found = " and ".join(f"{name}={texts[number]} on group {ranks_text(having[number])}" for number in having)
+        raise RuntimeError(f"rank {group.rank()}: BoundedLossState has {found}: give all ranks the same")
 
 
 def _group_of(transport: Context | PushPull | dist.ProcessGroup) -> MltProcessGroup | None:

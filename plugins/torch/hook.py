@@ -11,16 +11,24 @@ This module has no ``from __future__ import annotations``: DDP compares the hook
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch import recorder
 from mlt.torch.bucket_averages import BucketAverages
 from mlt.torch.bucket_keys import BucketKeys
+from mlt.torch.bucket_norms import BucketNorms
 from mlt.torch.compilation import untraced, untraced_class
 from mlt.torch.contexts import current_context
-from mlt.torch.hook_arguments import check_log_every, check_options, check_transport, names_of, recorder_name
+from mlt.torch.hook_arguments import (
+    check_log_every,
+    check_norm_limits,
+    check_options,
+    check_transport,
+    names_of,
+    recorder_name,
+)
 from mlt.torch.open_bucket import OpenBucket
 from mlt.torch.profiling import recorded
 from mlt.torch.resynchronisation import By, Drift, Resynchronisation
@@ -56,7 +64,11 @@ class BoundedLossState(StepRecorder):
     may lose over blocks of 4,096 elements before it is sent, so that a lost segment takes a little of each element, not
     all of a few (``mlt.torch.rotation``); float32 and float64 only. It costs CPU time. ``lossy_results``: the averages
     may lose up to ``loss_bound`` as well; a worker then keeps, of what it misses, the mean of the terms that it has. So
-    the replicas drift apart: call ``resynchronise_every`` before the first backward pass. ``history``: number of steps
+    the replicas drift apart: call ``resynchronise_every`` before the first backward pass. ``max_norm_ratio``: before a
+    bucket is averaged, the workers compare its norms (``Context.check_norms``); one that is no number, or above this
+    many times the median, fails the backward pass at every worker, with an error that names its worker. Up to
+    ``max_dropped`` such workers are dropped instead: the average is one of the others. The backward pass waits for each
+    comparison; sparse buckets are not compared. None: no comparison. ``history``: number of steps
     whose statistics are kept. ``log_every``: every so many steps the logger "mlt" gets the step's, at level INFO.
     ``named_parameters``: the model's, so that errors name the parameters of a bucket, not only its number.
 
@@ -78,6 +90,8 @@ class BoundedLossState(StepRecorder):
         services: bool | None = None,
         rotate: bool = False,
         lossy_results: bool = False,
+        max_norm_ratio: float | None = None,
+        max_dropped: int = 0,
         first_key: int = 0,
         history: int = DEFAULT_HISTORY,
         log_every: int | None = None,
@@ -86,6 +100,7 @@ class BoundedLossState(StepRecorder):
         bound = checked(loss_bound)
         check_transport(transport)
         check_options(lossy_results=lossy_results, rotate=rotate, services=services, first_key=first_key)
+        check_norm_limits(max_norm_ratio, max_dropped)
         check_log_every(log_every)
         super().__init__(history)
         self.loss_bound = bound
@@ -94,6 +109,13 @@ class BoundedLossState(StepRecorder):
         self._log_every = log_every
         self._resynchronisation = ResynchronisationSchedule(self._log, is_required=lossy_results, history=history)
         self._averages = BucketAverages(transport if transport is not None else current_context(), services)
+        averages = self._averages
+        self._norms = (
+            BucketNorms(averages.context, averages.ranks, averages.stream, max_norm_ratio, max_dropped)
+            if max_norm_ratio is not None
+            else None
+        )
+        self._alike = {"rotate": rotate, "max_norm_ratio": max_norm_ratio, "max_dropped": max_dropped}
         self._keys = BucketKeys(first_key, names_of(named_parameters))
         self._count = 0  # of buckets, over all steps
         self._recorded_as = recorder_name()
@@ -112,7 +134,7 @@ class BoundedLossState(StepRecorder):
         device = device_of([buffer], "hook")
         self._check_type(buffer, index)
         self._resynchronisation.check(first=index == 0)
-        self._averages.agree(rotate=self._rotate)
+        self._averages.agree(self._alike)
         key = self._key(bucket)
         layer, layers = self._keys.layer(index, bucket.is_last())
         step = self._log.push(first=index == 0, last=bucket.is_last())
@@ -140,7 +162,7 @@ class BoundedLossState(StepRecorder):
         # Every rank has the same steps and keys. What cannot lose is left as it is, to the last bit.
         seed = step.step << 32 | key if self._rotate and bound > 0 else None
         if device is None:
-            opened.start(average, buffer, seed, lambda: opened.set_result(buffer))
+            self._start(opened, average, buffer, seed, lambda: opened.set_result(buffer))
             return result
         staged = Staged(device, device.mark(buffer))
         mirror, copied = staged.mirror(buffer), staged.to_host([buffer])
@@ -150,10 +172,35 @@ class BoundedLossState(StepRecorder):
 
         def post() -> None:
             device.synchronize(copied)
-            opened.start(average, mirror, seed, land)
+            self._start(opened, average, mirror, seed, land)
 
         self._staging.submit(opened, post, None)
         return result
+
+    def _start(
+        self,
+        opened: OpenBucket,
+        average: Callable[[torch.Tensor], Any],
+        data: torch.Tensor,
+        seed: int | None,
+        land: Callable[[], None],
+    ) -> None:
+        """``opened.start``, after the comparison of the norms."""
+        if self._norms is None:
+            opened.start(average, data, seed, land)
+            return
+        try:
+            scale = self._norms.check(data)
+        except Exception as error:  # from the future: DDP then ends the backward pass in order
+            opened.fail(error)
+            return
+
+        def scaled() -> None:
+            if scale != 1:
+                data.mul_(scale)
+            land()
+
+        opened.start(average, data, seed, scaled)
 
     def _check_type(self, buffer: torch.Tensor, index: int) -> None:
         is_sparse = buffer.layout == torch.sparse_coo

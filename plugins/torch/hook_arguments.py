@@ -36,6 +36,17 @@ def check_options(*, lossy_results: Any, rotate: Any, services: Any, first_key: 
         raise ValueError(f"first_key is {first_key!r}; give a key of push-pull, 0 or more")
 
 
+def check_norm_limits(max_norm_ratio: Any, max_dropped: Any) -> None:
+    """Raise ValueError unless they are limits of ``Context.check_norms``, or None and 0."""
+    is_ratio = isinstance(max_norm_ratio, int | float) and not isinstance(max_norm_ratio, bool) and max_norm_ratio > 1
+    if max_norm_ratio is not None and not is_ratio:
+        raise ValueError(f"max_norm_ratio is {max_norm_ratio!r}; give a number above 1, such as 100, or None")
+    if isinstance(max_dropped, bool) or not isinstance(max_dropped, int) or max_dropped < 0:
+        raise ValueError(f"max_dropped is {max_dropped!r}; give a number of workers, 0 or more")
+    if max_dropped > 0 and max_norm_ratio is None:
+        raise ValueError(f"max_dropped is {max_dropped!r} without max_norm_ratio: give both, such as 100 for it")
+
+
 def check_log_every(steps: Any) -> None:
     """Raise ValueError unless ``steps`` is None or a number of steps."""
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):

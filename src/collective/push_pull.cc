@@ -341,6 +341,10 @@ bool PushPull::poll_done(PushPullDone& done) {
   return true;
 }
 
+void PushPull::on_peer_up(TimeNs now, std::uint16_t peer) {
+  if (survivors_) survivors_->on_peer_up(now, peer);
+}
+
 void PushPull::on_peer_down(TimeNs now, std::uint16_t peer) {
   if (services_.contains(peer) && !services_.is_dead(peer)) {
     if (!survivors_ || !services_.may_move()) {

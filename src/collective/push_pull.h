@@ -46,6 +46,8 @@ class PushPull {
   void start(TimeNs now, const PushPullRequest& request);
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
   void on_completion(TimeNs now, const core::Completion& completion);
+  // Where ranks connect on first use.
+  void on_peer_up(TimeNs now, std::uint16_t peer);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   void retry(TimeNs now);
   // Fails keys that time out before all of their pushes and pulls are posted; after that the endpoint's timers apply.

@@ -348,6 +348,8 @@ void Summation::fail_and_announce(TimeNs now, Partition& partition, std::uint16_
   announce_failure(now, partition);
 }
 
+void Summation::on_peer_up(TimeNs now, std::uint16_t peer) { survivors_.on_peer_up(now, peer); }
+
 void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
   // Nothing to agree on: every sum needs every worker.
   if (peer < config_.workers && !has_spare()) {

@@ -52,6 +52,8 @@ class Summation {
 
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
   void on_completion(TimeNs now, const core::Completion& completion);
+  // Where ranks connect on first use.
+  void on_peer_up(TimeNs now, std::uint16_t peer);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   // Why the others go on without this service; empty if they do not.
   const std::string& out_text() const { return survivors_.out_text(); }

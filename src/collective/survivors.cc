@@ -38,6 +38,18 @@ void Survivors::on_lost(TimeNs now, std::uint16_t peer) {
   report(now);
 }
 
+// PROTOCOL 14.2.14: Where a job connects on first use (3.10), a rank MUST send lost and excluded to a rank that it
+//     still connects with once that connection is up, with what it knows then.
+void Survivors::on_peer_up(TimeNs now, std::uint16_t peer) {
+  if (peer >= size_ || !std::exchange(members_[peer].is_owed, false)) return;
+  if (!view().empty()) send_view(peer);
+  if (peer == decider()) report(now);
+}
+
+void Survivors::send(std::uint16_t to) {
+  if (!verbs_.send_message(to, scratch_)) members_[to].is_owed = true;
+}
+
 void Survivors::on_gone(TimeNs now, std::uint16_t peer) {
   if (peer >= size_ || verbs_.has_left(peer)) return;
   members_[peer].is_lost = true;
@@ -79,7 +91,7 @@ void Survivors::report(TimeNs now) {
       if (members_[rank].is_lost) lost.lost.push_back(rank);
     }
     encode(lost, scratch_);
-    verbs_.send_message(static_cast<std::uint16_t>(to), scratch_);
+    send(static_cast<std::uint16_t>(to));
   }
   set_timer(now);
 }
@@ -215,7 +227,7 @@ std::vector<std::uint32_t> Survivors::view() const {
 
 void Survivors::send_view(std::uint16_t to) {
   encode(Excluded{agreed_, view()}, scratch_);
-  verbs_.send_message(to, scratch_);
+  send(to);
 }
 
 void Survivors::inform(TimeNs now, std::uint16_t rank) {

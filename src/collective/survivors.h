@@ -51,6 +51,8 @@ class Survivors {
   void on_lost(TimeNs now, std::uint16_t peer);
   // The same, where nothing is to be decided about it.
   void on_gone(TimeNs now, std::uint16_t peer);
+  // Where ranks connect on first use: a connection that was being set up.
+  void on_peer_up(TimeNs now, std::uint16_t peer);
   void on_message(TimeNs now, std::uint16_t from, const Lost& lost);
   void on_message(TimeNs now, std::uint16_t from, const Excluded& excluded);
   void on_timeout(TimeNs now);
@@ -78,6 +80,7 @@ class Survivors {
     bool is_listed = false;     // in excluded_
     bool has_reported = false;  // to this rank, which is its decider
     bool has_begun = false;     // its process takes part in push-pulls
+    bool is_owed = false;       // messages to it could not be sent
     std::vector<bool> knows;    // as excluded, as reported; empty: none
     std::vector<bool> lost;     // as reported; empty: none
   };
@@ -103,6 +106,8 @@ class Survivors {
   std::vector<std::uint32_t> view() const;
   void broadcast();
   void send_view(std::uint16_t to);
+  // What scratch_ holds.
+  void send(std::uint16_t to);
   // Whether the limits permit so many dead of each kind.
   struct Spare {
     std::size_t workers = 0, services = 0;  // so many more may be excluded

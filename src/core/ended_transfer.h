@@ -15,6 +15,7 @@ void describe_end(const State& state, const SegmentGrid& grid, CompletionKind ki
   completion.status = state.status;
   completion.peer = state.request.peer;
   completion.tag = state.request.tag;
+  completion.generation = state.generation;
   completion.total_bytes = grid.total_bytes();
   completion.repaired_segments = state.repaired_segments;
   completion.remote_total_bytes = state.remote_total_bytes;

@@ -134,6 +134,7 @@ struct Completion {
   CompletionStatus status = CompletionStatus::kComplete;
   std::uint16_t peer = 0;
   std::uint64_t tag = 0;
+  std::uint32_t generation = 0;             // with the tag, the same at both ends
   std::uint64_t total_bytes = 0;            // of an `up_to` receive that failed before it learned it: of `data`
   std::uint64_t missing_bytes = 0;          // for a send: as the receiver reported it
   std::uint64_t allowed_missing_bytes = 0;  // receive only: the max that the bound, and a shared budget, allowed

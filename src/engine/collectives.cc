@@ -119,6 +119,12 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   }
 }
 
+void Collectives::on_peer_up(TimeNs now, std::uint16_t peer) {
+  if (push_pull_) push_pull_->on_peer_up(now, peer);
+  if (summation_) summation_->on_peer_up(now, peer);
+  collectives_.on_peer_up(peer);
+}
+
 void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
   if (push_pull_) push_pull_->on_peer_down(now, peer);
   if (summation_) summation_->on_peer_down(now, peer);

@@ -44,7 +44,7 @@ class Collectives final : private collective::Verbs {
   // Completion of an operation that a collective posted.
   void on_completion(TimeNs now, const core::Completion& completion);
   // Where ranks connect on first use.
-  void on_peer_up(std::uint16_t peer) { collectives_.on_peer_up(peer); }
+  void on_peer_up(TimeNs now, std::uint16_t peer);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   // True if anything was due.
   bool on_timeout(TimeNs now);

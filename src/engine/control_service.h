@@ -22,6 +22,7 @@ inline constexpr std::uint8_t kFallbackFrame = io::kFirstMessageType;          /
 inline constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
 inline constexpr std::uint8_t kFailureMessage = io::kFirstMessageType + 2;     // why the sender leaves, as text
 inline constexpr std::uint8_t kPathReportMessage = io::kFirstMessageType + 3;  // path_checks.h
+inline constexpr std::uint8_t kChecksumMessage = io::kFirstMessageType + 4;    // transfer_checksums.h
 
 inline constexpr std::size_t kMaxFailureBytes = 1'024;  // of that text
 // The text of a failure message, fit to be shown.

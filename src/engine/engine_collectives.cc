@@ -149,7 +149,7 @@ void connect_partners(const engine::OperationSubmitter& submitter, engine::Event
   // Of a member that is down the call fails once it has begun: the others, which may have no connection with that one,
   // learn it from this rank.
   if (request.ends_group || std::ranges::none_of(request.ranks, is_pending)) return;
-  const std::vector<std::uint16_t> partners = collective::partners(request, own);
+  const std::vector<std::uint16_t> partners = loop.partner_cache().partners(request);
   if (loop.use_and_wait(partners)) return;
   for (const std::uint16_t rank : partners) {
     if (is_pending(rank)) demand(rank);

@@ -47,6 +47,7 @@ EventLoop::EventLoop(const Options& options)
       datapath_(open_datapath(options_)),
       endpoint_(endpoint_config(options_, datapath_)),
       peers_(options_.rank, options_.ranks, options_.connects_on_use),
+      partner_cache_(options_.rank),
       path_mtu_errors_(options_.rank, options_.ranks, peers_, endpoint_, *datapath_.network),
       transmitter_(options_.ranks, endpoint_, datapath_, path_mtu_errors_),
       path_report_(endpoint_, datapath_),
@@ -58,7 +59,10 @@ EventLoop::EventLoop(const Options& options)
       receive_buffer_bytes_(datapath_.outer->capabilities().receive_buffer_bytes),
       control_service_(endpoint_, *channel_),
       collectives_(options_, endpoint_, *channel_, peers_, path_mtu_errors_, operations_),
-      user_operations_(options_, endpoint_, operations_, peers_, path_mtu_errors_, transmitter_),
+      user_operations_(options_, endpoint_, operations_, peers_, path_mtu_errors_, transmitter_,
+                       [this](std::uint16_t peer, std::span<const std::byte> bytes) {
+                         channel_->send(peer, kChecksumMessage, bytes);
+                       }),
       path_checks_(options_.rank, static_cast<std::uint32_t>(hello_.incarnation()), endpoint_, datapath_, *channel_,
                    peers_, options_.peer_timeout_ns),
       failure_reasons_(options_.ranks) {
@@ -258,6 +262,7 @@ bool EventLoop::step(bool is_channel_quiet) {
     busy = true;
   }
   busy |= collectives_.on_timeout(now);
+  busy |= user_operations_.on_timeout(now);
   busy |= drain_completions(now);
   path_checks_.turn(now, received < kReceiveBudget);
   // Where nothing arrived and no timer ran, there is nothing else that could leave.
@@ -301,7 +306,8 @@ bool EventLoop::posts_may_wait() const {
 
 TimeNs EventLoop::next_timeout() const {
   return std::min({posts_waiting_ > 0 ? posts_due_ : base::kNever, endpoint_.next_timeout(), channel_->next_timeout(),
-                   datapath_.outer->next_timeout(), collectives_.next_timeout(), path_checks_.next_timeout()});
+                   datapath_.outer->next_timeout(), collectives_.next_timeout(), user_operations_.next_timeout(),
+                   path_checks_.next_timeout()});
 }
 
 // Not where processes share memory: there a peer of this host waits for its data to be read. Not without stamps of
@@ -340,7 +346,7 @@ void EventLoop::on_completion(TimeNs now, const core::Completion& completion) {
   const bool is_sent = completion.kind == core::CompletionKind::kSend && !core::is_failure(completion.status);
   if (is_sent && completion.segment_count > 1) path_mtu_errors_.on_sent(completion.peer);
   if (!collective::is_machine_operation(completion.operation)) {
-    user_operations_.on_completion(completion);
+    user_operations_.on_completion(now, completion);
   } else {
     collectives_.on_completion(now, completion);
   }
@@ -372,7 +378,8 @@ void EventLoop::on_message(std::uint16_t from, std::uint8_t type, std::span<cons
   if (type == kFallbackFrame) endpoint_.on_control(now_, core::PeerMessage{from, bytes});
   if (type == kFailureMessage) failure_reasons_[from] = failure_reason(bytes);
   if (type == kPathReportMessage) path_checks_.on_report(now_, from, bytes);
-  // PROTOCOL 3.1.7: A receiver MUST ignore messages of types 20 and above: a later version may define them.
+  if (type == kChecksumMessage) user_operations_.on_checksum(from, bytes);
+  // PROTOCOL 3.1.7: A receiver MUST ignore messages of types 21 and above: a later version may define them.
   if (type == kCollectiveMessage) collectives_.on_message(now_, from, bytes);
 }
 
@@ -391,7 +398,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   endpoint_.on_control(now_, *up);
   path_checks_.on_peer_up(*up);
   peers_.on_up(hello.rank, peer.udp_addresses, up->segment_bytes, grid_bytes);
-  if (options_.connects_on_use) collectives_.on_peer_up(hello.rank);
+  if (options_.connects_on_use) collectives_.on_peer_up(now_, hello.rank);
 }
 
 void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) {
@@ -410,6 +417,7 @@ void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const 
     driving_.set_crowded(local_peers_->are_crowd());
   }
   collectives_.on_peer_down(now_, peer);
+  user_operations_.on_peer_down(peer);
 }
 
 void EventLoop::on_refused(const io::SocketAddress&, const std::string& text) { peers_.on_client_rejected(text); }
@@ -435,8 +443,12 @@ bool EventLoop::run_and_wait(Query&& query) {
 }
 
 void EventLoop::snapshot_counters() {
+  collective::ChecksumCounts checksums = collectives_.checksum_counts();
+  checksums.compared += user_operations_.checksum_counts().compared;
+  checksums.incomplete += user_operations_.checksum_counts().incomplete;
+  checksums.different += user_operations_.checksum_counts().different;
   counter_snapshot_.take({endpoint_, datapath_, *channel_, driving_, transmitter_.failures(), turns_,
-                          collectives_.rings_cut_by_rate(), collectives_.checksum_counts(), collectives_.workers_gone(),
+                          collectives_.rings_cut_by_rate(), checksums, collectives_.workers_gone(),
                           collectives_.service_counts()});
 }
 

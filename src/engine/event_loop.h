@@ -28,6 +28,7 @@
 #include "engine/hello_negotiation.h"
 #include "engine/local_peers.h"
 #include "engine/operation_table.h"
+#include "engine/partner_cache.h"
 #include "engine/path_check_service.h"
 #include "engine/path_mtu_errors.h"
 #include "engine/path_report.h"
@@ -91,6 +92,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   const Options& options() const { return options_; }
   PeerTable& peers() { return peers_; }
   const PeerTable& peers() const { return peers_; }
+  PartnerCache& partner_cache() { return partner_cache_; }
   OperationTable& operations() { return operations_; }
   // Current values while the loop runs, the final ones after it.
   std::vector<CounterValue> counters();
@@ -154,6 +156,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   OpenedDatapath datapath_;
   core::Endpoint endpoint_;
   PeerTable peers_;
+  PartnerCache partner_cache_;
   PathMtuErrors path_mtu_errors_;
   Transmitter transmitter_;
   const PathReport path_report_;

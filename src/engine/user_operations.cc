@@ -28,17 +28,36 @@ void add_missing_ranges(const core::Completion& completion, Completion& done) {
 
 void UserOperations::post(base::TimeNs now, const core::SendRequest& request) {
   note_size(request.data.size());
+  if (!check_checksums(request.operation, request.peer, request.tag)) return;
+  if (checksums_.is_on()) checksums_.on_post(request, peers_.segment_bytes(request.peer));
   const core::PostStatus status = endpoint_.post_send(now, request);
   if (status != core::PostStatus::kPosted) reject(request.operation, request.peer, request.tag, status);
 }
 
 void UserOperations::post(base::TimeNs now, const core::ReceiveRequest& request) {
   note_size(request.data.size());
+  if (!check_checksums(request.operation, request.peer, request.tag)) return;
+  if (checksums_.is_on()) checksums_.on_post(request);
   const core::PostStatus status = endpoint_.post_recv(now, request);
   if (status != core::PostStatus::kPosted) reject(request.operation, request.peer, request.tag, status);
 }
 
+bool UserOperations::check_checksums(OperationId operation, std::uint16_t peer, std::uint64_t tag) {
+  const std::string refusal = checksums_.refusal(peer);
+  if (refusal.empty()) return true;
+  Completion done;
+  done.operation = operation;
+  done.peer = peer;
+  done.tag = tag;
+  done.status = Status::kCancelled;
+  done.error =
+      "rank " + std::to_string(options_.rank) + ": " + operations_.name(operation) + " was rejected: " + refusal;
+  operations_.finish(std::move(done));
+  return false;
+}
+
 void UserOperations::reject(OperationId operation, std::uint16_t peer, std::uint64_t tag, core::PostStatus status) {
+  checksums_.forget(operation);
   Completion done;
   done.operation = operation;
   done.peer = peer;
@@ -50,11 +69,16 @@ void UserOperations::reject(OperationId operation, std::uint16_t peer, std::uint
 }
 
 void UserOperations::cancel(base::TimeNs now, OperationId operation) {
+  if (auto done = checksums_.take(operation)) {
+    done->status = Status::kCancelled;
+    done->error = "cancelled while it waited for the peer's checksum";
+    return finish_compared(std::move(*done));
+  }
   endpoint_.on_control(now, core::Cancel{operation, core::CompletionKind::kSend});
   endpoint_.on_control(now, core::Cancel{operation, core::CompletionKind::kReceive});
 }
 
-void UserOperations::on_completion(const core::Completion& completion) {
+void UserOperations::on_completion(base::TimeNs now, const core::Completion& completion) {
   Completion done;
   done.operation = completion.operation;
   done.status = public_status(completion.status);
@@ -67,6 +91,43 @@ void UserOperations::on_completion(const core::Completion& completion) {
   done.elapsed_ns = completion.elapsed_ns;
   add_missing_ranges(completion, done);
   if (core::is_failure(completion.status)) done.error = error_text(completion);
+  if (!checksums_.is_on()) return operations_.finish(std::move(done));
+  send_checksum_(completion.peer, checksums_.report(completion));
+  const bool has_failed = done.failed();
+  if (checksums_.hold(now, completion, done)) {
+    if (peers_.state(completion.peer) != PeerState::kUp) on_peer_down(completion.peer);
+    return;
+  }
+  if (has_failed) return operations_.finish(std::move(done));
+  finish_compared(std::move(done));
+}
+
+void UserOperations::on_checksum(std::uint16_t from, std::span<const std::byte> bytes) {
+  if (checksums_.on_message(from, bytes)) send_checksum_(from, {});
+  finish_compared();
+}
+
+void UserOperations::on_peer_down(std::uint16_t peer) {
+  checksums_.on_peer_down(peer, peers_.error(peer));
+  finish_compared();
+}
+
+bool UserOperations::on_timeout(base::TimeNs now) {
+  if (next_timeout() > now) return false;
+  checksums_.on_timeout(now);
+  finish_compared();
+  return true;
+}
+
+void UserOperations::finish_compared() {
+  while (auto done = checksums_.poll()) finish_compared(std::move(*done));
+}
+
+void UserOperations::finish_compared(Completion&& done) {
+  if (done.failed()) {
+    done.error =
+        "rank " + std::to_string(options_.rank) + ": " + operations_.name(done.operation) + " failed: " + done.error;
+  }
   operations_.finish(std::move(done));
 }
 

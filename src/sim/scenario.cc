@@ -7,6 +7,7 @@
 #include "sim/scenario_budget.h"
 #include "sim/scenario_erasure.h"
 #include "sim/scenario_fed.h"
+#include "sim/scenario_first_use.h"
 #include "sim/scenario_late.h"
 #include "sim/scenario_long.h"
 #include "sim/scenario_retirement.h"
@@ -424,6 +425,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kSeventh) draw_shared_budgets(scenario);
   if (draw >= Draw::kEighth) draw_up_to(scenario);
   if (draw >= Draw::kNinth) draw_erasure_correction(scenario);
+  if (draw >= Draw::kTenth) draw_first_use(scenario);
   if (draw >= Draw::kFifth) widen_window(scenario);
   if (draw >= Draw::kFifth) widen_ports(scenario);
   scenario.limit_ns = scenario.quiet_ns + scenario.simulator.host.endpoint.operation_timeout_ns * 3 / 2;
@@ -451,6 +453,15 @@ std::string Scenario::text() const {
       ", sequence numbers from " + std::to_string(endpoint.first_sequence) +
       (endpoint.retire_after > 0 ? ", tags forgotten after " + std::to_string(endpoint.retire_after) : "") + "\n";
   text += impairments("data:", fabric.host_link.data) + impairments("control:", fabric.host_link.control);
+  if (first_use.is_on) {
+    text += "connections on first use, each within " + std::to_string(first_use.set_up_most_ns) + " ns, its sides " +
+            std::to_string(first_use.spread_ns) + " ns apart, unreachable after " +
+            std::to_string(first_use.give_up_ns) + " ns\n";
+  }
+  for (const Absence& absence : absences) {
+    text += "rank " + std::to_string(absence.host) +
+            (absence.length_ns > 0 ? " comes after " + std::to_string(absence.length_ns) + " ns\n" : " never comes\n");
+  }
   for (const Accident& accident : accidents) {
     text += std::string(kAccidents[static_cast<std::size_t>(accident.kind)]) + " of " + std::to_string(accident.a) +
             " (" + std::to_string(accident.b) + ", " + std::to_string(accident.amount) + ") from " +

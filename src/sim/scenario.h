@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/first_use.h"
 #include "sim/oracle.h"
 #include "sim/simulator.h"
 
@@ -54,6 +55,12 @@ struct BudgetPlan {
   double bound = 0;
 };
 
+// A host that is not there at first.
+struct Absence {
+  std::uint16_t host = 0;
+  base::DurationNs length_ns = 0;  // after the run's start; 0: it never comes
+};
+
 struct Scenario {
   std::uint64_t seed = 0;
   Shape shape = Shape::kStar;
@@ -67,6 +74,8 @@ struct Scenario {
   std::vector<Exchange> exchanges;
   std::vector<BudgetPlan> budgets;  // of float32 receives; number i + 1 is the i-th
   std::vector<Accident> accidents;
+  FirstUsePlan first_use;
+  std::vector<Absence> absences;        // with connections on first use
   bool control_datagrams_lost = false;  // all of them, permanently: only the control connections work
   bool faultless = false;               // nothing drops, repeats or reorders, and no host or connection fails
   base::DurationNs quiet_ns = 0;        // time by which faults, accidents and impairments are over
@@ -82,8 +91,9 @@ struct Scenario {
 // late networks without loss. kFourth: before links that carry only short datagrams, and before tags were forgotten.
 // kFifth: before sends whose segments become ready one after another. kSixth: before long paths, windows that grow, and
 // sockets that drop though the network does not. kSeventh also has receives that share a loss budget, and is
-// before receives that are posted for up to a size.
-enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth, kSixth, kSeventh, kEighth, kNinth };
-Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kNinth);
+// before receives that are posted for up to a size. kEighth: before parity packets. kNinth: before connections on first
+// use.
+enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth, kSixth, kSeventh, kEighth, kNinth, kTenth };
+Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kTenth);
 
 }  // namespace mlt::sim

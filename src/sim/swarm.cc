@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "sim/first_use.h"
 #include "sim/simulator.h"
 
 namespace mlt::sim {
@@ -22,6 +23,7 @@ class SwarmRun {
       : scenario_(scenario),
         simulator_(configured(scenario), scenario.topology()),
         oracle_(simulator_, true),
+        first_use_(simulator_, scenario.first_use, scenario.seed),
         ids_(scenario.exchanges.size()) {
     // Rule 8 applies until the network's first fault.
     simulator_.network().on_fault = [this] { oracle_.on_network_fault(); };
@@ -39,10 +41,15 @@ class SwarmRun {
       oracle_.share_budget(budget.elements, wire::element_bytes(wire::ElementType::kFloat32), budget.bound);
     }
     const base::TimeNs start = simulator_.now();
-    simulator_.connect_all(scenario_.faultless ? 0 : 200 * base::kMicrosecond);
+    connect_all();
     // The connections exist before the first post: a rejected post then has a reason.
     const base::TimeNs first = start + base::kMillisecond;
     for (std::size_t i = 0; i < scenario_.exchanges.size(); ++i) schedule_exchange(first, i);
+    for (const Absence& absence : scenario_.absences) {
+      simulator_.crash(absence.host, 0);
+      if (absence.length_ns > 0)
+        later(first + absence.length_ns, [this, &absence] { simulator_.restart(absence.host); });
+    }
     for (const Accident& accident : scenario_.accidents) schedule_accident(first, accident);
     simulator_.at(first + scenario_.quiet_ns, [this] { heal(); });
     const base::TimeNs last = first + scenario_.limit_ns;
@@ -52,7 +59,7 @@ class SwarmRun {
     const std::uint64_t max_idle = kIdleEventsPerHostSecond * simulator_.hosts() * timeout_s;
     std::uint64_t progress = 0;
     std::uint64_t min_in_flight = ~0ULL;
-    while (!(scheduled_ == 0 && oracle_.all_ended()) && simulator_.step(last)) {
+    while (!(scheduled_ == 0 && first_use_.waiting() == 0 && oracle_.all_ended()) && simulator_.step(last)) {
       if (simulator_.events() % kProgressEvery != 0) continue;
       oracle_.check_limits(false);
       const std::uint64_t now = oracle_.progress();
@@ -116,20 +123,35 @@ class SwarmRun {
     });
   }
 
+  // On first use each connection is set up by the first post that needs it.
+  void connect_all() {
+    if (!scenario_.first_use.is_on) simulator_.connect_all(scenario_.faultless ? 0 : 200 * base::kMicrosecond);
+  }
+
   void schedule_exchange(base::TimeNs first, std::size_t index) {
     const Exchange& exchange = scenario_.exchanges[index];
-    later(first + exchange.receive_at_ns,
-          [this, index] { ids_[index].receive = oracle_.post_receive(scenario_.exchanges[index].receive); });
-    later(first + exchange.send_at_ns,
-          [this, index] { ids_[index].send = oracle_.post_send(scenario_.exchanges[index].send); });
-    for (std::uint32_t part = 0; part < exchange.send.fed_parts; ++part) {
-      later(first + exchange.send_at_ns + (part + 1) * exchange.feed_every_ns,
-            [this, index, part] { oracle_.feed(ids_[index].send, part); });
-    }
+    later(first + exchange.receive_at_ns, [this, index, &plan = exchange.receive] {
+      first_use_.post(plan.host, plan.peer, [this, index, &plan] { ids_[index].receive = oracle_.post_receive(plan); });
+    });
+    later(first + exchange.send_at_ns, [this, index, &plan = exchange.send] {
+      first_use_.post(plan.host, plan.peer, [this, index, &plan] {
+        ids_[index].send = oracle_.post_send(plan);
+        if (scenario_.first_use.is_on) schedule_feeds(simulator_.now(), index);
+      });
+    });
+    if (!scenario_.first_use.is_on) schedule_feeds(first + exchange.send_at_ns, index);
     if (exchange.cancel_at_ns > 0) {
       later(first + exchange.cancel_at_ns, [this, index] {
         oracle_.cancel(scenario_.exchanges[index].cancel_send ? ids_[index].send : ids_[index].receive);
       });
+    }
+  }
+
+  void schedule_feeds(base::TimeNs posted, std::size_t index) {
+    const Exchange& exchange = scenario_.exchanges[index];
+    for (std::uint32_t part = 0; part < exchange.send.fed_parts; ++part) {
+      later(posted + (part + 1) * exchange.feed_every_ns,
+            [this, index, part] { oracle_.feed(ids_[index].send, part); });
     }
   }
 
@@ -198,13 +220,15 @@ class SwarmRun {
         network.block(b, a, false);
         return;
       case Kind::kDisconnect:
-        return simulator_.connect(a, b, 200 * base::kMicrosecond);
+        if (!scenario_.first_use.is_on) simulator_.connect(a, b, 200 * base::kMicrosecond);
+        return;
       case Kind::kPathLimit:
         return;
       case Kind::kCrash:
       case Kind::kLeave:
         simulator_.restart(a);
-        return simulator_.connect_all(200 * base::kMicrosecond);
+        if (!scenario_.first_use.is_on) simulator_.connect_all(200 * base::kMicrosecond);
+        return;
       case Kind::kPausedLink:
         return network.pause(simulator_.now(), accident.a, 0);
       default:
@@ -235,6 +259,7 @@ class SwarmRun {
   const Scenario& scenario_;
   Simulator simulator_;
   Oracle oracle_;
+  FirstUse first_use_;
   std::vector<Ids> ids_;
   std::uint64_t scheduled_ = 0;
   bool quiet_ = false;

@@ -67,6 +67,8 @@ class VirtualDriver : protected World {
   std::function<void(std::uint16_t rank, const core::Completion&)> on_completion;
   // Called before a crashing endpoint is destroyed.
   std::function<void(std::uint16_t rank, const core::Endpoint&)> on_crash;
+  // Called just before an endpoint learns that a peer is up, inside the host's turn.
+  std::function<void(std::uint16_t rank, std::uint16_t peer)> on_coming_up;
 
  protected:
   ~VirtualDriver() = default;
@@ -75,6 +77,7 @@ class VirtualDriver : protected World {
   // What hosts report for an observer.
   void coming_up(std::uint16_t host, const core::PeerUp& up) final {
     if (observer != nullptr) observer->came_up(host, up);
+    if (on_coming_up) on_coming_up(host, up.peer);
   }
   void going_down(std::uint16_t host, std::uint16_t peer) final {
     if (observer != nullptr) observer->went_down(host, peer);

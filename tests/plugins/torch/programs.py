@@ -740,8 +740,11 @@ def hook_on(context: mlt.Context, options: dict[str, Any]) -> Any:
     replica = torch.nn.parallel.DistributedDataParallel(network(seed=0))
     if RANK in options["ranks"]:
         rotate, by_services = RANK in options.get("rotating", []), options.get("by_services")
+        ratio = 100 if RANK in options.get("comparing", []) else None
         transport = mlt.PushPull(context) if by_services == "given" else None
-        state = mlt.torch.BoundedLossState(transport, loss_bound=0.1, rotate=rotate, services=by_services and True)
+        state = mlt.torch.BoundedLossState(
+            transport, loss_bound=0.1, rotate=rotate, services=by_services and True, max_norm_ratio=ratio
+        )
         replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
     started, error = time.monotonic(), None
     try:

@@ -81,7 +81,7 @@ def test_averages__of_sparse_tensors_are_exact() -> None:
         made = [BucketAverages(context, None) for context in contexts]
         results: list[Any] = [torch.futures.Future(), torch.futures.Future()]
         for rank, (one, result) in enumerate(zip(made, results, strict=True)):
-            one.agree(rotate=False)  # outside of a process group there is nothing to agree on
+            one.agree({"rotate": False})  # outside of a process group there is nothing to agree on
             tensor = torch.sparse_coo_tensor([[rank]], [2.0], (4,))
             one.start_sparse(tensor, name="bucket", done=result.set_result, failed=result.set_exception)
         for result in results:

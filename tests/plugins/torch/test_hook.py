@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,53 @@ def test_hook__a_line_of_the_log_every_so_many_steps(caplog: pytest.LogCaptureFi
     lines = [record.message for record in caplog.records if "bucket" in record.message]
     assert [line.split(", ")[0] for line in lines] == [f"rank 0: step {step}: 4 KB in 1 bucket" for step in (2, 5)]
     assert lines[0] == f"rank 0: {states[0].steps[2]}"
+
+
+@pytest.mark.parametrize("bad", [1e30, float("nan")])
+def test_hook__a_worker_whose_norm_is_far_from_the_others_is_named_at_every_worker(bad: float) -> None:
+    with local_job(3) as contexts:
+        states = [BoundedLossState(transport=one, loss_bound=0.0, max_norm_ratio=100) for one in contexts]
+        tensors = [torch.ones(1_000) for _ in contexts]
+        tensors[2][7] = bad
+        for error in together(states, tensors):
+            assert error is not None
+            assert_names(str(error), "rank 2's tensors", "median", "gradient bucket 0 of step 0")
+        tensors = [torch.full((1_000,), float(rank)) for rank in range(3)]
+        assert together(states, tensors) == [None] * 3
+        assert torch.equal(tensors[0], torch.ones(1_000))
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_hook__a_worker_whose_norm_is_far_from_the_others_is_dropped(rotate: bool) -> None:
+    with local_job(3) as contexts:
+        states = [BoundedLossState(transport=one, rotate=rotate, max_norm_ratio=100, max_dropped=1) for one in contexts]
+        tensors = [torch.full((BLOCK,), 1.0 + rank) for rank in range(3)]
+        tensors[2][7] = 1e30
+        assert together(states, tensors) == [None] * 3
+        for tensor in tensors:
+            torch.testing.assert_close(tensor, torch.full((BLOCK,), 1.5))
+
+
+def test_hook__that_compares_norms_on_some_ranks_only_is_an_error_of_every_rank() -> None:
+    for outcome in run_job("hook_on", ranks=[0, 1], comparing=[1])[:2]:
+        told = outcome.answer
+        assert told["error"] is not None, outcome.output
+        assert_names(told["error"], "max_norm_ratio=100 on group rank 1", "max_norm_ratio=None on group rank 0")
+        assert told["after"] == [2.0] * 3
+
+
+def together(states: list[BoundedLossState], tensors: list[torch.Tensor]) -> list[Exception | None]:
+    """Averages a bucket at all workers, which wait for each other; their errors."""
+
+    def one(state: BoundedLossState, tensor: torch.Tensor) -> Exception | None:
+        try:
+            state.synchronise(Bucket(tensor)).wait()  # type: ignore[arg-type]
+        except Exception as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(one, states, tensors))
 
 
 def test_hook__rotation_leaves_a_part_of_what_a_lost_segment_would_take_whole() -> None:

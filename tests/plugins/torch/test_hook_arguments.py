@@ -37,6 +37,11 @@ def test_state__rejects_what_is_no_transport(transport: Any, facts: tuple[str, .
         ({"log_every": 0}, ValueError),
         ({"log_every": True}, ValueError),
         ({"named_parameters": torch.nn.Linear(1, 1).parameters()}, TypeError),
+        ({"max_norm_ratio": 1}, ValueError),
+        ({"max_norm_ratio": True}, ValueError),
+        ({"max_norm_ratio": float("nan")}, ValueError),
+        ({"max_dropped": -1}, ValueError),
+        ({"max_dropped": 1}, ValueError),
     ],
 )
 def test_state__rejects_wrong_options(options: dict[str, Any], error: type[Exception]) -> None:

@@ -106,6 +106,80 @@ def test_memory_that_changes_after_the_post__fails_the_call_at_every_rank_and_na
         assert counts(contexts[1])["checksums_different"] == 1
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_sends_and_receives__are_compared_at_both_ends(shared: bool) -> None:
+    options: dict[str, Any] = {} if shared else {"datapath": "udp"}
+    with local_job(2, checksums=True, **options) as contexts:
+        for elements in (0, 1, 5_000, 2_000_000):
+            received = np.zeros(elements, np.float32)
+            sent = contexts[0].post_send(np.full(elements, 3, np.float32), to=1, tag=4)
+            arrived = contexts[1].post_recv(received, from_=0, tag=4)
+            assert [one.wait(30).status for one in (sent, arrived)] == ["complete", "complete"]
+            assert (received == 3).all()
+        for context in contexts:
+            assert counts(context) == {
+                "checksums_compared": 4,
+                "checksums_incomplete": 0,
+                "checksums_different": 0,
+            }
+
+
+def test_a_receive_that_lost_something__is_not_compared() -> None:
+    faults = mlt.Faults(drop=0.05, seed=3)
+    with local_job(2, checksums=True, faults=faults, segment_bytes=1_432, operation_timeout=60.0) as contexts:
+        received = np.zeros(1 << 20, np.float32)
+        sent = contexts[0].post_send(np.ones(1 << 20, np.float32), to=1)
+        assert contexts[1].post_recv(received, from_=0, loss_bound=0.2).wait(60).missing_bytes > 0
+        sent.wait(60)
+        for context in contexts:
+            assert counts(context)["checksums_incomplete"] == 1
+            assert counts(context)["checksums_compared"] == 0
+
+
+def test_memory_that_changes_after_the_post__fails_the_send_and_the_receive() -> None:
+    # Without a posted receive, hardly anything leaves.
+    with local_job(2, checksums=True, early_segments=16, datapath="udp") as contexts:
+        tensors = [np.zeros(4 << 20, np.uint8) for _ in contexts]
+        sent = contexts[0].post_send(tensors[0], to=1, tag=8)
+        time.sleep(0.3)  # it is posted; the end leaves once the other has posted its receive
+        tensors[0][-1_000] ^= 4
+        received = contexts[1].post_recv(tensors[1], from_=0, tag=8)
+        for operation, what in ((sent, "rank 0: send of tag 8"), (received, "rank 1: receive of tag 8")):
+            with pytest.raises(mlt.CancelledError) as caught:
+                operation.wait(30)
+            assert_names(str(caught.value), what, "data of rank 0 arrived changed at rank 1")
+        for context in contexts:
+            assert counts(context)["checksums_different"] == 1
+        again = contexts[0].post_send(tensors[0], to=1, tag=8)
+        contexts[1].post_recv(tensors[1], from_=0, tag=8).wait(30)
+        assert again.wait(30).status == "complete"
+        assert np.array_equal(tensors[0], tensors[1])
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_ends_of_a_transfer_that_differ__are_named_at_both(sender: int) -> None:
+    port = free_port()
+    with ThreadPoolExecutor(2) as threads:
+        opened = threads.map(lambda rank: open_rank(rank, port, workers=2, checksums=rank == 0), range(2))
+        contexts = list(opened)
+    try:
+        facts = ("rank 0 takes checksums and rank 1 none", "MLT_CHECKSUMS")
+        tensors = [np.ones(3, np.float32) for _ in contexts]
+        operations = [contexts[sender].post_send(tensors[sender], to=1 - sender)]
+        operations.insert(1 - sender, contexts[1 - sender].post_recv(tensors[1 - sender], from_=sender))
+        with pytest.raises(mlt.CancelledError) as caught:
+            operations[0].wait(10)
+        assert_names(str(caught.value), *facts)
+        operations[1].wait(10)  # it had no checksum to compare
+        for rank, context in enumerate(contexts):
+            with pytest.raises(mlt.CancelledError) as caught:
+                context.post_send(tensors[rank], to=1 - rank).wait(10)
+            assert_names(str(caught.value), "was rejected", *facts)
+    finally:
+        for context in contexts:
+            context.close()
+
+
 def test_ranks_that_differ__are_named() -> None:
     port = free_port()
     with ThreadPoolExecutor(2) as threads:

@@ -55,6 +55,20 @@ class SurvivorHosts {
       if (other != rank) cut(rank, other, spread_ns);
     }
   }
+  // Their connection is being set up until then, unless one of the two dies: nothing can be sent.
+  void connect_after(std::uint16_t a, std::uint16_t b, TimeNs after_ns) {
+    connecting_.insert(pair(a, b));
+    schedule(after_ns, [this, a, b] {
+      connecting_.erase(pair(a, b));
+      for (const auto& [at, other] : {std::pair{a, b}, std::pair{b, a}}) {
+        if (dead_.contains(at) || lost_.contains({at, other})) continue;
+        at_or_later(at, [this, at = at, other = other] {
+          hosts_[at]->survivors.on_peer_up(now_, other);
+          poll(*hosts_[at]);
+        });
+      }
+    });
+  }
   // With a goodbye, which those in `blind` do not get.
   void leave(std::uint16_t rank, const std::set<std::uint16_t>& blind = {}) {
     for (std::uint16_t other = 0; other < size(); ++other) {
@@ -106,6 +120,7 @@ class SurvivorHosts {
     void cancel(TimeNs, OperationId, mlt::core::CompletionKind) override {}
     bool send_message(std::uint16_t to, std::span<const std::byte> bytes) override {
       REQUIRE(to != rank);
+      if (members.connecting_.contains(pair(rank, to))) return false;
       members.send(rank, to, decode(bytes).value());
       return true;
     }
@@ -167,6 +182,7 @@ class SurvivorHosts {
   std::multimap<TimeNs, std::function<void()>> events_;
   std::map<std::pair<std::uint16_t, std::uint16_t>, TimeNs> last_;
   std::set<std::pair<std::uint16_t, std::uint16_t>> cut_, lost_;  // pairs; pairs in order, at the first of them
+  std::set<std::pair<std::uint16_t, std::uint16_t>> connecting_;  // pairs
   std::set<std::pair<std::uint16_t, std::uint16_t>> left_;        // a rank, and one whose goodbye it got
   std::map<std::uint16_t, std::vector<std::function<void()>>> held_;
   std::set<std::uint16_t> dead_, leavers_;
@@ -434,6 +450,57 @@ TEST_CASE("survivors__a_service_that_reaches_nobody_ends") {
   }
   members.run_for(20 * mlt::base::kSecond);
   CHECK(members.is_out(4));
+}
+
+// Where ranks connect on first use: reports, views and acknowledgements that nobody could be sent then follow later.
+TEST_CASE("survivors__what_was_sent_to_a_rank_that_connects_is_sent_once_it_is_up") {
+  // A worker and the decider, 3; the other service and the decider; a worker that learns the view.
+  for (const auto& [a, b] : {std::pair{0, 3}, std::pair{4, 3}, std::pair{1, 3}}) {
+    for (const std::uint16_t victim : {std::uint16_t{2}, std::uint16_t{5}}) {
+      CAPTURE(a);
+      CAPTURE(victim);
+      SurvivorHosts members(3, 3, 1, 1);
+      members.connect_after(static_cast<std::uint16_t>(a), static_cast<std::uint16_t>(b), 2 * mlt::base::kSecond);
+      members.kill(victim);
+      members.run_for(20 * mlt::base::kSecond);
+      for (std::uint16_t rank = 0; rank < members.size(); ++rank) {
+        if (rank == victim) continue;
+        CAPTURE(rank);
+        CHECK(members.excluded(rank) == RankSet{victim});
+        CHECK(!members.is_out(rank));
+      }
+    }
+  }
+}
+
+TEST_CASE("survivors__deaths_while_connections_are_set_up_in_any_order") {
+  for (std::uint64_t seed = 1; seed <= 500; ++seed) {
+    CAPTURE(seed);
+    Prng prng(seed);
+    const auto workers = static_cast<std::uint16_t>(3 + prng.below(3));
+    const auto services = static_cast<std::uint16_t>(2 + prng.below(3));
+    SurvivorHosts members(workers, services, 1, 1, seed);
+    for (std::uint16_t service = workers; service < members.size(); ++service) {
+      for (std::uint16_t other = 0; other < service; ++other) {
+        if (!prng.chance(0.5)) continue;
+        members.connect_after(other, service, static_cast<TimeNs>(prng.below(3 * mlt::base::kSecond)));
+      }
+    }
+    RankSet dead{static_cast<std::uint16_t>(prng.below(workers))};
+    if (prng.chance(0.5)) dead.insert(static_cast<std::uint16_t>(workers + prng.below(services)));
+    if (prng.chance(0.5) && dead.size() > 1) dead.erase(dead.begin());
+    for (const std::uint16_t rank : dead) {
+      members.run_for(static_cast<TimeNs>(prng.below(mlt::base::kSecond)));
+      members.kill(rank, 100 * kMillisecond);
+    }
+    members.run_for(30 * mlt::base::kSecond);
+    for (std::uint16_t rank = 0; rank < members.size(); ++rank) {
+      if (dead.contains(rank)) continue;
+      CAPTURE(rank);
+      CHECK(members.excluded(rank) == dead);
+      CHECK(!members.is_out(rank));
+    }
+  }
 }
 
 // While it loads its model a worker has no push-pull, and acknowledges nothing.

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,14 +21,19 @@ namespace {
 using engine_test::kLoopback;
 
 struct UserOperationsWorld {
-  UserOperationsWorld() {
+  explicit UserOperationsWorld(bool has_checksums = false) {
+    options.checksums = has_checksums;
     auto scripted = std::make_unique<engine_test::ScriptedNetwork>(std::vector{kLoopback});
     network = scripted.get();
     datapath.network = network;
     datapath.outer = std::move(scripted);
     errors = std::make_unique<engine::PathMtuErrors>(0, 3, peers, endpoint, *network);
     transmitter = std::make_unique<engine::Transmitter>(3, endpoint, datapath, *errors);
-    users = std::make_unique<engine::UserOperations>(options, endpoint, operations, peers, *errors, *transmitter);
+    users = std::make_unique<engine::UserOperations>(options, endpoint, operations, peers, *errors, *transmitter,
+                                                     [this](std::uint16_t peer, std::span<const std::byte> bytes) {
+                                                       CHECK(peer == 1);
+                                                       reports.emplace_back(bytes.begin(), bytes.end());
+                                                     });
   }
   void bring_up() {
     endpoint.on_control(1, engine_test::peer_up(1));
@@ -49,7 +55,7 @@ struct UserOperationsWorld {
   // Passes what the endpoint completed to the table, as a turn does.
   Completion take() {
     core::Completion completion;
-    while (endpoint.poll_completion(completion)) users->on_completion(completion);
+    while (endpoint.poll_completion(completion)) users->on_completion(0, completion);
     auto done = operations.take_any();
     REQUIRE(done.has_value());
     return *done;
@@ -67,6 +73,7 @@ struct UserOperationsWorld {
   std::unique_ptr<engine::PathMtuErrors> errors;
   std::unique_ptr<engine::Transmitter> transmitter;
   std::unique_ptr<engine::UserOperations> users;
+  std::vector<std::vector<std::byte>> reports;
 };
 
 }  // namespace
@@ -110,7 +117,7 @@ TEST_CASE("on_completion__merges_neighbouring_missing_segments_into_ranges") {
   completion.received_bitmap = bitmap;
   completion.segment_count = 8;
   completion.segment_bytes = 1'000;
-  world.users->on_completion(completion);
+  world.users->on_completion(0, completion);
   const auto done = world.operations.take_any();
   REQUIRE(done.has_value());
   CHECK(done->error.empty());
@@ -139,8 +146,30 @@ TEST_CASE("on_completion__of_a_time_out_names_the_last_datagram_that_the_system_
   completion.peer = 1;
   completion.kind = core::CompletionKind::kReceive;
   completion.status = core::CompletionStatus::kTimedOut;
-  world.users->on_completion(completion);
+  world.users->on_completion(0, completion);
   const auto done = world.operations.take_any();
   REQUIRE(done.has_value());
   CHECK(done->error.ends_with("sendmsg() failed: EPERM)"));
+}
+
+TEST_CASE("completion__of_a_peer_with_another_option_names_both") {
+  for (const bool has_checksums : {false, true}) {
+    CAPTURE(has_checksums);
+    UserOperationsWorld world(has_checksums);
+    world.bring_up();
+    const core::ReceiveRequest request = world.receive();
+    world.users->post(2, request);
+    world.users->on_checksum(1, has_checksums ? std::vector<std::byte>() : std::vector<std::byte>(24));
+    CHECK(world.reports.size() == (has_checksums ? 0 : 1));  // the reply
+    const core::ReceiveRequest refused = world.receive();
+    world.users->post(3, refused);
+    auto done = world.operations.take_any();
+    REQUIRE(done.has_value());
+    CHECK(done->status == Status::kCancelled);
+    CHECK(done->error.find("was rejected: rank " + std::string(has_checksums ? "0" : "1") + " takes checksums") !=
+          std::string::npos);
+    world.users->cancel(4, request.operation);
+    CHECK(world.take().status == Status::kCancelled);
+    CHECK(world.reports.size() == 1);
+  }
 }
