@@ -497,9 +497,10 @@ class Engine {
   // Push-pull of float32 tensors: split into partitions of up to 4 MB, which the services sum and may average. The
   // services are all ranks from `workers` on, in the same order at every worker.
   // `max_dead_services`: services that may die while the others take over their partitions, one of which must be left;
-  // each rank then keeps a copy of every result. The same at every worker.
+  // each rank then keeps a copy of every result. `loads`: the part of all tensors that each service sums, in any unit,
+  // one number for each, 0 for none; empty: equal parts. Both the same at every worker.
   void use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers,
-                    std::uint16_t max_dead_services = 0);
+                    std::uint16_t max_dead_services = 0, std::span<const double> loads = {});
   OperationId push_pull(const PushPullOptions& options);
 
   // Makes this rank a summation service for the workers 0 .. workers-1.

@@ -171,8 +171,9 @@ def _averaging(transport: Context | PushPull | dist.ProcessGroup, services: bool
 def _services_pay(context: Context) -> bool:
     if context.services == 0:
         return False
-    pay = services_module.pay(context.hosts, context.world_size)
-    by_services, around = services_module.link_loads(context.hosts, context.world_size)
+    loads = context.service_loads
+    pay = services_module.pay(context.hosts, context.world_size, loads)
+    by_services, around = services_module.link_loads(context.hosts, context.world_size, loads)
     who = f"the job's {context.services} summation services average" if pay else "the workers average among themselves"
     logger.info(
         "rank %d: %s: by services the busiest link carries %.1f times the gradients, around a ring of the workers %.1f",

@@ -9,7 +9,7 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +25,7 @@ from mlt.job import ending, failure_report, rendezvous
 from mlt.job import secret as secret_module
 from mlt.job.configuration import JobArguments, JobConfig
 from mlt.operation import Completion, Operation, completion_of
-from mlt.options import arguments, qos, times
+from mlt.options import arguments, qos, service_loads, times
 from mlt.options import io_threads as io_threads_module
 from mlt.options import paths as paths_module
 from mlt.options.arguments import TransportArguments
@@ -148,6 +148,7 @@ class Context(GroupCollectives):
         self._callbacks: Callbacks | None = None
         self._uses_services = False
         self._max_dead_services = 0
+        self._service_loads: tuple[float, ...] | None = None  # of the first PushPull
         connect_timeout = times.resolve(options, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
         connect_ns = times.nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(options.get("qos_policy"))
@@ -211,6 +212,20 @@ class Context(GroupCollectives):
     def hosts(self) -> list[int]:
         """The number of each rank's host, services included: ranks that announced one address share a host."""
         return list(self._hosts)
+
+    @property
+    def service_loads(self) -> tuple[float, ...]:
+        """The part of all push-pulled tensors that each summation service sums, in the order of their ranks.
+
+        Those of the first ``PushPull``; before it, what one without ``loads`` would take: the plan that MLT_PLAN names,
+        else by the ranks' hosts. They add up to 1. Raises ConfigError if the plan does not fit the job.
+        """
+        return self._resolve_loads(None) if self._service_loads is None else self._service_loads
+
+    def _resolve_loads(self, given: Sequence[float] | None) -> tuple[float, ...]:
+        if self.services == 0:
+            return ()
+        return service_loads.resolve(given, self._hosts, self.world_size, job=self._config.job)
 
     @property
     def size(self) -> int:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -157,8 +158,11 @@ class PushPull:
     """The worker side of push-pull over all summation services of the job.
 
     ``max_dead_services``: services that may die while the others take over, one of which must be left (None:
-    MLT_MAX_DEAD_SERVICES, else 0); the same on every worker. See docs/summation.md. Raises ConfigError in a job without
-    services or on a service's rank. Several may share one context, with one max_dead_services. Thread-safe.
+    MLT_MAX_DEAD_SERVICES, else 0). ``loads``: the part of all tensors that each service sums, in any unit, one number
+    for each in the order of their ranks, 0 for none (None: of the plan that MLT_PLAN names, else by the ranks' hosts:
+    see ``Context.service_loads``). Both the same on every worker. See docs/summation.md. Raises ConfigError in a job
+    without services, on a service's rank, or for loads or a plan that do not fit the job. Several may share one
+    context, with one max_dead_services and one set of loads. Thread-safe.
 
     >>> workers = PushPull(rank_0), PushPull(rank_1)
     >>> gradients = np.full(2, 4, np.float32), np.full(2, 8, np.float32)
@@ -167,7 +171,9 @@ class PushPull:
     ([8, 8], [6.0, 6.0])
     """
 
-    def __init__(self, context: Context, *, max_dead_services: int | None = None) -> None:
+    def __init__(
+        self, context: Context, *, max_dead_services: int | None = None, loads: Sequence[float] | None = None
+    ) -> None:
         may_die = serving.max_dead_services(max_dead_services)
         if context.services == 0:
             raise ConfigError(
@@ -176,13 +182,20 @@ class PushPull:
             )
         if context.rank >= context.world_size:
             raise ConfigError(f"rank {context.rank} is a summation service; only workers push and pull")
+        own_loads = context.service_loads if loads is None else context._resolve_loads(loads)
         self._context = context
         with _services_lock:
             if not context._uses_services:
                 services = list(range(context.world_size, context.size))
-                context.engine.use_services(services, context.world_size, may_die)
+                context.engine.use_services(services, context.world_size, may_die, own_loads)
                 context._max_dead_services = may_die
+                context._service_loads = own_loads
                 context._uses_services = True
+            elif loads is not None and own_loads != context.service_loads:
+                raise ConfigError(
+                    f"loads are {list(own_loads)}, and those of the context's first PushPull are "
+                    f"{list(context.service_loads)}: give them there"
+                )
             elif max_dead_services is not None and may_die != context._max_dead_services:
                 raise ConfigError(
                     f"max_dead_services is {may_die}, and that of the context's first PushPull is "

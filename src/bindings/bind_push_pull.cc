@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "bindings/engine_handle.h"
 #include "bindings/register.h"
@@ -13,7 +14,7 @@ namespace mlt::bindings {
 void register_push_pull(py::class_<EngineHandle>& engine) {
   engine
       .def("use_services", &EngineHandle::use_services, py::arg("ranks"), py::arg("workers"),
-           py::arg("max_dead_services") = 0)
+           py::arg("max_dead_services") = 0, py::arg("loads") = std::vector<double>())
       .def(
           "push_pull",
           [](EngineHandle& self, py::handle tensor, py::object out, std::uint64_t key, double loss_bound,

@@ -306,10 +306,10 @@ std::optional<bool> EngineHandle::is_done(OperationId operation) const { return 
 void EngineHandle::set_hosts(const std::vector<std::uint16_t>& hosts) { engine().set_hosts(hosts); }
 
 void EngineHandle::use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers,
-                                std::uint16_t max_dead_services) {
+                                std::uint16_t max_dead_services, const std::vector<double>& loads) {
   Engine& target = engine();
   const CallWithoutGil call(*this);
-  target.use_services(ranks, workers, max_dead_services);
+  target.use_services(ranks, workers, max_dead_services, loads);
 }
 
 void EngineHandle::cancel(OperationId operation, const std::string& reason) {

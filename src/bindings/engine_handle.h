@@ -130,7 +130,8 @@ class EngineHandle {
   std::optional<bool> is_done(OperationId operation) const;
 
   void set_hosts(const std::vector<std::uint16_t>& hosts);
-  void use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers, std::uint16_t max_dead_services);
+  void use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers, std::uint16_t max_dead_services,
+                    const std::vector<double>& loads);
   OperationId push_pull(py::handle tensor, const PushPullArguments& arguments);
   void serve(std::uint16_t workers, std::uint16_t max_dead_workers, std::int64_t max_wait_ns);
   std::vector<std::string> take_notices();

@@ -11,7 +11,7 @@ namespace mlt::collective {
 namespace {
 
 constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5, kFailed = 6, kCalled = 7,
-                       kGone = 8, kOverdue = 9, kMove = 10, kMoved = 11, kLost = 12, kExcluded = 13;
+                       kGone = 8, kOverdue = 9, kMove = 10, kMoved = 11, kLost = 12, kExcluded = 13, kLoads = 14;
 constexpr std::size_t kMaxText = 1'000;
 constexpr std::size_t kMaxRanks = 65'536;
 constexpr std::size_t kMaxCellBytes = 65'536;  // of 4 MiB in segments of 8 bytes
@@ -33,8 +33,8 @@ class Writer {
     out_.resize(out_.size() + 8);
     base::store_le64(out_.data() + out_.size() - 8, v);
   }
-  void ranks(const std::vector<std::uint32_t>& all) {
-    for (const std::uint32_t rank : all) u32(rank);
+  void words(const std::vector<std::uint32_t>& all) {
+    for (const std::uint32_t word : all) u32(word);
   }
   void text(const std::string& s) {
     const auto n = std::min(s.size(), kMaxText);
@@ -83,7 +83,7 @@ class Reader {
     const std::byte* at = ok_ ? take(n) : nullptr;
     return at == nullptr ? std::vector<std::byte>() : std::vector<std::byte>(at, at + n);
   }
-  std::vector<std::uint32_t> ranks(std::uint32_t n) {
+  std::vector<std::uint32_t> words(std::uint32_t n) {
     std::vector<std::uint32_t> all;
     if (n > kMaxRanks || std::size_t{n} * 4 > in_.size()) ok_ = false;
     for (std::uint32_t i = 0; ok_ && i < n; ++i) all.push_back(u32());
@@ -213,16 +213,22 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u8(kLost);
                           w.u64(m.agreed);
                           w.u32(static_cast<std::uint32_t>(m.excluded.size()));
-                          w.ranks(m.excluded);
+                          w.words(m.excluded);
                           w.u32(static_cast<std::uint32_t>(m.lost.size()));
-                          w.ranks(m.lost);
+                          w.words(m.lost);
                           w.u32(m.max_dead_services);
                         },
                         [&](const Excluded& m) {
                           w.u8(kExcluded);
                           w.u64(m.agreed);
                           w.u32(static_cast<std::uint32_t>(m.ranks.size()));
-                          w.ranks(m.ranks);
+                          w.words(m.ranks);
+                        },
+                        [&](const Loads& m) {
+                          w.u8(kLoads);
+                          w.u64(0);
+                          w.u32(static_cast<std::uint32_t>(m.units.size()));
+                          w.words(m.units);
                         }},
              message);
 }
@@ -296,14 +302,17 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
     case kLost: {
       Lost m;
       m.agreed = key;
-      m.excluded = r.ranks(partition);
-      m.lost = r.ranks(r.u32());
+      m.excluded = r.words(partition);
+      m.lost = r.words(r.u32());
       m.max_dead_services = r.u16();
       message = std::move(m);
       break;
     }
     case kExcluded:
-      message = Excluded{key, r.ranks(partition)};
+      message = Excluded{key, r.words(partition)};
+      break;
+    case kLoads:
+      message = Loads{r.words(partition)};
       break;
     default:
       return std::nullopt;

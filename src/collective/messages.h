@@ -120,8 +120,13 @@ struct Excluded {
   std::vector<std::uint32_t> ranks;
 };
 
+// Worker -> service: by which it cuts its tensors (service_loads.h).
+struct Loads {
+  std::vector<std::uint32_t> units;  // per service; none if they are equal
+};
+
 using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called, Gone, Overdue, Move, Moved,
-                             Lost, Excluded>;
+                             Lost, Excluded, Loads>;
 
 void encode(const Message& message, std::vector<std::byte>& out);
 // Empty if the bytes are not exactly one message.

@@ -25,7 +25,7 @@ std::optional<KeyFailure> PartitionMoves::move(TimeNs now, PushPullKey& key, std
     if (partition.replaying || (partition.pushing && partition.push_posted)) posts_.cancel_push(now, key, index);
     if (partition.pulling && partition.pull_posted) posts_.cancel_pull(now, key, index);
   }
-  partition.service = services_.service_of(key.key, index);
+  partition.service = services_.service_of(key.key, index, partition.own_service);
   if (verbs_.grid_bytes(partition.service) != partition.record.cell_bytes()) {
     return KeyFailure{core::CompletionStatus::kPeerFailed, partition.service,
                       "partition " + std::to_string(index) + " of key " + std::to_string(key.key) + " cannot move to " +

@@ -8,7 +8,7 @@
 namespace mlt::collective {
 
 PushPull::PushPull(const PushPullConfig& config, Verbs& verbs)
-    : services_(config.services, config.max_dead_services),
+    : services_(config.services, config.max_dead_services, config.loads.value_or(ServiceLoads(config.services.size()))),
       verbs_(verbs),
       default_timeout_ns_(config.default_timeout_ns),
       gone_(services_, verbs),
@@ -68,7 +68,17 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
   finish_if_over(now, key);
 }
 
+void PushPull::send_loads() {
+  // PROTOCOL 14.1.24: A worker of a job with several services MUST send loads to every service before its first
+  //     registration. ...
+  // All of them: where loads differ, so may the services at which two workers register the same partition.
+  if (services_.count() < 2) return;
+  encode(Loads{services_.loads().units()}, scratch_);
+  for (const std::uint16_t service : services_.ranks()) verbs_.send_message(service, scratch_);
+}
+
 void PushPull::register_partitions(TimeNs now, Key& key) {
+  if (!std::exchange(has_sent_loads_, true)) send_loads();
   key.unregistered = key.partitions.size();
   for (std::uint32_t i = 0; i < key.partitions.size(); ++i) {
     const std::uint16_t service = key.partitions[i].service;
@@ -81,7 +91,9 @@ void PushPull::register_partitions(TimeNs now, Key& key) {
 
 void PushPull::post_all(TimeNs now, Key& key) {
   key.begin_round();
-  for (std::uint32_t i = 0; i < key.partitions.size() && !key.is_broken(); ++i) post(now, key, i);
+  for (const std::uint32_t i : key.post_order) {
+    if (!key.is_broken()) post(now, key, i);
+  }
 }
 
 void PushPull::post(TimeNs now, Key& key, std::uint32_t index) {

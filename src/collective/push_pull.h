@@ -23,6 +23,7 @@
 #include "collective/push_pull_request.h"
 #include "collective/reported_gone.h"
 #include "collective/service_choice.h"
+#include "collective/service_loads.h"
 #include "collective/survivors.h"
 #include "collective/verbs.h"
 
@@ -35,6 +36,7 @@ struct PushPullConfig {
   base::DurationNs default_timeout_ns = 0;
   // From the loss of a connection until the job has decided who goes on.
   base::DurationNs max_undecided_ns = 33 * base::kSecond;
+  std::optional<ServiceLoads> loads;  // of the services; default: equal
 };
 
 class PushPull {
@@ -67,6 +69,7 @@ class PushPull {
   Key& key_of(const PushPullRequest& request);
   // The key of a message about a partition; null if it has none, or another rank than `from` sums it.
   Key* find(std::uint16_t from, std::uint64_t key, std::uint32_t partition);
+  void send_loads();
   void register_partitions(TimeNs now, Key& key);
   // A service sums the partition, from the round after so many on.
   void on_confirmed(TimeNs now, Key& key, std::uint32_t partition, bool on_demand, std::uint64_t rounds);
@@ -95,6 +98,7 @@ class PushPull {
   ServiceChoice services_;
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
+  bool has_sent_loads_ = false;
   std::optional<Survivors> survivors_;  // where there are several services
   ReportedGone gone_;                   // workers that a service sums without
   PushPullPosts posts_;

@@ -26,24 +26,26 @@ PushPullKey::PushPullKey(std::uint32_t own_index, const PushPullRequest& first_r
       elements(first_request.input.size()),
       loss_bound(first_request.loss_bound),
       average(first_request.average) {
-  const PartitionGrid grid(elements, services.count());
+  const PartitionGrid grid(elements, services.loads());
   std::size_t segment = 0;
   for (std::size_t i = 0; i < grid.count(); ++i) {
     Partition partition;
     const auto number = static_cast<std::uint32_t>(i);
-    partition.service = services.service_of(key, number);
+    partition.own_service = services.own_service(key, number, grid);
+    partition.service = services.service_of(key, number, partition.own_service);
     partition.record = TakeoverRecord(verbs.grid_bytes(partition.service), services.may_move());
     partition.first = grid.first(i);
     partition.count = grid.elements(i);
     partition.first_segment = segment;
     // The caller's priorities are of the segments to the service that the key says, also where that is gone.
-    const std::uint16_t own = services.own_service(key, number);
+    const std::uint32_t segment_bytes = verbs.segment_bytes(partition.own_service);
     partition.segments =
-        core::SegmentGrid(static_cast<std::uint32_t>(partition.count * sizeof(float)), verbs.segment_bytes(own))
-            .count();
+        core::SegmentGrid(static_cast<std::uint32_t>(partition.count * sizeof(float)), segment_bytes).count();
     segment += partition.segments;
     partitions.push_back(std::move(partition));
+    post_order.push_back(number);
   }
+  std::ranges::stable_sort(post_order, {}, [&](std::uint32_t number) { return grid.number_in_part(number); });
 }
 
 bool PushPullKey::fits(const PushPullRequest& other) const {

@@ -33,7 +33,8 @@ struct PushPullKey {
     bool must_replay = false;  // the next service needs the newest result
     bool replaying = false;
     std::uint16_t service = 0;
-    std::size_t first = 0;  // first element
+    std::uint16_t own_service = 0;  // that sums it where none is gone
+    std::size_t first = 0;          // first element
     std::size_t count = 0;
     std::size_t first_segment = 0;  // in the request's priorities
     std::size_t segments = 0;
@@ -76,6 +77,8 @@ struct PushPullKey {
   double loss_bound;
   bool average;
   std::vector<Partition> partitions;
+  // In which they are posted: a part of each service in turn, so that no service's link waits for that of another.
+  std::vector<std::uint32_t> post_order;
   bool was_registered = false;
   std::size_t unregistered = 0;
   bool active = false;

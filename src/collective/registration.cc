@@ -39,8 +39,10 @@ std::string difference(std::uint16_t worker, const Register& shape, std::uint16_
 }
 
 // PROTOCOL 14.1.5: A service MUST refuse a registration that is out of range, differs from another worker's, has other
-//     elements than 14.1.2 gives the partition, names other segment bytes than the connection's, or exceeds its limits.
-std::string rejection(std::uint16_t from, const Register& shape, std::uint32_t grid_bytes, const Move* move) {
+//     elements than 14.1.2 or 14.1.25 gives the partition, names other segment bytes than the connection's, or exceeds
+//     its limits.
+std::string rejection(std::uint16_t from, const Register& shape, const ServiceLoads& loads, std::uint32_t grid_bytes,
+                      const Move* move) {
   if (shape.key > kMaxKey || shape.partition >= kMaxPartitions ||
       !(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.services == 0 || shape.services > kMaxServices ||
       shape.tensor_elements > kMaxTensorElements || shape.segment_bytes == 0 ||
@@ -48,10 +50,14 @@ std::string rejection(std::uint16_t from, const Register& shape, std::uint32_t g
     return "a field of the registration is out of range";
   }
   const std::string who = "rank " + std::to_string(from) + " registers ";
-  const PartitionGrid grid(shape.tensor_elements, shape.services);
+  // Loads are of all services, and so are those of a worker that sends them.
+  const bool has_loads = !loads.are_equal();
+  if (has_loads && shape.services != loads.count()) return "the registration names another number of services";
+  const PartitionGrid grid(shape.tensor_elements, has_loads ? loads : ServiceLoads(shape.services));
   if (shape.partition >= grid.count() || shape.elements != grid.elements(shape.partition)) {
     return who + std::to_string(shape.elements) + " elements as partition " + std::to_string(shape.partition) + " of " +
            std::to_string(shape.tensor_elements) + " over " + services_text(shape.services) +
+           (has_loads ? " with " + loads.text() : "") +
            ", which are not cut so: install the same mlt release on every rank";
   }
   // Contributions are counted on this grid, so it must be that of this worker's segments.

@@ -14,6 +14,7 @@ Summation::Summation(const SummationConfig& config, Verbs& verbs)
       survivors_({std::max(config.rank, config.workers), config.workers, config.services, config.max_takeover_wait_ns},
                  verbs),
       gone_(config.workers, config.max_dead_workers, survivors_, verbs),
+      loads_(config.workers, config.services),
       partitions_({config.max_bytes, config.max_registrations}, gone_),
       posts_(config.max_standing, partitions_, gone_, verbs,
              [this](TimeNs now, Partition& partition, std::uint16_t worker) {
@@ -27,6 +28,7 @@ void Summation::on_message(TimeNs now, std::uint16_t from, const Message& messag
   if (const auto* shape = std::get_if<Register>(&message)) on_register(now, from, *shape, nullptr);
   if (const auto* move = std::get_if<Move>(&message)) on_register(now, from, move->shape, move);
   if (const auto* ready = std::get_if<Ready>(&message)) on_ready(now, from, *ready);
+  if (const auto* loads = std::get_if<Loads>(&message)) on_loads(now, from, loads->units);
   if (const auto* lost = std::get_if<Lost>(&message)) survivors_.on_message(now, from, *lost);
   if (const auto* excluded = std::get_if<Excluded>(&message)) survivors_.on_message(now, from, *excluded);
   apply_exclusions(now);
@@ -71,15 +73,30 @@ bool Summation::admit(TimeNs now, std::uint16_t from, const Register& shape) {
   return refused("this service sums without rank " + std::to_string(from) + ", which failed or was late");
 }
 
+void Summation::on_loads(TimeNs now, std::uint16_t from, const std::vector<std::uint32_t>& units) {
+  if (from >= config_.workers || gone_.contains(from)) return;
+  loads_.add(from, units);
+  if (loads_.difference().empty()) return;
+  // PROTOCOL 14.1.24: ... Where the loads of two workers differ, a service MUST refuse every registration, with both
+  //     workers and their loads, and end all iterations with refused as in 14.1.5.
+  for (const auto& partition : partitions_.all()) {
+    if (partition->has_failed()) continue;
+    partition->refusal = loads_.difference();
+    fail_and_announce(now, *partition, from);
+  }
+}
+
 void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shape, const Move* move) {
   if (!admit(now, from, shape)) return;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (gone_.contains(worker)) gone_.inform(from, worker);  // which may have gone before that rank had a push-pull
   }
   survivors_.inform(now, from);
-  if (const std::string text = rejection(from, shape, verbs_.grid_bytes(from), move); !text.empty()) {
-    return refuse(from, shape, text);
-  }
+  // PROTOCOL 14.1.24: ... A worker that has sent none has equal loads.
+  if (!loads_.has(from)) on_loads(now, from, {});
+  if (!loads_.difference().empty()) return refuse(from, shape, loads_.difference());
+  const std::string reason = rejection(from, shape, loads_.loads(), verbs_.grid_bytes(from), move);
+  if (!reason.empty()) return refuse(from, shape, reason);
   std::string refusal;
   Partition* found = partitions_.find_or_make(from, shape, move != nullptr, refusal);
   if (found == nullptr) return refuse(from, shape, refusal);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/agreed_loads.h"
 #include "collective/deadlines.h"
 #include "collective/gone_workers.h"
 #include "collective/messages.h"
@@ -80,6 +81,7 @@ class Summation {
   void on_register(TimeNs now, std::uint16_t from, const Register& shape, const Move* move);
   // False if the worker takes no part here, which it was told.
   bool admit(TimeNs now, std::uint16_t from, const Register& shape);
+  void on_loads(TimeNs now, std::uint16_t from, const std::vector<std::uint32_t>& units);
   void on_takeover_report(TimeNs now, Partition& partition, std::uint16_t from, const Move* move, bool has_part);
   void begin_takeover(TimeNs now, Partition& partition);
   void close_takeover(TimeNs now, Partition& partition);
@@ -121,6 +123,7 @@ class Summation {
   Verbs& verbs_;
   Survivors survivors_;
   GoneWorkers gone_;
+  AgreedLoads loads_;
   PartitionTable partitions_;
   ServicePosts posts_;
   WaitLimit wait_limit_;

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxEarlyBytes = std::size_t{64} << 20;
 bool is_for_service(const collective::Message& message) {
   return std::holds_alternative<collective::Register>(message) || std::holds_alternative<collective::Move>(message) ||
          std::holds_alternative<collective::Ready>(message) || std::holds_alternative<collective::Lost>(message) ||
-         std::holds_alternative<collective::Excluded>(message);
+         std::holds_alternative<collective::Excluded>(message) || std::holds_alternative<collective::Loads>(message);
 }
 
 }  // namespace
@@ -37,10 +37,12 @@ Collectives::Collectives(const Options& options, core::Endpoint& endpoint, io::C
   collectives_.set_connects_on_use(options.connects_on_use);
 }
 
-void Collectives::use_services(TimeNs now, std::vector<std::uint16_t> services, std::uint16_t max_dead_services) {
+void Collectives::use_services(TimeNs now, std::vector<std::uint16_t> services, std::uint16_t max_dead_services,
+                               const collective::ServiceLoads& loads) {
   collective::Verbs& verbs = *this;
-  const collective::PushPullConfig config{options_.rank, services, max_dead_services, options_.operation_timeout_ns,
-                                          base::after(options_.peer_timeout_ns, options_.suspended_timeout_ns)};
+  const base::DurationNs max_undecided_ns = base::after(options_.peer_timeout_ns, options_.suspended_timeout_ns);
+  const collective::PushPullConfig config{options_.rank,    services, max_dead_services, options_.operation_timeout_ns,
+                                          max_undecided_ns, loads};
   push_pull_ = std::make_unique<collective::PushPull>(config, verbs);
   for (const std::uint16_t service : services) {
     const PeerState state = peers_.state(service);

@@ -33,7 +33,8 @@ class Collectives final : private collective::Verbs {
   Collectives(const Options& options, core::Endpoint& endpoint, io::ControlChannel& channel, const PeerTable& peers,
               const PathMtuErrors& path_mtu_errors, OperationTable& operations);
 
-  void use_services(TimeNs now, std::vector<std::uint16_t> services, std::uint16_t max_dead_services);
+  void use_services(TimeNs now, std::vector<std::uint16_t> services, std::uint16_t max_dead_services,
+                    const collective::ServiceLoads& loads);
   void serve(TimeNs now, std::uint16_t workers, const ServiceOptions& options);
   void start(TimeNs now, const collective::PushPullRequest& request);
   void start(TimeNs now, collective::CollectiveRequest request);

@@ -1,11 +1,13 @@
 // The public API over the event loop: validates arguments on the caller's thread, then queues a command.
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <numeric>
 #include <set>
 #include <string>
 
 #include "collective/partition_grid.h"
+#include "collective/service_choice.h"
 #include "core/importance.h"
 #include "engine/datapath_opening.h"
 #include "engine/deadline.h"
@@ -312,8 +314,29 @@ void Engine::set_hosts(std::span<const std::uint16_t> hosts) {
   impl.hosts.assign(hosts.begin(), hosts.end());
 }
 
+namespace {
+
+// Why these are no loads of so many services; empty if they are, or none.
+std::string loads_error(std::span<const double> loads, std::size_t services) {
+  if (loads.empty()) return {};
+  if (loads.size() != services) {
+    return "there are " + std::to_string(loads.size()) + " loads for " + std::to_string(services) +
+           " summation services: give one for each";
+  }
+  double sum = 0;
+  for (const double load : loads) {
+    if (!(load >= 0)) return "a load of a summation service is below 0 or not a number: give 0 or more";
+    sum += load;
+  }
+  if (sum > 0 && std::isfinite(sum)) return {};
+  return "the loads of the summation services add up to " + std::string(sum > 0 ? "too much" : "0") +
+         ": give one of them a finite load above 0";
+}
+
+}  // namespace
+
 void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers,
-                          std::uint16_t max_dead_services) {
+                          std::uint16_t max_dead_services, std::span<const double> loads) {
   Impl& impl = *impl_;
   if (service_ranks.empty()) impl.submitter.fail(ErrorCode::kConfig, "push-pull needs at least one summation service");
   if (impl.loop.options().rank >= workers) {
@@ -333,6 +356,9 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
                         "push-pull uses every summation service of the job, each once: give all of " +
                             engine::rank_range(workers, impl.loop.options().ranks));
   }
+  if (const std::string text = loads_error(loads, service_ranks.size()); !text.empty()) {
+    impl.submitter.fail(ErrorCode::kConfig, text);
+  }
   // Created once: it owns buffers of receives in progress.
   if (impl.uses_services.exchange(true)) {
     impl.submitter.fail(ErrorCode::kConfig,
@@ -340,8 +366,9 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
   }
   impl.services.assign(service_ranks.begin(), service_ranks.end());
   impl.max_dead_services = max_dead_services;
-  impl.loop.run_command([&impl, services = impl.services, max_dead_services](base::TimeNs now) {
-    impl.loop.collectives().use_services(now, services, max_dead_services);
+  impl.loads = loads.empty() ? collective::ServiceLoads(service_ranks.size()) : collective::ServiceLoads(loads);
+  impl.loop.run_command([&impl, services = impl.services, max_dead_services, given = impl.loads](base::TimeNs now) {
+    impl.loop.collectives().use_services(now, services, max_dead_services, given);
   });
   impl.loop.use(impl.services);
 }
@@ -353,8 +380,9 @@ bool is_gone(engine::PeerState state) {
 }
 
 void check_push_pull(const engine::OperationSubmitter& submitter, const std::vector<std::uint16_t>& services,
-                     std::uint16_t max_dead_services, const engine::PeerTable& peers,
-                     const engine::Operation& operation, const PushPullOptions& options) {
+                     std::uint16_t max_dead_services, const collective::ServiceLoads& loads,
+                     const engine::PeerTable& peers, const engine::Operation& operation,
+                     const PushPullOptions& options) {
   if (services.empty()) submitter.reject(operation, ErrorCode::kConfig, "call use_services() first");
   submitter.check_open(operation);
   if (options.key > collective::kMaxKey) submitter.reject(operation, ErrorCode::kConfig, "the key must be below 2^40");
@@ -363,7 +391,7 @@ void check_push_pull(const engine::OperationSubmitter& submitter, const std::vec
                      "output has " + std::to_string(options.output.size()) + " elements, input " +
                          std::to_string(options.input.size()));
   }
-  if (collective::PartitionGrid(options.input.size(), services.size()).count() > collective::kMaxPartitions) {
+  if (collective::PartitionGrid(options.input.size(), loads).count() > collective::kMaxPartitions) {
     submitter.reject(operation, ErrorCode::kBuffer, "too large for one key");
   }
   // A worker gives the service that takes over the newest result that it has, which must be that of all workers.
@@ -394,14 +422,15 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   operation.tag = options.key;
   operation.total_bytes = options.input.size_bytes();
   impl.loop.use_and_wait(impl.services);
-  check_push_pull(impl.submitter, impl.services, impl.max_dead_services, impl.loop.peers(), operation, options);
+  check_push_pull(impl.submitter, impl.services, impl.max_dead_services, impl.loads, impl.loop.peers(), operation,
+                  options);
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (options.loss_bound > 0) {
-    const collective::PartitionGrid grid(options.input.size(), impl.services.size());
+    const collective::PartitionGrid grid(options.input.size(), impl.loads);
     for (std::size_t i = 0; i < grid.count(); ++i) {
       const auto part = options.input.subspan(grid.first(i), grid.elements(i));
       const std::size_t at =
-          collective::ServiceChoice::service_index(options.key, static_cast<std::uint32_t>(i), impl.services.size());
+          collective::ServiceChoice::own_index(options.key, static_cast<std::uint32_t>(i), grid, impl.loads);
       const auto priorities =
           magnitude_priorities(std::as_bytes(part), Element::kFloat32,
                                impl.loop.peers().segment_bytes(impl.services[at]), traffic_class, options.key);

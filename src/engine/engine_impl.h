@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "collective/service_loads.h"
 #include "engine/event_loop.h"
 #include "engine/operation_submitter.h"
 #include "mlt.h"
@@ -19,6 +20,7 @@ class Engine::Impl {
   engine::OperationSubmitter submitter{loop};
   std::vector<std::uint16_t> services;  // for push-pull; set once
   std::uint16_t max_dead_services = 0;  // set with them
+  collective::ServiceLoads loads{0};    // theirs
   std::atomic<bool> uses_services{false};
   std::vector<std::uint16_t> hosts;  // of all ranks; set once
   std::atomic<bool> has_hosts{false};

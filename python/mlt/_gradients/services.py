@@ -1,6 +1,6 @@
 """Whether summation services can average faster than the workers among themselves, by the bytes on the hosts' links.
 
-Paper: BytePS, OSDI 2020, section 4.1, for the shares that push-pull makes: every service sums as much as every other.
+Paper: BytePS, OSDI 2020, section 4.1, for the loads by which push-pull cuts tensors (``mlt.options.service_loads``).
 """
 
 from __future__ import annotations
@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from mlt.options import service_loads
+
 # Push-pull beside a ring that loads the links alike takes a tenth longer (docs/results/pytorch.md: a service beside
 # each worker), so it must save more than that.
 _MIN_GAIN: Final = 0.1
 
 
-def link_loads(hosts: Sequence[int], workers: int) -> tuple[float, float]:
+def link_loads(hosts: Sequence[int], workers: int, loads: Sequence[float] | None = None) -> tuple[float, float]:
     """Return how often the tensor crosses the busiest link, in each direction: by services, and around a ring.
 
-    ``hosts``: the number of each rank's host. The first ``workers`` ranks are workers, the others services.
+    ``hosts``: the number of each rank's host. The first ``workers`` ranks are workers, the others services. ``loads``:
+    the part of the tensor that each service sums (None: what push-pull takes by itself).
 
     >>> link_loads([0, 1, 2, 3, 4], workers=4)  # one service, on a host of its own
     (4.0, 1.5)
@@ -25,23 +28,25 @@ def link_loads(hosts: Sequence[int], workers: int) -> tuple[float, float]:
     >>> link_loads([0, 0, 0], workers=2)  # all on one host
     (0.0, 0.0)
     """
-    services = len(hosts) - workers
+    parts = dict.fromkeys(hosts, 0.0)  # of each host
+    if len(hosts) > workers:
+        for host, load in zip(hosts[workers:], loads or service_loads.by_default(hosts, workers), strict=True):
+            parts[host] += load
     by_services = around = 0.0
     for host in set(hosts):
-        of_workers, of_services = hosts[:workers].count(host), hosts[workers:].count(host)
+        of_workers, part = hosts[:workers].count(host), parts[host]
         # Pushes to services elsewhere, and results for workers elsewhere; what arrives is as much.
-        share = of_services / services if services else 0.0
-        by_services = max(by_services, of_workers * (1 - share) + (workers - of_workers) * share)
+        by_services = max(by_services, of_workers * (1 - part) + (workers - of_workers) * part)
         leaving = sum(hosts[rank] == host and hosts[(rank + 1) % workers] != host for rank in range(workers))
         around = max(around, leaving * 2 * (workers - 1) / workers)
     return by_services, around
 
 
-def pay(hosts: Sequence[int], workers: int) -> bool:
+def pay(hosts: Sequence[int], workers: int, loads: Sequence[float] | None = None) -> bool:
     """Return whether the services should average: their links carry clearly less than those of a ring of the workers.
 
     >>> pay([0, 1, 2, 3, 4], workers=4), pay([0, 1, 2, 3, 4, 5, 6, 7], workers=4)
     (False, True)
     """
-    by_services, around = link_loads(hosts, workers)
+    by_services, around = link_loads(hosts, workers, loads)
     return len(hosts) > workers and by_services < (1 - _MIN_GAIN) * around

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from checks import assert_names
 from transport_jobs import ETHERNET_SEGMENT, START_SECONDS, local_job, process_job, takes
 
 import mlt
+from mlt.options.service_loads import by_hosts
 
 # Two and a half partitions of 4 MB, the last one with an odd number of elements.
 MANY = 2_621_443
@@ -355,3 +357,69 @@ def test_summation_service__that_the_others_leave_behind_ends_with_the_reason() 
     service._context = type("Job", (), {"engine": Engine()})()  # type: ignore[assignment]
     with pytest.raises(mlt.PeerFailedError, match="rank 2 takes no further part"):
         service.run(timeout=5)
+
+
+def hosts_of(workers: int, spare: int) -> list[str]:
+    """A service beside each worker, and one on each spare host."""
+    numbers = [*range(workers), *range(workers), *range(workers, workers + spare)]
+    return [f"127.0.0.{1 + number}" for number in numbers]
+
+
+def test_push_pull__cuts_by_the_loads_of_equations_1_and_2() -> None:
+    with local_job(3, services=4, hosts=hosts_of(3, 1)) as contexts:
+        loads = by_hosts(contexts[0].hosts, 3)
+        assert loads == pytest.approx([0.2, 0.2, 0.2, 0.4])
+        for context in contexts[:3]:
+            mlt.PushPull(context, loads=loads)
+        assert contexts[0].service_loads == pytest.approx(loads)
+        tensors = [np.full(700_001, rank, np.float32) for rank in range(3)]
+        run_together(contexts[:3], tensors, key=1)
+        assert all((tensor == 1).all() for tensor in tensors)
+        received = [context.counters()["data_bytes_received"] for context in contexts[3:]]
+        assert received[3] == pytest.approx(3 * 0.4 * 4 * 700_001, rel=0.02)
+        assert received[:3] == pytest.approx([received[3] / 2] * 3, rel=0.02)
+
+
+def test_push_pull__leaves_out_services_beside_workers_where_as_many_are_on_spare_hosts() -> None:
+    with local_job(2, services=4, hosts=hosts_of(2, 2)) as contexts:
+        assert contexts[0].service_loads == (0, 0, 0.5, 0.5)
+        run_together(contexts[:2], [np.ones(300_000, np.float32) for _ in range(2)], key=1)
+        received = [context.counters()["data_bytes_received"] for context in contexts[2:]]
+        assert received[:2] == [0, 0]
+        assert min(received[2:]) > 1_000_000
+
+
+def test_push_pull__by_given_loads_leaves_out_a_service_of_load_0() -> None:
+    with local_job(2, services=2, hosts=[]) as contexts:
+        pulls = [mlt.PushPull(context, loads=[0, 3]) for context in contexts[:2]]
+        assert contexts[0].service_loads == (0, 1)
+        tensors = [np.full(300_000, rank, np.float32) for rank in range(2)]
+        for handle in [pull.push_pull(tensor, key=1) for pull, tensor in zip(pulls, tensors, strict=True)]:
+            handle.wait(30)
+        assert all((tensor == 0.5).all() for tensor in tensors)
+        mlt.PushPull(contexts[0], loads=[0, 1])  # the same in another unit
+        with pytest.raises(mlt.ConfigError, match=r"loads are \[0\.5, 0\.5\], and those of the context's first"):
+            mlt.PushPull(contexts[0], loads=[1, 1])
+
+
+def test_push_pull__loads_that_differ_are_an_error_of_every_worker_with_both_named() -> None:
+    with local_job(2, services=2) as contexts:
+        pulls = [mlt.PushPull(contexts[0], loads=[1, 0]), mlt.PushPull(contexts[1], loads=[0, 1])]
+        handles = [pull.push_pull(np.ones(10, np.float32), key=1) for pull in pulls]
+        for handle in handles:
+            with pytest.raises(mlt.SizeMismatchError) as failure:
+                handle.wait(10)
+            assert_names(failure.value, "rank 0 cuts its tensors by the loads 100, 0 %", "by the loads 0, 100 %")
+
+
+def test_push_pull__a_plan_that_does_not_fit_is_named_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MLT_PLAN", str(tmp_path / "plan.json"))
+    with local_job(2, services=1) as contexts:
+        with pytest.raises(mlt.ConfigError, match=r"MLT_PLAN: .*plan\.json.*cannot be read"):
+            mlt.PushPull(contexts[0])
+        with pytest.raises(mlt.ConfigError, match="loads has 2 numbers, and this job has 1 summation service"):
+            mlt.PushPull(contexts[0], loads=[1, 2])
+        monkeypatch.delenv("MLT_PLAN")
+        run_together(contexts[:2], [np.ones(10, np.float32) for _ in range(2)], key=1)

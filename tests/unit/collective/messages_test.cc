@@ -93,6 +93,10 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   const auto excluded = std::get<Excluded>(*decode(bytes));
   CHECK(excluded.agreed == 2);
   CHECK(excluded.ranks == std::vector<std::uint32_t>{5, 6, 7});
+  encode(Loads{{65'535, 0, 1}}, bytes);
+  CHECK(std::get<Loads>(*decode(bytes)).units == std::vector<std::uint32_t>{65'535, 0, 1});
+  encode(Loads{}, bytes);
+  CHECK(std::get<Loads>(*decode(bytes)).units.empty());
 }
 
 TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
@@ -101,7 +105,7 @@ TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
        {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}}, Message{Aborted{1, 2, 3}},
         Message{Ready{1, 2}}, Message{Failed{1, 2, 3, 4, "why"}}, Message{Called{1, 2, {}}}, Message{Gone{1, 2}},
         Message{Overdue{1, 2, 3, "why"}}, Message{Move{{}, 1, {std::byte{1}}}}, Message{Moved{1, 2, 3}},
-        Message{Lost{1, {2}, {3, 4}, 5}}, Message{Excluded{1, {2, 3}}}}) {
+        Message{Lost{1, {2}, {3, 4}, 5}}, Message{Excluded{1, {2, 3}}}, Message{Loads{{1, 2}}}}) {
     encode(message, bytes);
     for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(std::span(bytes).first(n)).has_value());
     bytes.push_back(std::byte{0});

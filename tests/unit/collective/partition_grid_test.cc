@@ -2,10 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <vector>
+
+#include "base/prng.h"
 
 using mlt::collective::kPartitionElements;
 using mlt::collective::PartitionGrid;
+using mlt::collective::ServiceLoads;
 
 namespace {
 
@@ -66,6 +70,61 @@ TEST_CASE("partition_grid__partitions_cover_the_tensor_without_gap_and_have_at_m
       CHECK(sound);
       CHECK(next == elements);
       CHECK((grid.count() == 1 || grid.elements(0) >= kFloor));
+    }
+  }
+}
+
+TEST_CASE("partition_grid__parts_are_in_proportion_to_the_loads") {
+  const ServiceLoads loads(std::vector<double>{1, 0, 3});
+  const PartitionGrid grid(4 * kMinPipelined, loads);
+  REQUIRE(grid.count() == 4);
+  CHECK(grid.elements(0) == kMinPipelined);
+  for (std::uint64_t i = 1; i < 4; ++i) CHECK(grid.elements(i) == kMinPipelined);
+  CHECK(grid.service(0) == 0);
+  CHECK(grid.service(1) == 2);
+  CHECK(grid.service(3) == 2);
+  CHECK(grid.number_in_part(0) == 0);
+  CHECK(grid.number_in_part(3) == 2);
+  // 256 KiB for each service that sums anything; below, as for so many equal ones.
+  CHECK(PartitionGrid(2 * kFloor, loads).service(0) == 0);
+  CHECK(PartitionGrid(2 * kFloor, loads).elements(0) == kFloor / 2);
+  const PartitionGrid small(2 * kFloor - 1, loads);
+  CHECK(small.count() == 1);
+  CHECK_FALSE(small.service(0).has_value());
+  CHECK(small.number_in_part(0) == 0);
+  // Equal loads are the other cut.
+  CHECK_FALSE(PartitionGrid(8 * kFloor, ServiceLoads(3)).service(0).has_value());
+}
+
+TEST_CASE("partition_grid__parts_cover_the_tensor_and_are_as_large_as_the_loads") {
+  mlt::base::Prng prng(7);
+  for (int draw = 0; draw < 300; ++draw) {
+    std::vector<double> given;
+    const std::size_t services = 2 + prng.below(12);
+    for (std::size_t i = 0; i < services; ++i) {
+      given.push_back(prng.chance(0.2) ? 0 : prng.chance(0.2) ? 1e-4 : prng.uniform());
+    }
+    given[prng.below(services)] += 0.5;
+    const ServiceLoads loads(given);
+    const std::uint64_t elements = services * kFloor + prng.below(draw % 2 == 0 ? 1'000'000 : 60'000'000);
+    CAPTURE(draw);
+    const PartitionGrid grid(elements, loads);
+    std::uint64_t next = 0;
+    std::vector<double> parts(services);
+    bool sound = true;
+    for (std::uint64_t i = 0; i < grid.count(); ++i) {
+      const std::uint64_t size = grid.elements(i);
+      sound = sound && grid.first(i) == next && next % 16 == 0 && size > 0 && size <= kPartitionElements;
+      parts[grid.service(i).value_or(0)] += static_cast<double>(size);
+      next += size;
+    }
+    CHECK(sound);
+    CHECK(next == elements);
+    if (loads.are_equal()) continue;
+    for (std::size_t i = 0; i < services; ++i) {
+      const double exact = static_cast<double>(elements) * loads.units()[i] / ServiceLoads::kUnits;
+      CHECK(std::abs(parts[i] - exact) <= 32);
+      if (loads.units()[i] == 0) CHECK(parts[i] == 0);
     }
   }
 }

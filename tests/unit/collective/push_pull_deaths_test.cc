@@ -393,7 +393,7 @@ TEST_CASE("push_pull__drawn_deaths_and_delays_leave_the_survivors_alike") {
     SimulationConfig network = lossy(prng.chance(0.5) ? 0.05 : 0.0, seed);
     // The host of a dead worker receives until its last connection is gone.
     std::vector<std::vector<std::vector<float>>> all_tensors;
-    Job job(network, workers, services, config);
+    Job job(network, workers, services, config, 0, drawn_loads(seed, workers, services));
     const std::size_t elements = 1 + prng.below(200'000);
     std::uint16_t dead = 0;
     for (std::size_t iteration = 0; iteration < 6; ++iteration) {

@@ -30,17 +30,18 @@ constexpr mlt::base::DurationNs kDefaultTimeoutNs = 2 * mlt::base::kSecond;
 class Job {
  public:
   Job(const SimulationConfig& network_config, std::uint16_t workers, std::uint16_t services,
-      SummationConfig summation_config = {}, std::uint16_t max_dead_services = 0)
+      SummationConfig summation_config = {}, std::uint16_t max_dead_services = 0,
+      const std::vector<std::optional<ServiceLoads>>& loads = {})  // of each worker; none: equal
       : workers_(workers), network_(with_hosts(network_config, static_cast<std::uint16_t>(workers + services))) {
     std::vector<std::uint16_t> service_ranks;
     for (std::uint16_t i = 0; i < services; ++i) service_ranks.push_back(static_cast<std::uint16_t>(workers + i));
     for (std::uint16_t rank = 0; rank < workers + services; ++rank) {
       hosts_.push_back(std::make_unique<Host>(*this, rank));
       if (rank < workers) {
-        hosts_.back()->push_pull =
-            std::make_unique<PushPull>(PushPullConfig{rank, service_ranks, max_dead_services, kDefaultTimeoutNs,
-                                                      summation_config.max_takeover_wait_ns},
-                                       *hosts_.back());
+        hosts_.back()->push_pull = std::make_unique<PushPull>(
+            PushPullConfig{rank, service_ranks, max_dead_services, kDefaultTimeoutNs,
+                           summation_config.max_takeover_wait_ns, rank < loads.size() ? loads[rank] : std::nullopt},
+            *hosts_.back());
       } else {
         summation_config.workers = workers;
         summation_config.services = services;
@@ -262,6 +263,18 @@ inline SimulationConfig lossy(double drop, std::uint64_t seed = SimulationConfig
   config.seed = seed;
   config.link.data.drop = config.link.control.drop = drop;
   return config;
+}
+
+// Of half of all seeds equal ones, else drawn, the same for all workers; some services have none. Not from the
+// scenario's own draws, which stay the same.
+inline std::vector<std::optional<ServiceLoads>> drawn_loads(std::uint64_t seed, std::uint16_t workers,
+                                                            std::uint16_t services) {
+  mlt::base::Prng prng(seed * 1'000'003);
+  if (prng.chance(0.5)) return {};
+  std::vector<double> loads;
+  for (std::uint16_t i = 0; i < services; ++i) loads.push_back(prng.chance(0.2) ? 0 : prng.uniform());
+  loads[prng.below(services)] += 0.3;
+  return std::vector<std::optional<ServiceLoads>>(workers, ServiceLoads(loads));
 }
 
 inline SummationConfig may_die(std::uint16_t workers) {

@@ -166,7 +166,8 @@ TEST_CASE("push_pull__drawn_broken_connections_leave_one_group_with_the_same_bit
     config.max_takeover_wait_ns = 4 * mlt::base::kSecond;
     const auto may_die_too = static_cast<std::uint16_t>((config.max_dead_workers == 0 ? 1 : 0) + prng.below(services));
     const double bound = prng.chance(0.3) ? 0.2 : 0.0;
-    Job job(lossy(prng.chance(0.5) ? 0.05 : 0.0, seed), workers, services, config, may_die_too);
+    Job job(lossy(prng.chance(0.5) ? 0.05 : 0.0, seed), workers, services, config, may_die_too,
+            drawn_loads(seed, workers, services));
     if (prng.chance(0.5)) job.message_ns = 1'000'000;
     Rounds rounds(job, workers, 1 + prng.below(200'000), 10, bound);
     const std::uint64_t faults = 1 + prng.below(3);

@@ -120,7 +120,7 @@ TEST_CASE("push_pull__drawn_deaths_of_services_leave_all_workers_with_the_same_b
     if (may_wait) config.max_wait_ns = 30 * mlt::base::kMillisecond;
     const double bound = may_wait ? 0.9 : prng.chance(0.3) ? 0.2 : 0.0;
     Job job(lossy(prng.chance(0.5) ? 0.05 : 0.0, seed), workers, services, config,
-            static_cast<std::uint16_t>(services - 1));
+            static_cast<std::uint16_t>(services - 1), drawn_loads(seed, workers, services));
     if (prng.chance(0.5)) job.message_ns = 1'000'000;
     const std::size_t elements = 1 + prng.below(may_wait ? 40'000 : 400'000);
     constexpr std::size_t kRounds = 8;
