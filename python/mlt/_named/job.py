@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from mlt._named.leader import Settings
 from mlt._named.requests import Request
 from mlt._shared import variables
 from mlt.job import ending, launchers
+from mlt.job.epochs.settings import is_elastic
+
+if TYPE_CHECKING:
+    from mlt.context import Context
+    from mlt.elastic import Membership
 
 NOT_INITIALIZED: Final = "Horovod has not been initialized; use hvd.init()."
 
@@ -36,6 +41,7 @@ class Job:
 
 
 _job: Job | None = None
+_membership: Membership | None = None
 _lock = threading.RLock()
 _pid = 0
 _before_stop: list[Callable[[], object]] = []
@@ -60,18 +66,15 @@ def start() -> bool:
     with _lock:
         if _job is not None:
             return False
-        position, chosen = launchers.position(os.environ), settings(os.environ)
-        context = None
-        if position.world_size > 1:
-            from mlt import Context  # the native library is loaded when a job starts
-
-            context = Context(
-                position.rank,
-                position.world_size,
-                master_addr=position.master_addr,
-                rendezvous_port=position.rendezvous_port,
-            )
-        own = Controller(context, chosen)
+        chosen = settings(os.environ)
+        if is_elastic():
+            context = _next_epoch()
+            position = launchers.JobPosition(rank=context.rank, world_size=context.world_size)
+        else:
+            position = launchers.position(os.environ)
+            context = _connect(position)
+        # Alone it has no peer to end with.
+        own = Controller(context if position.world_size > 1 else None, chosen)
         try:
             _job = _describe(own, position)
         except BaseException:
@@ -99,6 +102,51 @@ def stop(reason: str = "") -> None:
     if job is not None:
         for call in _at_stop:
             call()
+
+
+def leave() -> None:
+    """End this process's part in an elastic job, after ``stop``; the others continue without it. No-op in others."""
+    global _membership
+    with _lock:
+        membership, _membership = _membership, None
+    if membership is not None and _pid == os.getpid():
+        membership.close()
+
+
+def is_change_due() -> bool:
+    """Whether members of an elastic job come or go; False in other jobs."""
+    membership = _membership
+    return membership is not None and membership.is_change_due
+
+
+def _connect(position: launchers.JobPosition) -> Context | None:
+    if position.world_size == 1:
+        return None
+    from mlt import Context  # the native library is loaded when a job starts
+
+    return Context(
+        position.rank,
+        position.world_size,
+        master_addr=position.master_addr,
+        rendezvous_port=position.rendezvous_port,
+    )
+
+
+def _next_epoch() -> Context:
+    """The context of the next epoch of an elastic job; this process joins it if it is no member yet."""
+    global _membership
+    if _membership is None:
+        from mlt.elastic import Membership
+
+        _membership = Membership()
+    try:
+        context = _membership.next_epoch()
+    except BaseException as error:
+        membership, _membership = _membership, None
+        membership.close(failure=ending.reason_of(type(error), error) or "ended in init()")
+        raise
+    assert context is not None  # of a service only
+    return context
 
 
 def before_stop(call: Callable[[], object]) -> None:
@@ -199,3 +247,5 @@ def _stop_at_exit() -> None:
     if _job is not None and _pid == os.getpid() and not failure:
         _call_before_stop()
     stop(f"{failure or 'ended'} without hvd.shutdown()")
+    if not failure:  # the connection of one that fails breaks: it counts as dead
+        leave()
