@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import platform
 import threading
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from mlt._named.controller import Controller
+from mlt._named.controller import Controller, HorovodInternalError
 from mlt._named.elements import Bytes
 from mlt._named.leader import Settings
 from mlt._named.requests import Request
@@ -24,6 +25,8 @@ from mlt.job.epochs.settings import is_elastic
 if TYPE_CHECKING:
     from mlt.context import Context
     from mlt.elastic import Membership
+
+logger = logging.getLogger("mlt")
 
 NOT_INITIALIZED: Final = "Horovod has not been initialized; use hvd.init()."
 
@@ -67,19 +70,13 @@ def start() -> bool:
         if _job is not None:
             return False
         chosen = settings(os.environ)
-        if is_elastic():
-            context = _next_epoch()
-            position = launchers.JobPosition(rank=context.rank, world_size=context.world_size)
-        else:
-            position = launchers.position(os.environ)
-            context = _connect(position)
-        # Alone it has no peer to end with.
-        own = Controller(context if position.world_size > 1 else None, chosen)
-        try:
-            _job = _describe(own, position)
-        except BaseException:
-            own.close("failed in init()")
-            raise
+        while _job is None:
+            try:
+                _job = _start(chosen)
+            except HorovodInternalError as error:
+                if not is_elastic():
+                    raise
+                logger.warning("elastic: asks for the next epoch: %s", error)
         _pid = os.getpid()
         # After the context's own, which the import above registered: so this runs first.
         atexit.unregister(_stop_at_exit)
@@ -117,6 +114,24 @@ def is_change_due() -> bool:
     """Whether members of an elastic job come or go; False in other jobs."""
     membership = _membership
     return membership is not None and membership.is_change_due
+
+
+def _start(chosen: Settings) -> Job:
+    """Connect all ranks. Raises HorovodInternalError if one of them ends meanwhile."""
+    if is_elastic():
+        context: Context | None = _next_epoch()
+        assert context is not None
+        position = launchers.JobPosition(rank=context.rank, world_size=context.world_size)
+    else:
+        position = launchers.position(os.environ)
+        context = _connect(position)
+    # Alone it has no peer to end with.
+    own = Controller(context if position.world_size > 1 else None, chosen)
+    try:
+        return _describe(own, position)
+    except BaseException:
+        own.close("failed in init()")
+        raise
 
 
 def _connect(position: launchers.JobPosition) -> Context | None:

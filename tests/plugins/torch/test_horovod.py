@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from functools import cache
 from pathlib import Path
 
@@ -132,6 +133,21 @@ def test_elastic_job__grows_and_shrinks_in_the_same_processes_with_the_same_bits
     assert left[0][1:3] == [150, [2, 3, 2]]
     pids = [process.pid for process, (status, *_) in zip(workers, ends, strict=True) if status == 0]
     assert [pid for *_, pid in left] == pids
+
+
+@pytest.mark.parametrize("seconds", [0.03, 0.08, 0.15, 0.3])
+def test_elastic_job__a_worker_that_dies_while_it_joins_ends_no_other(seconds: float) -> None:
+    with coordinator(first_workers=2) as running:
+        workers = [elastic_worker(str(running.place), killed=-1) for _ in range(2)]
+        assert workers[0].stdout.readline() == "size 2\n"
+        dies = elastic_worker(str(running.place), killed=-1)
+        time.sleep(seconds)
+        dies.kill()
+        ends = ends_of(workers, 60)
+        dies.communicate()
+    assert [status for status, *_ in ends] == [0, 0], ends
+    left = [json.loads(output.splitlines()[-1])[:2] for _, output, _ in ends]
+    assert left[0] == left[1]
 
 
 def test_variables_without_an_effect__are_named_by_rank_0_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,7 +275,7 @@ class Member:
             try:
                 prover = handshake_client.handshake(NAME, VERSION, self._secret, link.send, hear)
             except handshake_client.HandshakeError as error:
-                raise self._stranger(error) from None
+                raise self._handshake_failure(error) from None
             name = f"on {platform.node() or 'a host'}, process {os.getpid()}"
             hello = Hello(self.id, self.kind, self._job, name[:200], self._age)
             link.send(handshake_client.proved(prover, hello.to_json()))
@@ -285,7 +285,7 @@ class Member:
             raise
         return ProvedLink(link, prover)
 
-    def _stranger(self, error: handshake_client.HandshakeError) -> MltError:
+    def _handshake_failure(self, error: handshake_client.HandshakeError) -> MltError:
         where = f"{self._who}: what listens at {self.place}"
         if error.unproved:
             why = "this process has none" if self._secret is None else "it has another one, or is of another job"
