@@ -25,7 +25,7 @@ NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Start", ("index.md", "command-line.md", "variables.md", "units.md", "errors.md", "limits.md",
                "CHANGELOG.md")),
     ("I train models", ("pytorch.md", "tensorflow.md", "mxnet.md", "horovod.md", "horovod-names.md", "nccl.md",
-                        "byteps-van.md", "several-hosts.md", "summation.md", "collectives.md", "bound.md",
+                        "byteps-van.md", "several-hosts.md", "summation.md", "elastic.md", "collectives.md", "bound.md",
                         "priorities.md", "security.md", "perf.md", "scale.md")),
     ("I run the network", ("network.md", "switch.md", "switch-thresholds.md", "paths.md", "datapaths.md", "testbed.md",
                            "contributing-switch-vendor.md")),

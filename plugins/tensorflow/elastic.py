@@ -74,7 +74,8 @@ class TensorFlowKerasState(TensorFlowState):
 def run(func: Callable[..., Result]) -> Callable[..., Result]:
     """Call ``func(state, ...)`` with a state that all ranks share; again from the last commit if a rank fails.
 
-    The failed process must come back under its rank within MLT_CONNECT_TIMEOUT: its supervisor starts it again.
+    With MLT_ELASTIC the others continue with the members that are there, whose number may differ. Without it the failed
+    process must come back under its rank within MLT_CONNECT_TIMEOUT: its supervisor starts it again.
     """
 
     @functools.wraps(func)

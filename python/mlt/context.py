@@ -130,7 +130,7 @@ class Context(GroupCollectives):
         except MltError as error:
             if not self._meets or isinstance(error, PortInUseError):
                 place: Any = {name: value for name, value in options.items() if name in JobArguments.__annotations__}
-                failure_report.report(error, place, rank=rank)
+                self._report_failure(error, place, rank)
             if not isinstance(error, ConfigError | RendezvousError):
                 raise
             # Of the job's place or options: the text says it all, and this package's frames would hide it.
@@ -170,15 +170,7 @@ class Context(GroupCollectives):
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
             self._meets = True
-            table = rendezvous.meet(
-                config,
-                own,
-                connect_timeout,
-                dscp=self.dscp,
-                paths=max(len(ways), 1),
-                connects_on_use=native.connects_on_use,
-                counts=self._rendezvous_counts,
-            )
+            table = self._meet(own, connect_timeout, max(len(ways), 1), native.connects_on_use)
             self._hosts = _host_numbers(table)
             self._engine.set_hosts(self._hosts)
             left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
@@ -192,6 +184,24 @@ class Context(GroupCollectives):
             self._engine.close(reason)
             raise
         _open_contexts.add(self)
+
+    def _report_failure(self, error: MltError, place: dict[str, Any], rank: int | None) -> None:
+        """Let the ranks that wait for this one know that it will not come."""
+        failure_report.report(error, place, rank=rank)
+
+    def _meet(
+        self, own: rendezvous.Endpoint, timeout: float, paths: int, connects_on_use: bool
+    ) -> list[rendezvous.Endpoint]:
+        """The endpoints of all ranks."""
+        return rendezvous.meet(
+            self._config,
+            own,
+            timeout,
+            dscp=self.dscp,
+            paths=paths,
+            connects_on_use=connects_on_use,
+            counts=self._rendezvous_counts,
+        )
 
     @property
     def rank(self) -> int:

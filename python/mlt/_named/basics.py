@@ -37,8 +37,12 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet | Sequence[in
 
 
 def shutdown() -> None:
-    """End the job on all ranks; operations in progress fail. ``init`` may be called again."""
+    """End the job on all ranks; operations in progress fail. ``init`` may be called again.
+
+    In an elastic job (MLT_ELASTIC) this process leaves, and the others continue in ``elastic.run``.
+    """
     job.stop()
+    job.leave()
 
 
 def is_initialized() -> bool:

@@ -1,8 +1,8 @@
-"""Elastic training: state that survives the failure of a rank, which its supervisor starts again.
+"""Elastic training: state that survives the failure of a rank, and ranks that join or leave.
 
-The ranks of a job keep their number: ``run`` connects again when all are back, up to MLT_CONNECT_TIMEOUT. A job that
-grows or shrinks needs a driver that gives new ranks, which mlt does not have: restart all processes with the new
-WORLD_SIZE, from a checkpoint.
+With MLT_ELASTIC (``mlt launch --min-workers``, ``mlt elastic``) the job grows and shrinks: ``run`` continues with the
+members of the next epoch (``mlt.elastic``), whose ranks and number may differ. Without it the ranks keep their number:
+``run`` connects again when all are back, up to MLT_CONNECT_TIMEOUT; a supervisor starts the failed one again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from mlt._named import basics
+from mlt._named import basics, job
 from mlt._named.controller import HorovodInternalError
 from mlt._named.objects import allgather_object, broadcast_object
 
@@ -51,7 +51,10 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp: float = 0.0, update_res: int = 0) -> None:
-        """Let the next ``check_host_updates`` of all ranks raise HostsUpdatedInterrupt; for a supervisor's thread."""
+        """Let the next ``check_host_updates`` of all ranks raise HostsUpdatedInterrupt; for a supervisor's thread.
+
+        An elastic job (MLT_ELASTIC) needs no call of it: the coordinator of its members reports who comes and goes.
+        """
         self._updated = True
 
     def commit(self) -> None:
@@ -61,8 +64,9 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise HostsUpdatedInterrupt on all ranks if ``on_hosts_updated`` was called on one."""
-        if any(allgather_object(self._updated, "host updates")):
+        """Raise HostsUpdatedInterrupt on all ranks if ``on_hosts_updated`` was called on one, or if members come or
+        go."""
+        if any(allgather_object(self._updated or job.is_change_due(), "host updates")):
             raise HostsUpdatedInterrupt
 
     def most_committed(self) -> int:
@@ -118,7 +122,8 @@ class ObjectState(State):
 def run(func: Callable[..., Result]) -> Callable[..., Result]:
     """Call ``func(state, ...)`` with a state that all ranks share; again from the last commit if a rank fails.
 
-    The failed process must come back under its rank within MLT_CONNECT_TIMEOUT: its supervisor starts it again.
+    With MLT_ELASTIC the others continue with the members that are there, whose number may differ. Without it the failed
+    process must come back under its rank within MLT_CONNECT_TIMEOUT: its supervisor starts it again.
     """
 
     @functools.wraps(func)
@@ -135,7 +140,7 @@ def run(func: Callable[..., Result]) -> Callable[..., Result]:
                 skip_sync = False
             except HostsUpdatedInterrupt as interrupt:
                 skip_sync = interrupt.skip_sync
-            basics.shutdown()
+            job.stop()  # and stay a member of an elastic job
             basics.init()
             state.on_reset()
 

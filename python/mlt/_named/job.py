@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import platform
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from mlt._named.controller import Controller
+from mlt._named.controller import Controller, HorovodInternalError
 from mlt._named.elements import Bytes
 from mlt._named.leader import Settings
 from mlt._named.requests import Request
 from mlt._shared import variables
 from mlt.job import ending, launchers
+from mlt.job.epochs.settings import is_elastic
+
+if TYPE_CHECKING:
+    from mlt.context import Context
+    from mlt.elastic import Membership
+
+logger = logging.getLogger("mlt")
 
 NOT_INITIALIZED: Final = "Horovod has not been initialized; use hvd.init()."
 
@@ -36,6 +44,7 @@ class Job:
 
 
 _job: Job | None = None
+_membership: Membership | None = None
 _lock = threading.RLock()
 _pid = 0
 _before_stop: list[Callable[[], object]] = []
@@ -60,23 +69,14 @@ def start() -> bool:
     with _lock:
         if _job is not None:
             return False
-        position, chosen = launchers.position(os.environ), settings(os.environ)
-        context = None
-        if position.world_size > 1:
-            from mlt import Context  # the native library is loaded when a job starts
-
-            context = Context(
-                position.rank,
-                position.world_size,
-                master_addr=position.master_addr,
-                rendezvous_port=position.rendezvous_port,
-            )
-        own = Controller(context, chosen)
-        try:
-            _job = _describe(own, position)
-        except BaseException:
-            own.close("failed in init()")
-            raise
+        chosen = settings(os.environ)
+        while _job is None:
+            try:
+                _job = _start(chosen)
+            except HorovodInternalError as error:
+                if not is_elastic():
+                    raise
+                logger.warning("elastic: asks for the next epoch: %s", error)
         _pid = os.getpid()
         # After the context's own, which the import above registered: so this runs first.
         atexit.unregister(_stop_at_exit)
@@ -99,6 +99,69 @@ def stop(reason: str = "") -> None:
     if job is not None:
         for call in _at_stop:
             call()
+
+
+def leave() -> None:
+    """End this process's part in an elastic job, after ``stop``; the others continue without it. No-op in others."""
+    global _membership
+    with _lock:
+        membership, _membership = _membership, None
+    if membership is not None and _pid == os.getpid():
+        membership.close()
+
+
+def is_change_due() -> bool:
+    """Whether members of an elastic job come or go; False in other jobs."""
+    membership = _membership
+    return membership is not None and membership.is_change_due
+
+
+def _start(chosen: Settings) -> Job:
+    """Connect all ranks. Raises HorovodInternalError if one of them ends meanwhile."""
+    if is_elastic():
+        context: Context | None = _next_epoch()
+        assert context is not None
+        position = launchers.JobPosition(rank=context.rank, world_size=context.world_size)
+    else:
+        position = launchers.position(os.environ)
+        context = _connect(position)
+    # Alone it has no peer to end with.
+    own = Controller(context if position.world_size > 1 else None, chosen)
+    try:
+        return _describe(own, position)
+    except BaseException:
+        own.close("failed in init()")
+        raise
+
+
+def _connect(position: launchers.JobPosition) -> Context | None:
+    if position.world_size == 1:
+        return None
+    from mlt import Context  # the native library is loaded when a job starts
+
+    return Context(
+        position.rank,
+        position.world_size,
+        master_addr=position.master_addr,
+        rendezvous_port=position.rendezvous_port,
+    )
+
+
+def _next_epoch() -> Context:
+    """The context of the next epoch of an elastic job; this process joins it if it is no member yet."""
+    global _membership
+    if _membership is None:
+        from mlt.elastic import Membership
+
+        _membership = Membership()
+    try:
+        context = _membership.next_epoch()
+    except BaseException as error:
+        membership, _membership = _membership, None
+        membership.close(failure=ending.reason_of(type(error), error) or "ended in init()")
+        raise
+    assert context is not None  # of a service only
+    return context
 
 
 def before_stop(call: Callable[[], object]) -> None:
@@ -199,3 +262,5 @@ def _stop_at_exit() -> None:
     if _job is not None and _pid == os.getpid() and not failure:
         _call_before_stop()
     stop(f"{failure or 'ended'} without hvd.shutdown()")
+    if not failure:  # the connection of one that fails breaks: it counts as dead
+        leave()

@@ -216,6 +216,7 @@ def run(
     lingering: Callable[[str], object] = lambda text: None,
     failures: FailureLog | None = None,
     first_rank: int = 0,
+    joining: Callable[[], Sequence[str]] = tuple,
 ) -> Outcome:
     """Run ``start(rank, **options)`` for each of ``names`` until all have ended.
 
@@ -228,7 +229,10 @@ def run(
     KeyboardInterrupt ends all processes and goes on, and so does what ``write`` raises, such as BrokenPipeError when
     nobody reads any more, or an error of a disk that is full. ``failures``: what these processes record of their
     failures, by their ranks, which begin at ``first_rank``; without it the first to end is the first to fail.
+    ``joining``: asked again and again for the names of processes to start in addition, which are no services.
     """
+    serving = range(len(names) - services, len(names))
+    everyone = list(names)
     began = time.monotonic()
     lock = threading.Lock()
     group = Group()
@@ -251,14 +255,23 @@ def run(
     ours: set[int] = set()
     ended: dict[int, float] = {}
     silent_since: dict[int, float] = {}  # the end of the output
+
+    def start_one(rank: int) -> None:
+        process = group.start(everyone[rank], functools.partial(start, rank))
+        reader = threading.Thread(
+            target=_read, args=(rank, process.popen.stdout, locked_write, silent_since), daemon=True
+        )
+        reader.start()
+        readers.append(reader)
+
+    def grow() -> None:
+        for name in joining():
+            everyone.append(name)
+            start_one(len(everyone) - 1)
+
     try:
         for rank in range(len(names)):
-            process = group.start(names[rank], functools.partial(start, rank))
-            reader = threading.Thread(
-                target=_read, args=(rank, process.popen.stdout, locked_write, silent_since), daemon=True
-            )
-            reader.start()
-            readers.append(reader)
+            start_one(rank)
         _wait(
             group.processes,
             ended,
@@ -266,11 +279,12 @@ def run(
             ours,
             grace,
             unwritten,
-            services,
+            serving,
             (max_failed, max_failed_services),
             failed,
             spared,
             lingering,
+            grow,
         )
     except BaseException:
         with uninterrupted():
@@ -286,12 +300,12 @@ def run(
         if is_free:
             lock.release()
     codes = [_code_of(process) for process in group.processes]
-    endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(names))
+    endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(everyone))
     seconds = time.monotonic() - began
     itself = {rank: when for rank, when in ended.items() if codes[rank] != 0 and rank not in ours}
-    workers = range(len(names) - services)
-    for kind, most in ((workers, max_failed), (range(len(workers), len(names)), max_failed_services)):
-        if len(itself.keys() & set(kind)) <= min(most, len(kind) - 1):
+    workers = set(range(len(everyone))) - set(serving)
+    for kind, most in ((workers, max_failed), (set(serving), max_failed_services)):
+        if len(itself.keys() & kind) <= min(most, len(kind) - 1):
             itself = {rank: when for rank, when in itself.items() if rank not in kind}
     if not itself:
         return Outcome(int(bool(ours)), endings, seconds)
@@ -314,25 +328,28 @@ def _wait(
     ours: set[int],
     grace: float,
     unwritten: Sequence[Exception],
-    services: int,
+    serving: range,
     max_failed: tuple[int, int],
     failed: Callable[[Ending], object],
     spared: Callable[[Ending], object],
     lingering: Callable[[str], object],
+    grow: Callable[[], object],
 ) -> None:
     deadline: float | None = None
     speaks: float | None = None  # when those that linger are named
-    served = set(range(len(processes) - services))
     looked_at = 0.0
     while len(ended) < len(processes):
         if unwritten:
             raise unwritten[0]
+        if deadline is None:
+            grow()
+        served = set(range(len(processes))) - set(serving)
         before = time.monotonic()
         for rank, process in enumerate(processes):
             if rank not in ended and process.ending() is not None:
                 # The system closes a process's output before its connections, so before its peers notice its end.
                 ended[rank] = max(looked_at, min(silent_since.get(rank, math.inf), time.monotonic()))
-                is_last_served = services > 0 and served <= set(ended)
+                is_last_served = len(serving) > 0 and served <= set(ended)
                 kind = served if rank in served else set(range(len(processes))) - served
                 lost = [one for one in kind & set(ended) if processes[one].popen.returncode != 0]
                 most = min(max_failed[rank not in served], len(kind) - 1)
@@ -348,7 +365,7 @@ def _wait(
         if speaks is None and served & set(ended):
             speaks = time.monotonic() + LINGERING_SECONDS
         if speaks is not None and time.monotonic() >= speaks and deadline is None:
-            lingering(_lingering_text(processes[: len(processes) - services], list(ended)))
+            lingering(_lingering_text({rank: processes[rank] for rank in sorted(served)}, list(ended)))
             speaks = math.inf
         if deadline is not None and time.monotonic() >= deadline:
             left = [rank for rank in range(len(processes)) if rank not in ended]
@@ -359,9 +376,9 @@ def _wait(
         time.sleep(_POLL_SECONDS)
 
 
-def _lingering_text(processes: Sequence[Process], ended: Sequence[int]) -> str:
-    first = next(one.name for rank, one in enumerate(processes) if rank in ended)
-    left = [one for rank, one in enumerate(processes) if rank not in ended]
+def _lingering_text(processes: Mapping[int, Process], ended: Sequence[int]) -> str:
+    first = next(one.name for rank, one in processes.items() if rank in ended)
+    left = [one for rank, one in processes.items() if rank not in ended]
     stopped = "".join(
         f"; {one.name} is stopped, and kill -CONT {one.pid} continues it" for one in left if one.is_stopped()
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import subprocess
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import click
 import typer
@@ -16,12 +17,14 @@ from mlt._shared import processes as supervisor
 from mlt._shared.first_failure import FailureLog
 from mlt._shared.ports import free_port_pair
 from mlt._shared.units import format_time
+from mlt.cli import launch_elastic as elastic
 from mlt.cli.ending import NOT_EXECUTABLE, interrupted
 from mlt.cli.program import unrunnable
-from mlt.cli.style import App, show_error, show_problem
+from mlt.cli.style import App, show_error, show_problem, status_of
 from mlt.cli.unit_option import TIME, UnitOption
-from mlt.errors import ConfigError
+from mlt.errors import ConfigError, MltError
 from mlt.job import bpslaunch
+from mlt.job.epochs.settings import WAIT_SECONDS, is_elastic
 from mlt.job.secret import own_secret
 from mlt.options import serving
 from mlt.options.limits import MAX_RANKS
@@ -74,6 +77,32 @@ def launch(
             show_default="MLT_MAX_DEAD_SERVICES, else 0",
         ),
     ] = None,
+    min_workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_RANKS,
+            help="Elastic job: number of workers that must be left; the others may end, fail or join.",
+            show_default="not elastic",
+        ),
+    ] = None,
+    max_workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_RANKS,
+            help="Elastic job: max number of workers; further ones are rejected.",
+            show_default="no limit, if --min-workers is given",
+        ),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            parser=UnitOption(TIME),
+            help="Elastic job: time to wait for --min-workers, and for a member that does not come to the end of an "
+            "epoch, with a unit, e.g. 30s.",
+        ),
+    ] = WAIT_SECONDS,
     byteps: Annotated[
         bool,
         typer.Option(
@@ -93,6 +122,10 @@ def launch(
     after up to N workers have failed, and these do not count for the exit status; --max-dead-services is the same for
     services.
 
+    With --min-workers or --max-workers the job is elastic (docs/elastic.md): each process has MLT_ELASTIC instead of a
+    rank, workers and services may end, fail or join between two steps, and SIGUSR1 to this command starts another
+    worker. The exit status is 0 if a worker succeeded. If MLT_ELASTIC is set, the processes join that job.
+
     With --byteps each worker also has BYTEPS_LOCAL_RANK and BYTEPS_LOCAL_SIZE; the host of rank 0 is DMLC_PS_ROOT_URI,
     and between hosts the secret must be set. With DMLC_ROLE scheduler or server, the command ends at once with status
     0, because mlt needs none.
@@ -104,6 +137,14 @@ def launch(
     if max_dead_services is not None and not services:
         raise typer.BadParameter("the job has no --services", param_hint="--max-dead-services")
     may_die, services_may_die = _may_die(max_dead_workers, max_dead_services) if services else (0, 0)
+    forms_epochs = min_workers is not None or max_workers is not None
+    if forms_epochs and (max_dead_workers is not None or max_dead_services is not None):
+        raise typer.BadParameter(
+            "in an elastic job the others continue after any failure that leaves --min-workers; leave it out",
+            param_hint="--max-dead-workers" if max_dead_workers is not None else "--max-dead-services",
+        )
+    if byteps and forms_epochs:
+        raise typer.BadParameter("an elastic job gives the ranks itself; leave it out", param_hint="--byteps")
     if byteps:
         _end_if_without_workers()
     if not command:
@@ -112,6 +153,13 @@ def launch(
         status, text = problem
         show_problem(text, is_usage=False)
         raise typer.Exit(status)
+    if forms_epochs or (is_elastic() and not byteps):
+        if forms_epochs and is_elastic():
+            raise typer.BadParameter(
+                "MLT_ELASTIC is set, and the coordinator there has the bounds: unset it, or leave this out",
+                param_hint="--min-workers",
+            )
+        _launch_elastic(command, 2 if workers is None else workers, services, (min_workers, max_workers), wait, grace)
     own = _workers_of_byteps(workers) if byteps else _ranks_here(2 if workers is None else workers, services)
     workers = len(own) - services
     first = int(own[0]["RANK"])
@@ -181,6 +229,73 @@ def launch(
             _say(f"{ending.name} {ending}")
     if outcome.first is not None and told and outcome.first.name not in told:
         _say(f"{outcome.first.name} failed first")
+    raise typer.Exit(outcome.code)
+
+
+def _launch_elastic(
+    command: list[str],
+    workers: int,
+    services: int,
+    limits: tuple[int | None, int | None],
+    wait: float,
+    grace: float,
+) -> NoReturn:
+    """Run the processes of an elastic job, or of this host's part of one; ends this command."""
+    guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+    names = [f"worker {one}" for one in range(workers)] + [f"service {one}" for one in range(services)]
+    additions = elastic.Additions(workers, say=_say)
+    joins = is_elastic()
+    job: elastic.Job | None = None
+
+    def start(index: int, **options: Any) -> subprocess.Popen[bytes]:
+        inherited = {name: value for name, value in os.environ.items() if name not in elastic.NOT_INHERITED}
+        environment = {**inherited, **_for_all(), **({} if job is None else job.environment)}
+        is_service = workers <= index < workers + services
+        words = [sys.executable, "-m", "mlt.cli.main", "serve", "--quiet"] if is_service else command
+        try:
+            return subprocess.Popen([*guard, *words], env=environment, **options)
+        except OSError as error:
+            # Without the cause: its frames hold the job's secret.
+            raise _CannotStartError(f"cannot start {words[0]!r}: {_why(error)}") from None
+
+    def spared(ending: supervisor.Ending) -> None:
+        _say(f"{ending.name} {ending}; the others continue without it")
+        if job is not None:
+            job.on_end(ending)
+
+    try:
+        bounds = None if joins else elastic.bounds_of(workers, services, *limits, wait)
+        with contextlib.ExitStack() as stack:
+            job = None if bounds is None else stack.enter_context(elastic.Job(bounds, own_secret(os.environ)))
+            stack.enter_context(supervisor.interruptible())
+            stack.enter_context(additions.by_signal())
+            if bounds is not None:
+                _say(elastic.started_text(workers, bounds.min_workers))
+            outcome = supervisor.run(
+                names,
+                start,
+                grace=grace,
+                services=services,
+                max_failed=MAX_RANKS,
+                max_failed_services=MAX_RANKS,
+                spared=spared,
+                lingering=_say,
+                joining=additions.take,
+            )
+    except MltError as error:
+        show_error(error)
+        raise typer.Exit(status_of(error)) from None
+    except _CannotStartError as error:
+        show_problem(str(error), is_usage=False)
+        raise typer.Exit(NOT_EXECUTABLE) from None
+    except KeyboardInterrupt as error:
+        _say("interrupted: every process was ended")
+        raise typer.Exit(interrupted(error)) from None
+    for ending in outcome.endings:
+        if ending.ended_by_us:
+            _say(f"{ending.name} was ended, {'because every worker has ended' if outcome.first is None else 'too'}")
+    if outcome.first is not None:
+        _say(f"{outcome.first.name} failed first: it {outcome.first}")
     raise typer.Exit(outcome.code)
 
 

@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("mlt.cli.demo", "Train a small model with and without packet loss, and compare the results"),
     "launch": ("mlt.cli.launch", "Run a program as all ranks of a job on this host"),
     "serve": ("mlt.cli.serve", "Run a summation service until every worker has left"),
+    "elastic": ("mlt.cli.elastic", "Run the membership coordinator of a job whose workers join and leave"),
     "perf": ("mlt.cli.perf", "Measure goodput and latency of mlt and other transports in one run"),
     "plan": ("mlt.cli.plan", "Plan placement, aggregation and routes from one cluster file"),
     "doctor": ("mlt.cli.doctor", "Check this host, the path to another host, or a switch"),

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.console import Console
 from mlt._shared.counts import count_of
 from mlt.cli.style import App, show_error, show_problem, status_of
 from mlt.cli.unit_option import TIME, UnitOption
+from mlt.job.epochs.settings import is_elastic
 
 HINT_SECONDS = 5.0  # without a worker
 
@@ -94,7 +95,9 @@ def serve(
 ) -> None:
     """Run a summation service: sum the workers' pushes, average over the contributions that arrived, serve the pulls.
 
-    Ends when every worker has left or failed; exits with 1 if more failed than --max-dead-workers.
+    Ends when every worker has left or failed; exits with 1 if more failed than --max-dead-workers. With MLT_ELASTIC it
+    joins that job instead, serves one epoch after the other, and ends when every worker has left the job; its number,
+    rank and rendezvous are then those of the epoch.
     """
     # Here, so that the help needs no native library.
     from mlt.context import Context
@@ -108,6 +111,10 @@ def serve(
     # The index that the command line gives goes before the rank of the environment, such as torchrun's.
     if _is_given(ctx, "index") and not _is_given(ctx, "rank"):
         rank = None
+    if is_elastic():
+        where = {"host": host, "interface": interface, "faults": faults}
+        _serve_epochs(output, job, connect_timeout, (max_dead_workers, max_wait), where)
+        return
     # Workers expect no service by default, and would start without this one.
     hint = threading.Timer(
         HINT_SECONDS,
@@ -162,6 +169,39 @@ def serve(
             output.print(f"mlt serve: the sums continued without a worker: {failure}", soft_wrap=True)
     if are_too_many:
         raise typer.Exit(1)
+
+
+def _serve_epochs(
+    output: Console,
+    job: str,
+    connect_timeout: float,
+    limits: tuple[int | None, float | None],
+    where: dict[str, Any],
+) -> None:
+    """Serve the epochs of an elastic job, until every worker has left it."""
+    from mlt.elastic import Membership
+    from mlt.errors import MltError, PeerFailedError
+    from mlt.options.faults import Faults
+    from mlt.push_pull import SummationService
+
+    max_dead_workers, max_wait = limits
+    options = {**where, "faults": Faults.parse(where["faults"]), "connect_timeout": connect_timeout}
+    try:
+        with Membership(kind="service", job=job, connect_timeout=connect_timeout) as membership:
+            while (context := membership.next_epoch(**options)) is not None:
+                service = SummationService(context, max_dead_workers=max_dead_workers, max_wait=max_wait)
+                output.print(
+                    f"mlt serve: epoch {membership.epoch} of job {job!r}: rank {context.rank} serves "
+                    f"{count_of(context.world_size, 'worker')} (process {os.getpid()})"
+                )
+                try:
+                    service.run()
+                except PeerFailedError as error:  # the others have begun to go on without it; it joins again
+                    output.print(f"mlt serve: {error}", soft_wrap=True)
+    except MltError as error:
+        show_error(error)
+        raise typer.Exit(status_of(error)) from None
+    output.print("mlt serve: every worker has left")
 
 
 def _indices(services: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -877,6 +878,35 @@ def elastic(steps: int, killed: int) -> list[float]:
         return [model.weight.item(), state.step, state.restarts]
 
     return training(state)
+
+
+def elastic_members(steps: int, killed: int) -> list[Any]:
+    """Training of an elastic job, in which the worker of rank ``killed`` of three kills itself in the middle."""
+    hvd.init()
+    model = nn.Linear(3, 1, bias=False)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5), named_parameters=model.named_parameters()
+    )
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0, sizes=[])
+
+    @hvd.elastic.run
+    def training(state: Any) -> None:
+        while state.step < steps:
+            if hvd.rank() == killed and hvd.size() == 3 and state.step > steps // 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.zero_grad()
+            generator = torch.Generator().manual_seed(10 * state.step + hvd.rank())
+            model(torch.randn(4, 3, generator=generator)).square().sum().backward()
+            optimizer.step()
+            state.step += 1
+            if hvd.size() not in state.sizes[-1:]:
+                state.sizes = [*state.sizes, hvd.size()]
+                print("size", hvd.size(), flush=True)
+            time.sleep(0.01)
+            state.commit()
+
+    training(state)
+    return [model.weight.flatten().tolist(), state.step, state.sizes, os.getpid()]
 
 
 ELASTIC_SAMPLES = 16

@@ -46,3 +46,31 @@ def test_run__writes_nothing_once_it_has_ended() -> None:
     assert before > 0
     time.sleep(0.5)  # ten lines of the grandchild's, which nobody may print
     assert len(written) == before
+
+
+def test_run__starts_those_that_join_and_waits_for_them_and_a_service_is_none_of_the_served() -> None:
+    joining = [["third"], []]
+    lines: list[tuple[int, bytes]] = []
+    code = "import sys, time; time.sleep(0.2); print('here')"
+    outcome = run(
+        ["first", "service"], start_of(code), services=1, write=lambda *line: lines.append(line),
+        joining=lambda: joining.pop(0) if joining else (),
+    )  # fmt: skip
+    assert outcome.code == 0
+    assert [ending.name for ending in outcome.endings] == ["first", "service", "third"]
+    assert sorted(lines) == [(index, b"here") for index in range(3)]
+
+
+def test_run__failures_do_not_count_while_one_succeeds() -> None:
+    joining = [["third"], []]
+    spared = []
+
+    def start(index: int, **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", f"import sys; sys.exit({7 if index < 2 else 0})"], **options)
+
+    outcome = run(
+        ["first", "second"], start, max_failed=100, spared=spared.append,
+        joining=lambda: joining.pop(0) if joining else (),
+    )  # fmt: skip
+    assert outcome.code == 0
+    assert sorted(ending.name for ending in spared) == ["first", "second"]
