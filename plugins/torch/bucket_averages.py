@@ -67,8 +67,19 @@ class BucketAverages:
                     f"rank {self._group.rank()} averages its gradients by bounded_loss_hook, another does not: {error}"
                 ) from None
             raise
-        _compare_rotation(self._group, rotate)
+        # Else sums would mix unrelated elements.
+        of_rank = f"rank {self._group.rank()}: BoundedLossState has"
+        _compare(self._group, rotate, f"{of_rank} rotate=True", "rotate=False", "give all ranks the same")
         self._is_agreed = True
+
+    def agree_on_layout(self, what: str, *, sparse: bool) -> None:
+        """Before a bucket's first step: it is sparse on every rank of the group or on none.
+
+        Otherwise each would wait for a collective that the others do not call. ``what``: the bucket, for the error.
+        """
+        if self._group is not None:
+            fix = "create the layer with the same `sparse` on all ranks"
+            _compare(self._group, sparse, f"rank {self._group.rank()}: {what} is sparse", "dense", fix)
 
     def start(self, tensor: torch.Tensor, *, key: int, name: str, **options: Any) -> Any:
         """Start averaging ``tensor`` in place; takes a push-pull's options. The end of the group waits for it."""
@@ -96,18 +107,15 @@ class BucketAverages:
             self._group.adopt(handle, name, STREAM_BIT | self._group.stream | stream_bit)
 
 
-def _compare_rotation(group: MltProcessGroup, rotate: bool) -> None:
-    """Raise RuntimeError on every rank unless all rotate or none: their sums would mix unrelated elements."""
-    own = torch.tensor([rotate], dtype=torch.uint8)
-    of_all = [torch.empty_like(own) for _ in range(group.size())]
-    group.allgather([of_all], [own]).wait()
-    rotating = [rank for rank, flag in enumerate(of_all) if flag.item()]
-    if 0 < len(rotating) < len(of_all):
-        others = [rank for rank, flag in enumerate(of_all) if not flag.item()]
-        raise RuntimeError(
-            f"rank {group.rank()}: BoundedLossState has rotate=True on group {ranks_text(rotating)} and "
-            f"rotate=False on group {ranks_text(others)}: give all ranks the same"
-        )
+def _compare(group: MltProcessGroup, own: bool, is_set: str, is_not: str, fix: str) -> None:
+    """Raise RuntimeError on every rank unless ``own`` is true on all ranks or on none: its texts, and what to do."""
+    flag = torch.tensor([own], dtype=torch.uint8)
+    of_all = [torch.empty_like(flag) for _ in range(group.size())]
+    group.allgather([of_all], [flag]).wait()
+    having = [rank for rank, one in enumerate(of_all) if one.item()]
+    if 0 < len(having) < len(of_all):
+        others = [rank for rank, one in enumerate(of_all) if not one.item()]
+        raise RuntimeError(f"{is_set} on group {ranks_text(having)} and {is_not} on group {ranks_text(others)}: {fix}")
 
 
 def _group_of(transport: Context | PushPull | dist.ProcessGroup) -> MltProcessGroup | None:

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -303,6 +304,21 @@ def tape_names_the_variables_that_differ() -> None:
     with fails(hvd.HorovodInternalError, "number of tensors", "1 on rank 0", "2 on rank 1", "common:0 float32 1"):
         distributed.gradient(loss, weights[: 1 + hvd.rank()])
     same(distributed.gradient(loss, weights)[1], [3.0])
+
+
+@check
+def tape_names_gradients_that_are_sparse_on_one_rank_only() -> None:
+    table, weight = tf.Variable(tf.ones([3, 2]), name="table"), tf.Variable([1.0], name="weight")
+    for options in ({}, {"loss_bound": hvd.BoundedLossState(0.1, bucket_bytes=8)}):
+        for variables in ([weight, table], [table]):
+            started = time.monotonic()
+            with tf.GradientTape() as tape:
+                rows = tf.gather(table, [0]) if hvd.rank() == 1 else table * 2.0
+                loss = tf.reduce_sum(rows) + tf.reduce_sum(weight)
+            place = len(variables) - 1
+            with fails(hvd.HorovodInternalError, "sparse gradients", "none on rank 0", f"{place} on rank 1", "table"):
+                hvd.DistributedGradientTape(tape, **options).gradient(loss, variables)
+            assert time.monotonic() - started < 5.0  # at once, not once all ranks wait
 
 
 @check

@@ -23,6 +23,8 @@ MOVE = Request("alltoall", "moved", (("int64", (4, 2)),))
         (REDUCE, {"tensors": (("float64", (4, 2)),)}, ("float32", "float64")),
         (REDUCE, {"tensors": ()}, ("number of tensors",)),
         (REDUCE, {"kind": "broadcast", "op": ""}, ("allreduce", "broadcast")),
+        (REDUCE, {"kind": "allgather", "op": ""}, ("allreduce", "allgather", "sparse_as_dense=True")),
+        (REDUCE, {"kind": "barrier", "sparse": (1, 4)}, ("sparse gradients", "none on ranks 0", "1, 4 on rank")),
         (REDUCE, {"op": "max"}, ("reduction", "sum", "max")),
         (REDUCE, {"prescale": 0.5}, ("prescale_factor", "0.5")),
         (REDUCE, {"postscale": 0.5}, ("postscale_factor", "0.5")),
