@@ -81,7 +81,11 @@ CASES = [
     Case("10gbit", "0%", 2, 512),
     Case("10gbit", "1%", 2, 512),
     Case("10gbit", "1%", 8, 512),
-    *(Case("1gbit", loss, 2, 512, delay_ms=delay_ms) for delay_ms in (1, 10) for loss in ("0%", "1%")),
+    *(
+        Case(rate, loss, 2, 512, delay_ms=delay_ms)
+        for rate, delay_ms in (("500mbit", 1), ("1gbit", 1), ("1gbit", 10))
+        for loss in ("0%", "1%")
+    ),
 ]
 
 
