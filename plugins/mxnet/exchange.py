@@ -69,7 +69,7 @@ class GradientExchange:
         contexts: dict[int, tuple[Arrays, list[Any]]] = {}
         try:
             if len(layers) > 1:
-                agree_on(self.name, specs, self._process_set)
+                agree_on(self.name, specs, self._process_set, layers=len(layers))
             for number in reversed(range(len(layers))):
                 pairs = [self._compression.compress(gradients[position]) for position in layers[number]]
                 held = Arrays([tensor for tensor, _ in pairs], in_place=True)

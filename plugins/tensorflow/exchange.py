@@ -139,7 +139,8 @@ class GradientExchange:
         specs = _in_order(Arrays(dense).specs, Arrays(sparse[::2]).specs, is_sparse)
         try:
             if len(buckets) + bool(sparse) > 1 or not buckets:
-                agree_on(name, _without_rows(specs, is_sparse), self._process_set, sparse=is_sparse)
+                compared = _without_rows(specs, is_sparse)
+                agree_on(name, compared, self._process_set, layers=len(buckets), sparse=is_sparse)
             for layer, held in enumerate(buckets):
                 handles.append(
                     start(

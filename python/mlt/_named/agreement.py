@@ -47,6 +47,8 @@ def _difference(by_rank: Mapping[int, Request]) -> str:
         checks.append(("shape", lambda request: _join(_shape(shape) for _, shape in request.tensors)))
     elif kind in _ROWS_DIFFER:
         checks.append(("shape after the first dimension", lambda request: _join(map(_row_shape, request.tensors))))
+    if kind == "barrier":
+        checks.append(("number of layers", lambda request: request.layers))
     checks += [
         ("reduction", lambda request: request.op),
         ("root rank", lambda request: request.root),

@@ -123,24 +123,24 @@ def small_layers_of(sizes: Sequence[int], layer_bytes: int) -> list[Sequence[int
     return list(layers)
 
 
-_agreed: set[tuple[int, str, tuple[Spec, ...], tuple[int, ...]]] = set()
-"""The exchanges on which all ranks of the job have agreed: process set, name, gradients, and which are sparse."""
+_agreed: set[Request] = set()
+"""The comparisons of exchanges that all ranks of the job have passed."""
 job.at_stop(_agreed.clear)  # of the next job, ranks may be new
 
 
-def agree_on(name: str, specs: Sequence[Spec], process_set: ProcessSet, *, sparse: Sequence[int] = ()) -> None:
+def agree_on(
+    name: str, specs: Sequence[Spec], process_set: ProcessSet, *, layers: int, sparse: Sequence[int] = ()
+) -> None:
     """Compare the gradients of an exchange of several operations with those of the other ranks, before its first step.
 
     A rank that started another number of operations would wait for the others. ``name``: of the exchange, and of its
-    operation on a rank that has only one. ``sparse``: positions of the sparse gradients. Raises RejectedError.
+    operation on a rank that has only one. ``layers``: number of operations with dense gradients. ``sparse``: positions
+    of the sparse gradients. Raises RejectedError.
     """
-    number = set_id(process_set)
-    exchange = number, name, tuple(specs), tuple(sparse)
-    if exchange in _agreed:
-        return
-    own = job.controller()
-    own.submit(Request("barrier", name, exchange[2], set_id=number, sparse=exchange[3])).wait()
-    _agreed.add(exchange)
+    exchange = Request("barrier", name, tuple(specs), set_id=set_id(process_set), layers=layers, sparse=tuple(sparse))
+    if exchange not in _agreed:
+        job.controller().submit(exchange).wait()
+        _agreed.add(exchange)
 
 
 def settle(handles: Sequence[Handle]) -> None:

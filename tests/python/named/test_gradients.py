@@ -109,15 +109,15 @@ def test_agree_on__compares_an_exchange_once_in_each_job(monkeypatch: pytest.Mon
     monkeypatch.setattr(Controller, "submit", noting)
     specs: list[Spec] = [("float32", (3,)), ("float32", (0, 2))]
     for _ in range(2):
-        agree_on("gradients", specs, global_process_set)
-        agree_on("gradients", specs, global_process_set, sparse=[1])
+        agree_on("gradients", specs, global_process_set, layers=2)
+        agree_on("gradients", specs, global_process_set, layers=2, sparse=[1])
     assert [(one.kind, one.name, one.sparse) for one in submitted] == [
         ("barrier", "gradients", ()),
         ("barrier", "gradients", (1,)),
     ]
     job.stop()  # a rank that joins the next job has compared nothing yet
     job.start()
-    agree_on("gradients", specs, global_process_set)
+    agree_on("gradients", specs, global_process_set, layers=2)
     assert len(submitted) == 3
 
 
