@@ -157,7 +157,8 @@ Made by `make nccl-speed{arguments}` on {datetime.now(timezone.utc).date()}, on 
 GPU and without NCCL: a program plays NCCL's part with either plugin (`tests/plugins/nccl`). {samples} of
 {seconds:g} s, of which the first second does not count; the plugins take turns. 8 transfers in progress on each
 connection. TCP: a plain plugin of the same table, one socket for each connection, cubic. Both processes poll all
-the time, and give way when nothing has progressed, as NCCL's proxy threads do, so CPU times say nothing. `test`: a call for a receive that nothing was sent for.
+the time, and give way when nothing has progressed, as NCCL's proxy threads do, so CPU times say nothing. `test`: a call
+for a receive that nothing was sent for.
 
 TCP's bound: a loss p leaves a connection a window of about sqrt(1.5 / p) segments, 12 at 1 %, whatever the link (Mathis
 1997; cubic has the same at such losses, RFC 9438 section 5.2). Given for round trips that the testbed's delay sets.

@@ -123,11 +123,6 @@ def small_layers_of(sizes: Sequence[int], layer_bytes: int) -> list[Sequence[int
     return list(layers)
 
 
-_agreed: set[Request] = set()
-"""The comparisons of exchanges that all ranks of the job have passed."""
-job.at_stop(_agreed.clear)  # of the next job, ranks may be new
-
-
 def agree_on(
     name: str, specs: Sequence[Spec], process_set: ProcessSet, *, layers: int, sparse: Sequence[int] = ()
 ) -> None:
@@ -138,9 +133,10 @@ def agree_on(
     of the sparse gradients. Raises RejectedError.
     """
     exchange = Request("barrier", name, tuple(specs), set_id=set_id(process_set), layers=layers, sparse=tuple(sparse))
-    if exchange not in _agreed:
-        job.controller().submit(exchange).wait()
-        _agreed.add(exchange)
+    own = job.controller()
+    if exchange not in own.agreed:
+        own.submit(exchange).wait()
+        own.agreed.add(exchange)
 
 
 def settle(handles: Sequence[Handle]) -> None:
