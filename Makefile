@@ -20,6 +20,7 @@
 #   make test-tensorflow  the tests of mlt.tensorflow, in an environment of their own (.venv-tensorflow, 1.6 GB)
 #   make test-mxnet  the tests of mlt.mxnet, in an environment of their own (.venv-mxnet, 0.3 GB; Python 3.10 or 3.11)
 #   make tensorflow-speed  steps per second on a testbed, tf.distribute over gRPC and mlt in turns (docs/tensorflow.md)
+#   make horovod-speed  steps per second on a testbed, Horovod over gloo and mlt in turns (docs/horovod.md)
 #   make same-images  test accuracy of two models in PyTorch, TensorFlow and MXNet over mlt (docs/bound.md)
 #   make cross-barrier-speed  BytePS's CrossBarrier beside its DistributedOptimizer on a testbed (docs/horovod.md)
 #   make torch-accuracy  time to accuracy of DDP on a testbed, by loss bound and part (docs/results/torch-accuracy.md)
@@ -54,7 +55,7 @@ PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyp
 # One pip at a time in an environment, also with -j; the compilers use all cores by themselves.
 .NOTPARALLEL:
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes recipes-packages test-tensorflow test-mxnet tensorflow-speed mxnet-speed same-images cross-barrier-speed torch-speed torch-accuracy torch-calls nccl-speed build-van test-van van-speed lint format wheel wheels release docs system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes recipes-packages test-tensorflow test-mxnet tensorflow-speed mxnet-speed horovod-speed same-images cross-barrier-speed torch-speed torch-accuracy torch-calls nccl-speed build-van test-van van-speed lint format wheel wheels release docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -287,6 +288,18 @@ tensorflow-speed: $(TENSORFLOW_VENV)/.wheel
 # As root; SPEED_ARGS="--workers 2 --losses 1% --turns 1": a part of it.
 mxnet-speed: $(MXNET_VENV)/.wheel
 	$(BIN)/python tools/mxnet_speed $(SPEED_ARGS)
+
+# Horovod with gloo, in environments of its own: no test needs them. Four minutes each.
+build/horovod/torch/.built build/horovod/mxnet/.built: build/horovod/%/.built: tools/horovod_speed/build.sh | build/.system
+	@mkdir -p build/horovod
+	$(PYTHON) tools/pulse.py "builds Horovod for $*" bash tools/horovod_speed/build.sh $* build/horovod/$* \
+	  $(if $(filter torch,$*),$(TORCH),$(MXNET))
+	@touch $@
+
+# As root, four minutes; HOROVOD_ARGS="--losses 1% --turns 1": a part of it.
+horovod-speed: $(WHEEL_AND_TOOLS) $(MXNET_VENV)/.wheel build/horovod/torch/.built build/horovod/mxnet/.built
+	$(BIN)/python tools/horovod_speed --torch build/horovod/torch/bin/python --mxnet build/horovod/mxnet/bin/python \
+	  $(HOROVOD_ARGS)
 
 # As root, ten minutes; SAME_ARGS="--frameworks torch --seeds 2": a part of it.
 same-images: $(WHEEL_AND_TOOLS) $(TENSORFLOW_VENV)/.wheel $(MXNET_VENV)/.wheel

@@ -13,14 +13,13 @@ from mlt.mxnet.arrays import Arrays, check_dense, spec_of
 from mlt.mxnet.compression import Compression, Compressor
 
 import mxnet as mx
-from mlt._named import elements, job
+from mlt._named import elements
 from mlt._named.controller import Handle, RejectedError
-from mlt._named.gradients import BoundedLossState, layers_of, listed, settle
+from mlt._named.gradients import BoundedLossState, agree_on, layers_of, listed, settle
 from mlt._named.groups import positions
 from mlt._named.operations import start
-from mlt._named.process_sets import ProcessSet, global_process_set, set_id
+from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, check_lossy
-from mlt._named.requests import Request, Spec
 
 
 class GradientExchange:
@@ -44,7 +43,6 @@ class GradientExchange:
         self.name = name
         self.state = BoundedLossState(0.0) if state is None else state
         self._compression = compression
-        self._agreed: tuple[Spec, ...] = ()
         self._predivide = float(gradient_predivide_factor)
         self._num_groups = num_groups
         self._process_set = process_set
@@ -71,7 +69,7 @@ class GradientExchange:
         contexts: dict[int, tuple[Arrays, list[Any]]] = {}
         try:
             if len(layers) > 1:
-                self._agree(specs)
+                agree_on(self.name, specs, self._process_set, layers=len(layers))
             for number in reversed(range(len(layers))):
                 pairs = [self._compression.compress(gradients[position]) for position in layers[number]]
                 held = Arrays([tensor for tensor, _ in pairs], in_place=True)
@@ -100,12 +98,3 @@ class GradientExchange:
             for position, result, ctx in zip(layer, held.results(), of, strict=True):
                 if result is not gradients[position]:
                     gradients[position][:] = self._compression.decompress(result, ctx)
-
-    def _agree(self, specs: tuple[Spec, ...]) -> None:
-        """Compare the gradients with those of the other ranks, before the first step: a rank with more layers than
-        another would wait for it. Raises HorovodInternalError."""
-        if specs == self._agreed:
-            return
-        number = set_id(self._process_set)
-        job.controller().submit(Request("barrier", f"{self.name}/all", specs, set_id=number)).wait()
-        self._agreed = specs

@@ -18,11 +18,12 @@ from mlt.tensorflow.stateful import call, graph_name
 import tensorflow as tf
 from mlt._named import elements, job
 from mlt._named.controller import Handle, RejectedError
-from mlt._named.gradients import BoundedLossState, layers_of, listed, settle
+from mlt._named.gradients import BoundedLossState, agree_on, layers_of, listed, settle
 from mlt._named.groups import positions
 from mlt._named.operations import start
 from mlt._named.process_sets import ProcessSet, global_process_set
 from mlt._named.reduce_ops import Average, ReduceOp, check_lossy
+from mlt._named.requests import Spec
 
 
 class GradientExchange:
@@ -96,11 +97,13 @@ class GradientExchange:
         shapes = [tensor.shape for tensor, _ in pairs]
         shapes += [tf.TensorShape([None]).concatenate(one.shape[1:]) for one in tensors[len(dense) :]]
         name = graph_name(self.name) or self.name
-        labels = [label_of(variables[number], number) for number in [*dense, *sparse]]
+        labels = [label_of(variables[number], number) for number in places]
         groups = self._positions([id(variables[number]) for number in dense])
 
+        is_sparse = tuple(places.index(number) for number in sparse)
+
         def run(*arrays: Array) -> list[Array]:
-            return self._run(name, arrays[: len(dense)], arrays[len(dense) :], groups, labels)
+            return self._run(name, arrays[: len(dense)], arrays[len(dense) :], is_sparse, groups, labels)
 
         reduced = call(run, tensors, shapes, f"a gradient of {self.name!r}")
         for number, tensor, (_, ctx) in zip(dense, reduced, pairs, strict=False):
@@ -115,12 +118,14 @@ class GradientExchange:
         name: str,
         dense: Sequence[Array],
         sparse: Sequence[Array],
+        is_sparse: tuple[int, ...],
         groups: Sequence[Sequence[int]],
         labels: Sequence[str],
     ) -> list[Array]:
         """Start everything, then wait: layers from the front, then all sparse gradients.
 
-        ``groups``: positions of dense gradients that the program wants in one operation.
+        ``is_sparse``: positions of the sparse gradients among all, which ``labels`` name. ``groups``: positions of
+        dense gradients that the program wants in one operation.
         """
         limit = None if self.state.is_exact else self.state.bucket_bytes
         layers = layers_of([one.nbytes for one in dense], limit, groups)
@@ -131,7 +136,11 @@ class GradientExchange:
         handles: list[Handle] = []
         rows: list[Handle] = []
         gathered: list[Arrays] = []
+        specs = _in_order(Arrays(dense).specs, Arrays(sparse[::2]).specs, is_sparse)
         try:
+            if len(buckets) + bool(sparse) > 1 or not buckets:
+                compared = _without_rows(specs, is_sparse)
+                agree_on(name, compared, self._process_set, layers=len(buckets), sparse=is_sparse)
             for layer, held in enumerate(buckets):
                 handles.append(
                     start(
@@ -143,6 +152,7 @@ class GradientExchange:
                         bound=self.state.bound(layer),
                         layer=layer,
                         layers=len(buckets),
+                        sparse=is_sparse,
                         **scales,
                     )
                 )
@@ -155,7 +165,6 @@ class GradientExchange:
         except RejectedError as error:
             # One that the ranks disagree about; the others end as well, before the caller may go on.
             settle([*handles, *rows])
-            specs = [*Arrays(dense).specs, *Arrays(sparse[::2]).specs]
             raise RejectedError(f"{error}; {listed(specs, labels)}") from None
         reduced = {
             position: array
@@ -202,3 +211,18 @@ def _quotient(gradient: Any, size: int) -> Any:
 def _divide(values: Array, size: int) -> None:
     (spec,) = Arrays([values]).specs
     elements.scale(values.reshape(-1).view("uint8"), spec[0], 1.0 / size)
+
+
+def _in_order(dense: Sequence[Spec], sparse: Sequence[Spec], is_sparse: Sequence[int]) -> list[Spec]:
+    """The gradients in the variables' order. ``is_sparse``: positions of the sparse ones."""
+    specs = list(dense)
+    for position, spec in zip(is_sparse, sparse, strict=True):
+        specs.insert(position, spec)
+    return specs
+
+
+def _without_rows(specs: Sequence[Spec], is_sparse: Sequence[int]) -> list[Spec]:
+    """The same without the number of rows of sparse gradients, which differs between ranks and steps."""
+    return [
+        (dtype, (0, *shape[1:]) if position in is_sparse else shape) for position, (dtype, shape) in enumerate(specs)
+    ]

@@ -67,8 +67,17 @@ class BucketAverages:
                     f"rank {self._group.rank()} averages its gradients by bounded_loss_hook, another does not: {error}"
                 ) from None
             raise
-        _compare(self._group, options)
+        _compare_options(self._group, options)
         self._is_agreed = True
+
+    def agree_on_layout(self, what: str, *, sparse: bool) -> None:
+        """Before a bucket's first step: it is sparse on every rank of the group or on none.
+
+        Otherwise each would wait for a collective that the others do not call. ``what``: the bucket, for the error.
+        """
+        if self._group is not None:
+            fix = "create the layer with the same `sparse` on all ranks"
+            _compare_layout(self._group, sparse, f"rank {self._group.rank()}: {what} is sparse", "dense", fix)
 
     def start(self, tensor: torch.Tensor, *, key: int, name: str, **options: Any) -> Any:
         """Start averaging ``tensor`` in place; takes a push-pull's options. The end of the group waits for it."""
@@ -96,24 +105,40 @@ class BucketAverages:
             self._group.adopt(handle, name, STREAM_BIT | self._group.stream | stream_bit)
 
 
-def _compare(group: MltProcessGroup, options: Mapping[str, float | None]) -> None:
+def _of_all(group: MltProcessGroup, own: Sequence[float]) -> list[list[float]]:
+    """Every rank's values."""
+    tensor = torch.tensor(own, dtype=torch.float64)
+    of_all = [torch.empty_like(tensor) for _ in range(group.size())]
+    group.allgather([of_all], [tensor]).wait()
+    return [one.tolist() for one in of_all]
+
+
+def _compare_options(group: MltProcessGroup, options: Mapping[str, float | None]) -> None:
     """Raise RuntimeError on every rank unless all have the same: their sums would mix unrelated elements, or some ranks
     would wait for a comparison that others do not make."""
-    own = torch.tensor([-1 if value is None else value for value in options.values()], dtype=torch.float64)
-    of_all = [torch.empty_like(own) for _ in range(group.size())]
-    group.allgather([of_all], [own]).wait()
+    of_all = _of_all(group, [-1 if value is None else value for value in options.values()])
     for index, (name, value) in enumerate(options.items()):
-        numbers = [values[index].item() for values in of_all]
-        if len(set(numbers)) == 1:
-            continue
         having: dict[float, list[int]] = {}
-        for rank, number in enumerate(numbers):
-            having.setdefault(number, []).append(rank)
+        for rank, values in enumerate(of_all):
+            having.setdefault(values[index], []).append(rank)
+        if len(having) == 1:
+            continue
         texts = {number: "None" if number == -1 else f"{number:g}" for number in having}
         if isinstance(value, bool):
             texts = {number: str(bool(number)) for number in having}
         found = " and ".join(f"{name}={texts[number]} on group {ranks_text(having[number])}" for number in having)
         raise RuntimeError(f"rank {group.rank()}: BoundedLossState has {found}: give all ranks the same")
+
+
+def _compare_layout(group: MltProcessGroup, sparse: bool, is_sparse: str, is_not: str, fix: str) -> None:
+    """Raise RuntimeError on every rank unless ``sparse`` is true on all ranks or on none: its texts, and what to do."""
+    of_all = _of_all(group, [sparse])
+    having = [rank for rank, values in enumerate(of_all) if values[0]]
+    if 0 < len(having) < len(of_all):
+        others = [rank for rank, values in enumerate(of_all) if not values[0]]
+        raise RuntimeError(
+            f"{is_sparse} on group {ranks_text(having)} and {is_not} on group {ranks_text(others)}: {fix}"
+        )
 
 
 def _group_of(transport: Context | PushPull | dist.ProcessGroup) -> MltProcessGroup | None:

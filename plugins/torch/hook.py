@@ -126,7 +126,8 @@ class BoundedLossState(StepRecorder):
 
         Raises TypeError for a bucket on another device or of a type that cannot be averaged; a failed transfer raises
         from the backward pass. A bucket on a GPU goes through host memory, behind the backward pass's stream. A sparse
-        bucket (``nn.Embedding(sparse=True)``) loses nothing, whatever the bound, and is averaged among the workers.
+        bucket (``nn.Embedding(sparse=True)``) loses nothing, whatever the bound, and is averaged among the workers; one
+        that is sparse on some ranks only is a RuntimeError on all.
         """
         buffer = bucket.buffer()
         index = bucket.index()
@@ -267,6 +268,10 @@ class BoundedLossState(StepRecorder):
         if key is None:
             self._resynchronisation.check_covers(bucket.parameters())
             key = self._keys.add(bucket.parameters())
+            self._averages.agree_on_layout(
+                f"gradient bucket {bucket.index()}{self._keys.label(key)}",
+                sparse=bucket.buffer().layout == torch.sparse_coo,
+            )
         return key
 
     def _record(self, step: OpenStep, *, pushed_bytes: int, missing_bytes: int, repairs: int) -> None:

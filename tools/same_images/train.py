@@ -141,7 +141,7 @@ def of_tensorflow(data: Data, epochs: int, bound: str) -> Train:
         optimizer.build(model.trainable_variables)
         if hvd:
             hvd.broadcast_variables(model.variables, root_rank=0)
-            optimizer = hvd.DistributedOptimizer(optimizer, f"{name} {seed}", loss_bound=float(bound))
+            optimizer = hvd.DistributedOptimizer(optimizer, f"{name}_{seed}", loss_bound=float(bound))
         loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
         @tf.function

@@ -14,7 +14,7 @@ from mlt.torch.horovod.reduce import grouped_allreduce_async_, sparse_allreduce_
 import torch
 from mlt._gradients.loss import LossSchedule, bound_at, checked
 from mlt._named import job
-from mlt._named.controller import EndedError
+from mlt._named.controller import EndedError, HorovodInternalError
 from mlt._named.groups import chosen_groups, positions
 from mlt._named.objects import broadcast_object
 from mlt._named.process_sets import ProcessSet, global_process_set
@@ -109,10 +109,16 @@ class Distributed(torch.optim.Optimizer):
                 if number not in self._started:
                     self._start(number)
             started, self._started = self._started, {}
-            for finish in started.values():
-                finish()
+            failed: HorovodInternalError | None = None
+            for finish in started.values():  # all, so that the program may go on after an error
+                try:
+                    finish()
+                except HorovodInternalError as error:
+                    failed = failed or error
             self.set_backward_passes_per_step(self.backward_passes_per_step)
             self._step_number += 1
+            if failed is not None:
+                raise failed
         self._is_synchronized = True
 
     @contextmanager

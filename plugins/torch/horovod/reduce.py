@@ -7,7 +7,7 @@ from typing import Any
 
 from mlt.torch.horovod.compression import Compression, Compressor
 from mlt.torch.horovod.handles import all_results, apply, one_result, submit, synchronize
-from mlt.torch.horovod.movement import allgather_async
+from mlt.torch.horovod.movement import grouped_allgather_async
 
 import torch
 from mlt._gradients.loss import current_bound
@@ -251,11 +251,12 @@ def sparse_allreduce_async(
     """Start reducing a sparse tensor (COO) by gathering indices and values; call what is returned for the result."""
     if op not in (Average, Sum):
         raise ValueError("a sparse tensor has Sum and Average only")
-    indices = allgather_async(tensor._indices().transpose(0, 1).contiguous(), f"{name}.indices", process_set)
-    values = allgather_async(tensor._values(), f"{name}.values", process_set)
+    # One operation by the name that a dense tensor would have: a rank on which it is dense is an error of all.
+    parts = [tensor._indices().transpose(0, 1).contiguous(), tensor._values()]
+    gathered = grouped_allgather_async(parts, name, process_set)
 
     def result() -> torch.Tensor:
-        all_values, all_indices = synchronize(values), synchronize(indices)
+        all_indices, all_values = synchronize(gathered)
         if op == Average:
             all_values = all_values / len(job.ranks_of(process_set.process_set_id))
         return torch.sparse_coo_tensor(all_indices.transpose(0, 1), all_values, tensor.size())

@@ -11,6 +11,7 @@ from mlt._shared.counts import count_of
 
 _SAME_SHAPE = ("allreduce", "broadcast", "reducescatter", "barrier")
 _ROWS_DIFFER = ("allgather", "alltoall")
+_SPARSE_HINT = "; a sparse gradient is gathered: make it sparse on all ranks or on none (sparse_as_dense=True)"
 _WITH_JOINED = ("allreduce", "barrier", "add_set", "remove_set")
 
 
@@ -37,6 +38,7 @@ def _difference(by_rank: Mapping[int, Request]) -> str:
     """The first property in which the requests differ."""
     kind = next(iter(by_rank.values())).kind
     checks: list[tuple[str, Callable[[Request], Any]]] = [
+        ("list of sparse gradients", lambda request: _join(map(str, request.sparse)) or "none"),
         ("operation", lambda request: request.kind),
         ("number of tensors", lambda request: len(request.tensors)),
         ("element type", lambda request: _join(dtype for dtype, _ in request.tensors)),
@@ -45,6 +47,8 @@ def _difference(by_rank: Mapping[int, Request]) -> str:
         checks.append(("shape", lambda request: _join(_shape(shape) for _, shape in request.tensors)))
     elif kind in _ROWS_DIFFER:
         checks.append(("shape after the first dimension", lambda request: _join(map(_row_shape, request.tensors))))
+    if kind == "barrier":
+        checks.append(("number of layers", lambda request: request.layers))
     checks += [
         ("reduction", lambda request: request.op),
         ("root rank", lambda request: request.root),
@@ -59,7 +63,8 @@ def _difference(by_rank: Mapping[int, Request]) -> str:
             values.setdefault(value_of(request), []).append(rank)
         if len(values) > 1:
             found = "; ".join(f"{value} on {_ranks(of)}" for value, of in values.items())
-            return f"the {what} differs between ranks: {found}"
+            hint = _SPARSE_HINT if what == "operation" and set(values) == {"allreduce", "allgather"} else ""
+            return f"the {what} differs between ranks: {found}{hint}"
     return ""
 
 

@@ -125,6 +125,8 @@ class Controller:
         self._lock = threading.Lock()  # of what submitters and the thread share
         self._pending: dict[tuple[int, str], Handle] = {}
         self._counters: dict[str, int] = {}
+        self.agreed: set[Request] = set()
+        """Comparisons that all ranks have passed since the job started, or since all had joined."""
         self._submitted = 0
         self.pushed_bytes = 0
         """Size of the tensors that this rank has submitted for reductions and broadcasts."""
@@ -385,6 +387,7 @@ class Controller:
         elif request.kind == "join":
             with self._lock:
                 self._counters.clear()
+                self.agreed.clear()
 
     def _finish(
         self,

@@ -9,7 +9,8 @@ from mlt._gradients.loss import LossSchedule, bound_at, checked
 from mlt._gradients.statistics import DEFAULT_HISTORY, StepRecorder
 from mlt._named import job
 from mlt._named.controller import Handle, RejectedError
-from mlt._named.requests import Spec
+from mlt._named.process_sets import ProcessSet, set_id
+from mlt._named.requests import Request, Spec
 
 DEFAULT_BUCKET_BYTES: Final = 4 << 20
 _SHOWN: Final = 12
@@ -120,6 +121,22 @@ def small_layers_of(sizes: Sequence[int], layer_bytes: int) -> list[Sequence[int
         layers[-1].append(position)
         size += of
     return list(layers)
+
+
+def agree_on(
+    name: str, specs: Sequence[Spec], process_set: ProcessSet, *, layers: int, sparse: Sequence[int] = ()
+) -> None:
+    """Compare the gradients of an exchange of several operations with those of the other ranks, before its first step.
+
+    A rank that started another number of operations would wait for the others. ``name``: of the exchange, and of its
+    operation on a rank that has only one. ``layers``: number of operations with dense gradients. ``sparse``: positions
+    of the sparse gradients. Raises RejectedError.
+    """
+    exchange = Request("barrier", name, tuple(specs), set_id=set_id(process_set), layers=layers, sparse=tuple(sparse))
+    own = job.controller()
+    if exchange not in own.agreed:
+        own.submit(exchange).wait()
+        own.agreed.add(exchange)
 
 
 def settle(handles: Sequence[Handle]) -> None:

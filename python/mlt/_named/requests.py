@@ -28,7 +28,7 @@ class Request:
     the highest is first; that of the set's first rank counts. ``layer`` of ``layers``: 0 is the front layer, which the
     transport sends first; those of the set's first rank count. "waits" is no operation either: the rank has waited for
     those with the keys ``waits`` for some time, and could submit more in the threads ``others`` only, as of when it had
-    submitted ``submitted`` operations.
+    submitted ``submitted`` operations. ``sparse``: positions of sparse gradients; compared only.
     """
 
     kind: Kind
@@ -48,6 +48,7 @@ class Request:
     waits: tuple[tuple[int, str], ...] = ()
     others: tuple[str, ...] = ()
     submitted: int = 0
+    sparse: tuple[int, ...] = ()
 
     @property
     def key(self) -> tuple[int, str]:

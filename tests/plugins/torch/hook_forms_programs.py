@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -157,6 +158,29 @@ def sparse_failure(gloo: Any) -> Any:
         error = str(raised)
     dist.all_reduce(after := torch.ones(3))
     return {"error": error, "after": after.tolist()}
+
+
+def sparse_on_one_rank(gloo: Any) -> Any:
+    """A rank whose table has sparse gradients, another whose table has dense ones; calls after the error work."""
+    replica = DistributedDataParallel(Tables(sparse=True, head=False))
+    names = replica.module.named_parameters()
+    state = mlt.torch.BoundedLossState(dist.group.WORLD, named_parameters=names)
+
+    def hook(state: mlt.torch.BoundedLossState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if RANK == 0:
+            bucket.set_buffer(torch.zeros(WORDS * WIDTH))
+        return mlt.torch.bounded_loss_hook(state, bucket)
+
+    hook.__annotations__["bucket"], hook.__annotations__["return"] = dist.GradBucket, torch.futures.Future[torch.Tensor]
+    replica.register_comm_hook(state, hook)
+    error, started = "", time.monotonic()
+    try:
+        replica(torch.tensor([1, 2])).sum().backward()
+    except RuntimeError as raised:
+        error = str(raised)
+    seconds = time.monotonic() - started
+    dist.all_reduce(after := torch.ones(3))
+    return {"error": error, "seconds": seconds, "after": after.tolist()}
 
 
 def joined(gloo: Any) -> Any:

@@ -539,6 +539,19 @@ def optimizer_of_sparse_gradients() -> None:
 
 
 @check
+def optimizer_of_gradients_that_are_sparse_on_one_rank_only() -> None:
+    table = nn.Embedding(6, 2, sparse=hvd.rank() == 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters())
+    for _ in range(2):
+        started = time.monotonic()
+        table(torch.tensor([hvd.rank()])).sum().backward()
+        with fails(hvd.HorovodInternalError, "'weight'", "allgather on rank 1", "sparse_as_dense"):
+            optimizer.step()
+        assert time.monotonic() - started < 5.0  # at once, not once all ranks wait
+        optimizer.zero_grad()
+
+
+@check
 def optimizer_of_a_process_set() -> None:
     others = hvd.add_process_set(range(1, hvd.size()))
     model = model_of()

@@ -45,6 +45,17 @@ def test_hook__sparse_gradients_of_different_shapes_are_an_error_of_every_rank()
         assert told["after"] == [2.0] * 3
 
 
+def test_hook__gradients_that_are_sparse_on_one_rank_only_are_an_error_of_every_rank() -> None:
+    for told in run("sparse_on_one_rank"):
+        assert_names(
+            told["error"],
+            "gradient bucket 0 (second.weight) is sparse on group rank 1 and dense on group rank 0",
+            "`sparse`",
+        )
+        assert told["seconds"] < 10.0  # at once, not after the time limit of a collective
+        assert told["after"] == [2.0] * 3
+
+
 def test_hook__ranks_with_fewer_batches_join() -> None:
     told = run("joined")
     assert {rank[one] for rank in told for one in ("gloo", "hook", "divided")} == {told[0]["gloo"]}

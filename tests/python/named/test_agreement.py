@@ -23,6 +23,8 @@ MOVE = Request("alltoall", "moved", (("int64", (4, 2)),))
         (REDUCE, {"tensors": (("float64", (4, 2)),)}, ("float32", "float64")),
         (REDUCE, {"tensors": ()}, ("number of tensors",)),
         (REDUCE, {"kind": "broadcast", "op": ""}, ("allreduce", "broadcast")),
+        (REDUCE, {"kind": "allgather", "op": ""}, ("allreduce", "allgather", "sparse_as_dense=True")),
+        (REDUCE, {"kind": "barrier", "sparse": (1, 4)}, ("sparse gradients", "none on ranks 0", "1, 4 on rank")),
         (REDUCE, {"op": "max"}, ("reduction", "sum", "max")),
         (REDUCE, {"prescale": 0.5}, ("prescale_factor", "0.5")),
         (REDUCE, {"postscale": 0.5}, ("postscale_factor", "0.5")),
@@ -30,6 +32,7 @@ MOVE = Request("alltoall", "moved", (("int64", (4, 2)),))
         (Request("broadcast", "weight", (("int8", (1,)),), root=0), {"root": 2}, ("root rank", "2")),
         (GATHER, {"tensors": (("float32", (4, 3)),)}, ("shape", "2", "3")),
         (replace(REDUCE, kind="barrier", op=""), {"tensors": (("float32", (5, 2)),)}, ("shape", "4x2", "5x2")),
+        (replace(REDUCE, kind="barrier", op="", layers=2), {"layers": 3}, ("number of layers", "2", "3")),
         (Request("add_set", "weight", ranks=(0, 1)), {"ranks": (0, 2)}, ("list of ranks",)),
     ],
 )

@@ -9,12 +9,14 @@ import pytest
 from checks import assert_names
 
 from mlt._named import job
+from mlt._named.controller import Controller, Handle
 from mlt._named.elements import Bytes
-from mlt._named.gradients import BoundedLossState, layers_of, listed, loss_state, settle, small_layers_of
+from mlt._named.execution import Tensors
+from mlt._named.gradients import BoundedLossState, agree_on, layers_of, listed, loss_state, settle, small_layers_of
 from mlt._named.operations import start
 from mlt._named.process_sets import global_process_set
 from mlt._named.reduce_ops import Sum
-from mlt._named.requests import Spec
+from mlt._named.requests import Request, Spec
 
 
 class Floats:
@@ -92,6 +94,35 @@ def test_exchange__waits_for_the_layers_and_records_the_step() -> None:
     assert [held.values.tolist() for held in layers] == [[2.0, 4.0], [6.0]]
     assert state.latest is not None
     assert (state.step, state.latest.buckets) == (1, 2)
+
+
+@pytest.mark.usefixtures("alone")
+def test_agree_on__compares_an_exchange_once_in_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[Request] = []
+    submit = Controller.submit
+
+    def noting(self: Controller, request: Request, tensors: Tensors | None = None) -> Handle:
+        if request.kind == "barrier":
+            submitted.append(request)
+        return submit(self, request, tensors)
+
+    monkeypatch.setattr(Controller, "submit", noting)
+    specs: list[Spec] = [("float32", (3,)), ("float32", (0, 2))]
+    for _ in range(2):
+        agree_on("gradients", specs, global_process_set, layers=2)
+        agree_on("gradients", specs, global_process_set, layers=2, sparse=[1])
+    assert [(one.kind, one.name, one.sparse) for one in submitted] == [
+        ("barrier", "gradients", ()),
+        ("barrier", "gradients", (1,)),
+    ]
+    # A rank that had joined has compared less, and one of the next job nothing.
+    job.controller().join()
+    agree_on("gradients", specs, global_process_set, layers=2)
+    assert len(submitted) == 3
+    job.stop()
+    job.start()
+    agree_on("gradients", specs, global_process_set, layers=2)
+    assert len(submitted) == 4
 
 
 @pytest.mark.usefixtures("alone")
