@@ -153,7 +153,7 @@ class GradientExchange:
             for handle in rows:
                 handle.wait()
         except RejectedError as error:
-            # One that the ranks disagree about; the others end as well, before the caller may go on.
+            # One that the ranks disagree about; the others end as well, before the caller may continue.
             settle([*handles, *rows])
             specs = [*Arrays(dense).specs, *Arrays(sparse[::2]).specs]
             raise RejectedError(f"{error}; {listed(specs, labels)}") from None
