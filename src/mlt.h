@@ -511,7 +511,7 @@ class Engine {
   // Lines for the log: what happened to push-pulls although no operation failed, such as the death of a worker that a
   // service sums without. Each is returned once; the oldest are dropped beyond 64.
   std::vector<std::string> take_notices();
-  // Why the other ranks go on without this one in push-pulls, which then fail here; empty if they do not. Once.
+  // Why the other ranks continue without this one in push-pulls, which then fail here; empty if they do not. Once.
   std::string take_exclusion();
 
   std::vector<CounterValue> counters() const;

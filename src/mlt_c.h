@@ -125,7 +125,7 @@ typedef struct mlt_options {
   size_t size;  /* mlt_options_init() sets it, and all others to their defaults */
   uint64_t job; /* a number that all ranks of the job share; ranks of another job are rejected */
   const void*
-      secret; /* shared by all ranks and by nobody else, 16 bytes or more (docs/security.md); NULL: loopback only */
+      secret; /* known to the ranks of this job only, 16 bytes or more (docs/security.md); NULL: loopback only */
   size_t secret_bytes;
   const char* host;                 /* address to bind, IPv4 or IPv6 */
   const char* datapath;             /* "auto", "udp", "vma" or "xdp" (docs/datapaths.md) */

@@ -103,7 +103,7 @@ def run(hunt: Hunt, *, fresh: bool) -> int:
     finished = [journal[first] for first, count in blocks if first in journal and journal[first]["count"] == count]
     todo = [(first, count) for first, count in blocks if not (first in journal and journal[first]["count"] == count)]
     if finished:
-        print(f"{len(finished)} of {len(blocks)} blocks were run before; going on")
+        print(f"{len(finished)} of {len(blocks)} blocks were run before; continuing")
     started = time.monotonic()
     with Progress(hunt.name, len(blocks), len(finished)) as progress, hunt.journal.open("a") as log:
         for entry in in_parallel(hunt, todo):

@@ -4,8 +4,8 @@
 python examples/pytorch/torchft_ddp.py
 
 It starts torchft's lighthouse and three replicas, of which the last kills itself in step 11. The others discard that
-step and go on. After step 20 the replica is started again, takes the others' state, and trains with them. In a real job
-``torchft_lighthouse`` runs on one host, and a supervisor starts each replica, again and again.
+step and continue. After step 20 the replica is started again, takes the others' state, and trains with them. In a real
+job ``torchft_lighthouse`` runs on one host, and a supervisor restarts each replica that ends.
 
 Its libraries are mlt's extra ``recipes``: pip install '.[recipes]' in the checkout.
 """

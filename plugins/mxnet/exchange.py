@@ -90,7 +90,7 @@ class GradientExchange:
                 )
             self.state.exchange(handles[::-1])
         except RejectedError as error:
-            # One that the ranks disagree about; the others end as well, before the caller may go on.
+            # One that the ranks disagree about; the others end as well, before the caller may continue.
             settle(handles)
             raise RejectedError(f"{error}; {listed(specs, labels)}") from None
         for number, layer in enumerate(layers):

@@ -95,7 +95,7 @@ def array_of(tensor: tf.Tensor) -> Array:
 
 
 def tensor_of(array: Array) -> tf.Tensor:
-    """A tensor over the memory of an array, which nobody else may write to any more."""
+    """A tensor over the memory of an array, which the caller must no longer write to."""
     if array.dtype == tf.bfloat16.as_numpy_dtype:
         return tf.bitcast(tensor_of(array.view(np.uint16)), tf.bfloat16)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

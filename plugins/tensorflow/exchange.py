@@ -163,7 +163,7 @@ class GradientExchange:
             for handle in rows:
                 handle.wait()
         except RejectedError as error:
-            # One that the ranks disagree about; the others end as well, before the caller may go on.
+            # One that the ranks disagree about; the others end as well, before the caller may continue.
             settle([*handles, *rows])
             raise RejectedError(f"{error}; {listed(specs, labels)}") from None
         reduced = {

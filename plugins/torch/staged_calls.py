@@ -22,7 +22,7 @@ _has_its_turn: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mlt
 
 @untraced_class
 class StagedWork(MltWork):
-    """A call on tensors of a device. ``wait`` returns once the copies back are under way; its stream waits for them."""
+    """A call on tensors of a device. ``wait`` returns once the copies back have started; its stream waits for them."""
 
     def __init__(self, description: str, device: Device, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__(description, device.future(tensors))

@@ -105,7 +105,7 @@ class TransferWork(dist.Work):
 
     @property
     def has_ended(self) -> bool:
-        """Whether every operation has, also where nobody has waited for them."""
+        """Whether every operation has, also before any wait for them."""
         return all(operation.done() for operation in tuple(self._operations))
 
     @property
@@ -135,7 +135,7 @@ class TransferWork(dist.Work):
         pending = _Countdown(lambda: self._publisher.submit(_Publication(self, source), self._settle, self._result))
         for operation in tuple(self._operations):
             pending.add(operation)
-            operation.report_if_slow()  # nobody may ever call wait(): DDP does not
+            operation.report_if_slow()  # wait() may never be called: DDP does not
         pending.end()
         return future
 

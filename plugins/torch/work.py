@@ -110,7 +110,7 @@ class MltWork(dist.Work):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the call has, also where nobody has waited for it."""
+        """Whether the call has, also before any wait for it."""
         return self._ended.is_set()
 
     def is_completed(self) -> bool:

@@ -301,7 +301,7 @@ class SummationService:
         """Block until every worker left or failed; False if ``timeout`` seconds passed first.
 
         Meanwhile the log (logger "mlt") names the workers that sums were made without. Raises PeerFailedError if the
-        others go on without this service, because connections with it broke (docs/summation.md).
+        others continue without this service, because connections with it broke (docs/summation.md).
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:

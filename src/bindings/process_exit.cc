@@ -13,7 +13,7 @@ namespace mlt::bindings {
 
 namespace {
 
-// A program that embeds Python may go on after the interpreter's end.
+// A program that embeds Python may continue after the interpreter's end.
 constexpr std::int64_t kMaxExitNs = 30'000'000'000;
 
 // On the thread that ends the interpreter, and then on the one that ends the process. Never destroyed: an engine may

@@ -131,7 +131,7 @@ void Collectives::fail_late(TimeNs now, Active& active, std::uint16_t late, int 
   fail(now, active, {core::CompletionStatus::kTimedOut, peer, late_text(late, peer)}, true);
 }
 
-// It has no lane yet. What the first of its group awaits is the cause, which that one may be about to hear.
+// It has no lane yet. What the first of its group awaits is the cause, which that member may be about to receive.
 void Collectives::on_late_in_line(TimeNs now, Active& active) {
   const Active& first = *slots_[active.group->open.front()];
   const bool is_about_to_hear = first.late_from >= 0 || first.aborted_by >= 0 || first.differs_from >= 0;
@@ -231,7 +231,7 @@ void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, std:
   // PROTOCOL 22.1.15: ... A group MUST NOT resume after the failure of a peer, or where a member's failed says so.
   const bool is_final =
       cause.status == core::CompletionStatus::kPeerFailed || cause.ends_group || next == kNeverResumes;
-  // Members that learn of the failure from this one only have not heard of these calls.
+  // Members that learn of the failure from this one only do not know of these calls.
   if (connects_on_use_ && is_final && group.broken && from < group.broken_from) group.is_told = false;
   if (!group.broken || from < group.broken_from || (is_final && !group.is_final)) {
     group.cause = cause;

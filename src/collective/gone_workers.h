@@ -1,4 +1,4 @@
-// Workers that a service sums without: they died, left or were excluded. Up to a bound the others go on.
+// Workers that a service sums without: they died, left or were excluded. Up to a bound the others continue.
 //
 // Absent on purpose: who decides about a worker whose connection is lost (survivors.h), and what a death means for a
 // round (summation.h). Owned by the driver's thread.

@@ -34,7 +34,7 @@ struct PushPullConfig {
   std::vector<std::uint16_t> services;
   std::uint16_t max_dead_services = 0;  // that may die while their partitions move to the others
   base::DurationNs default_timeout_ns = 0;
-  // From the loss of a connection until the job has decided who goes on.
+  // From the loss of a connection until the job has decided which end continues.
   base::DurationNs max_undecided_ns = 33 * base::kSecond;
   std::optional<ServiceLoads> loads;  // of the services; default: equal
 };
@@ -92,7 +92,7 @@ class PushPull {
   void move_partitions(TimeNs now, std::uint16_t service);
   void break_keys_of(TimeNs now, std::uint16_t service);
   std::string down_text(std::uint16_t service) const;
-  // The others go on without this worker.
+  // The others continue without this worker.
   void end(TimeNs now);
 
   ServiceChoice services_;

@@ -28,7 +28,7 @@ struct PushPullKey {
     TakeoverRecord record;
     std::uint64_t missing_bytes = 0;  // from the push in progress
     bool taken_over = false;          // a service that is gone summed it before
-    bool undecided = false;    // the connection with its service is lost: the survivors decide which of both goes on
+    bool undecided = false;    // the connection with its service is lost: the survivors decide which of both continues
     bool moving = false;       // its service is gone; when nothing is posted to it any more, the next one is asked
     bool must_replay = false;  // the next service needs the newest result
     bool replaying = false;

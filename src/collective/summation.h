@@ -41,7 +41,7 @@ struct SummationConfig {
   // are missing; 0: no limit.
   base::DurationNs max_wait_ns = 0;
   // From the first report of a worker that had a part in rounds of a service that is gone to that of the last, and
-  // from the loss of a connection until the job has decided who goes on.
+  // from the loss of a connection until the job has decided which end continues.
   base::DurationNs max_takeover_wait_ns = 33 * base::kSecond;
 };
 
@@ -56,7 +56,7 @@ class Summation {
   // Where ranks connect on first use.
   void on_peer_up(TimeNs now, std::uint16_t peer);
   void on_peer_down(TimeNs now, std::uint16_t peer);
-  // Why the others go on without this service; empty if they do not.
+  // Why the others continue without this service; empty if they do not.
   const std::string& out_text() const { return survivors_.out_text(); }
   const Survivors& survivors() const { return survivors_; }
   // Posts results that have a segment to send, and retries posts that failed for lack of space. Call after completions
@@ -107,9 +107,9 @@ class Summation {
   void lose(TimeNs now, std::uint16_t worker);
   void apply_exclusions(TimeNs now);
   void on_gone(TimeNs now, std::uint16_t worker);
-  // The others go on without this service.
+  // The others continue without this service.
   void end(TimeNs now);
-  // Some rank may die while the others go on.
+  // Some rank may die while the others continue.
   bool has_spare() const { return config_.max_dead_workers > 0 || survivors_.max_dead_services() > 0; }
   // The worker is gone, and the partition is summed without it from now on.
   void lose_worker(TimeNs now, Partition& partition, std::uint16_t worker);

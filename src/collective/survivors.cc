@@ -183,7 +183,7 @@ bool Survivors::join(const std::vector<std::uint32_t>& ranks, std::uint64_t agre
   std::vector<bool> is_named(size_);
   for (const std::uint32_t rank : ranks) is_named[rank] = true;
   for (std::uint16_t rank = 0; rank < size_; ++rank) {
-    // A service may have lost the decider, and still go on.
+    // A service may have lost the decider, and still continue.
     if (rank == config_.rank || members_[rank].is_lost) continue;
     if ((has_news && is_named[rank]) || (is_service(rank) && is_decided)) send_view(rank);
   }
@@ -306,7 +306,7 @@ std::optional<Survivors::Spare> Survivors::spare() const {
 }
 
 // PROTOCOL 14.2.13: A lost connection between services MUST NOT be decided where the limits permit no further service
-//     to be excluded: the sums do not need it, and both go on.
+//     to be excluded: the sums do not need it, and both continue.
 std::vector<Survivors::Edge> Survivors::open_edges() const {
   const auto left = spare();
   std::vector<Edge> open = edges_;

@@ -1,10 +1,10 @@
-// Which workers and services still take part in push-pull: a view that all that go on share (section 14.2 of
+// Which workers and services still take part in push-pull: a view that all that continue share (section 14.2 of
 // PROTOCOL.md).
 //
 // A process decides nothing by its own connections. It reports a lost one to the decider, the lowest service that it
 // reaches; the decider excludes one end of each lost connection, as long as those that are left and report to it are a
 // quorum: most of the last view that a quorum acknowledged, or half of it with its lowest service. Views only grow, and
-// whoever receives two joins them. So of two groups that don't reach each other at most one goes on.
+// whoever receives two joins them. So of two groups that don't reach each other at most one continues.
 //
 // Absent on purpose: how many may be dead (its users enforce that), what a death means for sums, and which end of a
 // connection is the better one (edge_cover.h). A connection that is lost stays lost. Connections between workers don't

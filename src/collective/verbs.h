@@ -52,7 +52,7 @@ class Verbs {
   // Something that the operator should know although no operation failed: a line of the log.
   virtual void notice(const std::string& text) { static_cast<void>(text); }
 
-  // The other ranks go on without this one: it takes no further part in push-pulls.
+  // The other ranks continue without this one: it takes no further part in push-pulls.
   virtual void excluded(const std::string& text) { static_cast<void>(text); }
 
  protected:

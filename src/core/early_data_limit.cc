@@ -19,7 +19,7 @@ bool EarlyDataLimit::follow_window(std::uint16_t rank, std::uint64_t window_segm
   const std::uint32_t min = std::max(peer.offered_segments / kMinPart, kMinSegments);
   const auto segments = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(std::max<std::uint64_t>(window_segments, min), peer.offered_segments));
-  // In steps: each lets sends that wait go on for a while, and then probe again.
+  // In steps: each lets sends that wait continue for a while, and then probe again.
   if (segments > peer.max_segments && segments - peer.max_segments <= peer.max_segments / kMinPart) return false;
   return segments > std::exchange(peer.max_segments, segments);
 }

@@ -66,7 +66,7 @@ class Collectives final : private collective::Verbs {
   std::uint64_t workers_gone() const;
   // Any thread.
   Notices& notices() { return notices_; }
-  // Why the others go on without this rank; at most one text.
+  // Why the others continue without this rank; at most one text.
   Notices& exclusion() { return exclusion_; }
 
  private:

@@ -26,7 +26,7 @@ constexpr base::DurationNs kCrowdLeases = 4;
 constexpr base::DurationNs kLongAwayNs = 300 * base::kMicrosecond;
 // A thread that held the seat for this long wakes the I/O thread when it leaves; until then the I/O thread sleeps.
 constexpr base::DurationNs kLongSeatNs = 10 * base::kMillisecond;
-// Time between two offers of the CPU by a thread that polls: many times what an offer costs that nobody takes.
+// Time between two offers of the CPU by a thread that polls: many times the cost of an offer that no thread takes.
 constexpr base::DurationNs kYieldNs = 5 * base::kMicrosecond;
 constexpr TimeNs kAwake = 0;
 

@@ -43,7 +43,7 @@ Engine::Engine(const Options& options) {
 }
 
 Engine::~Engine() {
-  set_exit_status(0);  // after close_before_exit() of a process that goes on: the I/O thread must not outlive this
+  set_exit_status(0);  // after close_before_exit() of a process that continues: the I/O thread must not outlive this
   close();
 }
 

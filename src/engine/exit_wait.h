@@ -18,7 +18,7 @@ class ExitWait {
     const std::lock_guard lock(mutex_);
     max_ns_ = max_ns;
   }
-  // Empty: the process goes on.
+  // Empty: the process continues.
   std::optional<base::DurationNs> max_ns() const {
     const std::lock_guard lock(mutex_);
     return max_ns_;

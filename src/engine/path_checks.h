@@ -55,7 +55,7 @@ class PathChecks {
   void request(std::uint16_t peer);
   // When a reply last ended a check of the peer; kNever: never.
   base::TimeNs passed_at(std::uint16_t peer) const { return checks_[peer].passed_at; }
-  // The time since the last watch() does not count: nobody watched, or the host was slow.
+  // The time since the last watch() does not count: no thread watched, or the host was slow.
   void forget_silence();
 
   // Whether arrivals matter: a check runs or waits, or a peer is blocked.

@@ -241,12 +241,12 @@ void Host::turn(base::TimeNs now) {
       return world_.violation(rank_, "poll_transmit gave " + fault);
     }
     world_.transmit(rank_, *run_);
-    if (++polls > kEndlessPolls) return world_.violation(rank_, "poll_transmit never runs dry");
+    if (++polls > kEndlessPolls) return world_.violation(rank_, "the poll_transmit loop does not end");
   }
   while (entry()->poll_control(local, *output_)) {
     if (output_->size > sizeof output_->bytes) return world_.violation(rank_, "poll_control gave too long a message");
     world_.message(rank_, *output_);
-    if (++polls > kEndlessPolls) return world_.violation(rank_, "poll_control never runs dry");
+    if (++polls > kEndlessPolls) return world_.violation(rank_, "the poll_control loop does not end");
   }
   core::Completion completion;
   while (entry()->poll_completion(completion)) world_.completed(rank_, completion);

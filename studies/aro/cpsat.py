@@ -44,6 +44,11 @@ class Outcome:
     bound: float
 
 
+def plain(graphs: Sequence[TaskGraph]) -> Bundled:
+    """No bundling: one bundle per link."""
+    return Bundled(tuple(graphs), np.ones(len(graphs[0].links), dtype=np.int64))
+
+
 class _Model:
     def __init__(self, bundled: Bundled, step: float, tops: Sequence[int]) -> None:
         self.cp: Any = import_module("ortools.sat.python.cp_model")

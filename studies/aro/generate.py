@@ -15,7 +15,8 @@ from typing import Any, Literal
 from mlt.planners.aro.instance import Instance, InstanceError, Job, Link, Port, Switch, Task
 from mlt.planners.psnet import clos
 from mlt.planners.psnet.checks import TopologyError
-from mlt.planners.psnet.graph import Graph, hosts, switches
+from studies.aro.instance_check import check
+from studies.graph import Graph, graph_of, hosts, switches
 
 Mapping = Literal["class", "interleaved", "whole"]
 MAPPINGS: tuple[Mapping, ...] = ("class", "interleaved", "whole")
@@ -82,7 +83,7 @@ def leaf_spine(
     seed: int = 0,
 ) -> Instance:
     """The paper's cluster by default: 24 leaves, 24 spines, 576 servers, 100 Gbit/s everywhere."""
-    graph = clos.leaf_spine(leaves, spines, hosts_per_leaf=hosts_per_leaf)
+    graph = graph_of(clos.leaf_spine(leaves, spines, hosts_per_leaf=hosts_per_leaf))
     return _draw(_fabric(graph, _plain_name), hardware or Hardware(), workload or Workload(), seed)
 
 
@@ -98,7 +99,7 @@ def fat_tree(
         return f"{'agg' if node['role'] == 'aggregation' else 'edge'}{node['group']}_{node['index']}"
 
     try:
-        graph = clos.fat_tree(k)
+        graph = graph_of(clos.fat_tree(k))
     except TopologyError as error:
         raise InstanceError(str(error)) from None
     return _draw(_fabric(graph, name_of), hardware or Hardware(), workload or Workload(workers=32), seed)
@@ -167,4 +168,4 @@ def _draw(fabric: _Fabric, hardware: Hardware, workload: Workload, seed: int) ->
         "mapping": hardware.mapping,
         "ps_leaf_in_share": hardware.ps_leaf_in_share,
     }
-    return Instance(switches, tuple(fabric.hosts), links, jobs, notes)
+    return check(Instance(switches, tuple(fabric.hosts), links, jobs, notes))

@@ -21,9 +21,9 @@ from typing import Literal
 
 import numpy as np
 
+from mlt.planners.aro.flow import maximum_flow
 from mlt.planners.aro.highs import Rows, solve
 from mlt.planners.aro.instance import Instance, InstanceError, Job, Task
-from mlt.planners.aro.maxflow import maximum_flow
 from mlt.planners.aro.routes import TaskPlan, WorkerRoute
 from studies.aro.baselines import fair_rates
 from studies.aro.grid_rounding import DIRECT as _DIRECT

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from mlt.planners.aro.bounds import Objective
-from mlt.planners.aro.contract import plain
 from mlt.planners.aro.graph import IntArray, TaskGraph
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.single import NoRoutesError, solve_task
@@ -23,7 +22,7 @@ from studies.aro.accelerate import (
     prune_aggregators,
     task_graphs,
 )
-from studies.aro.cpsat import Question, solve_quantised
+from studies.aro.cpsat import Question, plain, solve_quantised
 from studies.aro.generate import Hardware, leaf_spine
 from studies.aro.quantisation import Quantisation
 from studies.aro.records import Row, lines_figure, summarise, write_json

@@ -21,8 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mlt.planners.psnet.checks import TopologyError, require_count, require_not_negative, require_positive
-from mlt.planners.psnet.graph import DEFAULT_LATENCY_SECONDS
+from mlt.planners.psnet.checks import (
+    DEFAULT_LATENCY_SECONDS,
+    TopologyError,
+    require_count,
+    require_not_negative,
+    require_positive,
+)
 
 #: Links between a worker and a server: in one module (section 3.1), and to an adjacent one (worker, ToR, SuperNode
 #: switch, SuperNode switch, ToR, server). Each further module on the way adds one.
@@ -133,7 +138,7 @@ def two_module_time(
 ) -> TransferTime:
     """Equation 6: W1 = ``first_workers`` and P1 = ``first_servers`` in one module, the rest in another.
 
-    ``hops`` is alpha, the longest worker-server path. A direction nobody sends in imposes no limit; with the whole job
+    ``hops`` is alpha, the longest worker-server path. An unused direction imposes no limit; with the whole job
     in one module the result is equation 5's but for the latency.
     """
     if not (0 <= first_workers <= job.workers and 0 <= first_servers <= job.servers):

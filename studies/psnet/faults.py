@@ -22,10 +22,11 @@ from math import comb
 import networkx as nx
 
 from mlt.planners.psnet.checks import TopologyError
-from mlt.planners.psnet.circuits import CircuitPlan, Circuits, ModuleJob, assign_circuits, default_circuits
-from mlt.planners.psnet.graph import Graph
+from mlt.planners.psnet.circuits import Circuits, default_circuits
 from mlt.planners.psnet.psnet import PSNet, ecs_name, supernode_name, tor_name
-from mlt.planners.psnet.psnet_graph import logical_graph, physical_graph
+from studies.graph import Graph
+from studies.psnet.psnet_graph import logical_graph, physical_graph
+from studies.psnet.repair import ModuleJob, Repair, repair_circuits
 
 #: A node's name, or one cable: (node, node, which of the parallel ones, from 0), as in the physical graph.
 Element = str | tuple[str, str, int]
@@ -54,7 +55,7 @@ def _cables(network: PSNet) -> Graph:
 
 def repair(
     network: PSNet, failed: Iterable[Element], *, circuits: Mapping[int, Circuits] | None = None
-) -> dict[int, CircuitPlan]:
+) -> dict[int, Repair]:
     """New circuits for every module, around the failures.
 
     All workers of a module count as one job. They go to ToRs that still reach every working server. Workers for whom no
@@ -72,7 +73,7 @@ def repair(
         dead_tors = [t for t in range(network.tors) if tor_name(mid, t) in broken.nodes]
         full = frozenset(t for t in range(network.tors) if broken.serves_all(network, mid, t))
         live = [w for w in everyone if w not in dead_workers]
-        first = assign_circuits(
+        first = repair_circuits(
             module,
             [ModuleJob(name="direct", workers=tuple(live), tors=full)],
             current=state,
@@ -84,7 +85,7 @@ def repair(
         if left and full != frozenset(range(network.tors)):
             direct = ModuleJob(name="direct", workers=tuple(w for w in live if w not in left), tors=full)
             detour = ModuleJob(name="detour", workers=tuple(sorted(left)))
-            first = assign_circuits(
+            first = repair_circuits(
                 module,
                 [direct, detour],
                 current=state,
@@ -92,7 +93,7 @@ def repair(
                 dead_tors=dead_tors,
                 dead_workers=dead_workers,
             )
-        fewest = assign_circuits(
+        fewest = repair_circuits(
             module,
             [],
             current=state,

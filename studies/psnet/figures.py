@@ -21,6 +21,7 @@ from typing import Literal
 
 from mlt.planners.psnet.checks import TopologyError
 from mlt.planners.psnet.clos import fat_tree
+from studies.graph import graph_of
 from studies.psnet.bct import JobProfile, fat_tree_time, one_module_time, two_module_time
 from studies.psnet.flows import fluid_loads, max_concurrent, max_hops, push_demands
 
@@ -86,7 +87,7 @@ def fat_tree_concurrency(workers: int, servers: int, *, where: Where, pods: int 
     while pods * (k // 2) ** 2 < workers + servers or k < pods:
         k += 2
     half = k // 2
-    tree = fat_tree(k)
+    tree = graph_of(fat_tree(k))
     racks = [[f"host-{p}-{e}-{h}" for h in range(half)] for p in range(pods) for e in range(half)]
     in_order = [host for rack in racks for host in rack]
     across = [rack[h] for h in range(half) for rack in racks]

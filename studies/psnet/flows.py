@@ -17,7 +17,7 @@ from random import Random
 import networkx as nx
 
 from mlt.planners.psnet.checks import TopologyError
-from mlt.planners.psnet.graph import Graph, bandwidth
+from studies.graph import Graph, bandwidth
 
 Loads = dict[tuple[str, str], float]
 Demands = Mapping[tuple[str, str], float]

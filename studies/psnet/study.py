@@ -18,15 +18,15 @@ from statistics import mean, stdev
 import networkx as nx
 
 from mlt.planners.psnet.jobs import JobRequest, PlacedJob
-from mlt.planners.psnet.paths import disjoint_paths, remaining_trunks
+from mlt.planners.psnet.paths import disjoint_paths
 from mlt.planners.psnet.placement import place_jobs
 from mlt.planners.psnet.psnet import Module, PSNet, build_psnet
-from mlt.planners.psnet.psnet_graph import logical_graph
 from mlt.planners.psnet.routing import circuits_of, demands, route_jobs
 from mlt.planners.psnet.verify import verify_routes
 from mlt.planners.psnet.wiring import Wiring, grow_wiring, regular_wiring
 from studies.psnet.any_path import any_path_seconds
 from studies.psnet.flows import drain, fluid_loads, push_demands
+from studies.psnet.psnet_graph import logical_graph
 from studies.psnet.survey import Kind, Survey, survey
 
 KINDS: tuple[Kind, ...] = ("tor", "server", "server-link", "tor-port", "supernode", "ecs", "trunk")
@@ -125,7 +125,7 @@ def _gain(network: PSNet, jobs: Sequence[PlacedJob], seed: int) -> Gain:
     circuits = {mid: made.circuits for mid, made in circuits_of(network, jobs, plan).items()}
     planned = verify_routes(network, jobs, plan, circuits).seconds
     crossing = demands(jobs)
-    trunks = remaining_trunks(network.wiring)
+    trunks = network.wiring.trunks()
     # What the modules themselves need, with nothing between them in the way.
     inside = route_jobs(replace(network, inter_bits_per_second=network.inter_rate * 1e6), jobs).bound_seconds
     one: dict[tuple[int, int], float] = {}

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 
 from mlt.planners.psnet.checks import TopologyError, require_count
 from mlt.planners.psnet.psnet import PSNet
-from mlt.planners.psnet.psnet_graph import physical_graph
 from studies.psnet.faults import Element, reach
+from studies.psnet.psnet_graph import physical_graph
 
 Kind = Literal["tor", "server", "worker", "supernode", "ecs", "link", "server-link", "tor-port", "worker-link", "trunk"]
 

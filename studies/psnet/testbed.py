@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
 from mlt.planners.psnet.clos import fat_tree
+from studies.graph import graph_of
 from studies.psnet.bct import BatchTime, JobProfile, TransferTime, batch_time, fat_tree_time, one_module_time
 from studies.psnet.flows import fluid_loads, hashed_loads, max_concurrent, max_hops, push_demands
 
@@ -80,14 +81,14 @@ def deployment() -> tuple[list[str], list[str]]:
 
 def concurrency() -> tuple[float, int]:
     """(C, hops) of the testbed's fat-tree with flows balanced over the paths."""
-    tree = fat_tree(4)
+    tree = graph_of(fat_tree(4))
     flows = dict.fromkeys(push_demands(*deployment(), 1.0), 1.0)
     return max_concurrent(tree, fluid_loads(tree, flows)), max_hops(tree, flows)
 
 
 def hashed_concurrency(seeds: Sequence[int]) -> tuple[float, float]:
     """(mean, half width of its 95 % interval) of C when each flow is hashed onto one path, one draw per seed."""
-    tree = fat_tree(4)
+    tree = graph_of(fat_tree(4))
     flows = dict.fromkeys(push_demands(*deployment(), 1.0), 1.0)
     draws = [max_concurrent(tree, hashed_loads(tree, flows, seed=seed)) for seed in seeds]
     return mean(draws), 1.96 * stdev(draws) / len(draws) ** 0.5

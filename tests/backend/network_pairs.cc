@@ -46,7 +46,7 @@ void connect(Ends& ends) {
   REQUIRE(ends[1]->set_peer(0, ends[0]->local_address(), error));
 }
 
-// Sends from one end until runs go the way that they will go on, and takes off the other what arrived meanwhile.
+// Sends from one end until runs use their final datapath, and takes off the other what arrived meanwhile.
 void meet(io::Datapath& from, io::Datapath& to, std::uint16_t to_rank) {
   const bool past_kernel = from.capabilities().name == "xdp";
   const TestRun run(to_rank, 0, 1, 100);

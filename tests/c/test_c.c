@@ -760,7 +760,7 @@ static void connect_start__lets_peers_follow(void) {
   FAILS(mlt_connect_test(NULL), MLT_ERROR_CONFIG, "context is NULL");
   CHECK(mlt_connect(all[2], peers, 3, LONG_WAIT) == MLT_ERROR_CONFIG);
 
-  /* Rank 3 never comes: the error names it, and the others go on. */
+  /* Rank 3 never comes: the error names it, and the others continue. */
   unreachable = peers[0];
   unreachable.rank = 3;
   OK(mlt_connect_start(all[0], &unreachable, 1, SECOND / 100));

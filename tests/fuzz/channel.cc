@@ -1,9 +1,8 @@
 // The control channel (io/control_channel) against unrelated clients: the input is what up to three connections send to
-// a listening rank, in turns, with time that passes between. Two of them know the job's secret. Nobody becomes a peer
-// without the proof of that, a valid hello and its confirm,
-// a peer goes up at most once and down at most once after it, messages come from peers only, and time alone clears
-// every connection that does not behave. Uses real sockets on loopback and made-up time. Nonces are random, which no
-// property depends on.
+// a listening rank, in turns, with time that passes between. Two of them know the job's secret. Without proof of that,
+// a valid hello and its confirm, no client becomes a peer; a peer goes up at most once and down at most once after it,
+// messages come from peers only, and time alone clears every connection that does not behave. Uses real sockets on
+// loopback and made-up time. Nonces are random, which no property depends on.
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -40,7 +40,7 @@ class Sink final : public io::ControlSink {
     FUZZ_CHECK(rank < kListeners && ++downs_[rank] == 1);
     FUZZ_CHECK(!text.empty());
   }
-  void on_refused(const io::SocketAddress&, const std::string&) override { FUZZ_CHECK(false); }  // nobody calls
+  void on_refused(const io::SocketAddress&, const std::string&) override { FUZZ_CHECK(false); }  // never called
   bool needs(std::uint16_t) const override { return false; }
   base::TimeNs datagram_at(std::uint16_t) const override { return 0; }
   void on_quiet(std::uint16_t) override {}

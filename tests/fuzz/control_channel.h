@@ -92,7 +92,7 @@ class ChannelWorld {
     service();
   }
 
-  // Left alone for longer than every limit, the channel looks for nobody, and has no peer and no connection.
+  // Left alone for longer than every limit, the channel connects to no peer, and has no peer and no connection.
   void finish() {
     for (int i = 0; i < 20; ++i) {
       now_ += base::kSecond;

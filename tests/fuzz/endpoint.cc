@@ -3,7 +3,7 @@
 // datagrams that carry the right cookie (a hostile peer), passes time, and breaks and renews the connection.
 //
 // What must hold after every call: nothing is written outside a posted buffer nor into one whose completion was polled;
-// each operation completes at most once, and no success misses more than it allowed; no poll goes on for ever; no timer
+// each operation completes at most once, and no success misses more than it allowed; every poll loop ends; no timer
 // is left due. While nothing but the network has misbehaved ("honest"): what arrived is what was sent. At the end:
 // every operation has ended once its timeout has passed, and every slot and bitmap is free again.
 #include "endpoint_world.h"

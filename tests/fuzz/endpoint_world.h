@@ -56,13 +56,13 @@ class World {
   void post_send(std::uint16_t side, Input& input);
   void post_receive(std::uint16_t side, Input& input);
   void cancel(std::uint16_t side, std::uint8_t which, core::CompletionKind kind);
-  // What `side` has to send goes on its way.
+  // What `side` has to send is sent.
   void transmit(std::uint16_t side, std::uint32_t runs);
   // One datagram on its way to `side`, in any order; `input` says whether it will come again.
   void deliver(std::uint16_t side, std::uint8_t which, Input& input);
   // The same with bytes changed; the check may be mended, which no network but a hostile peer does.
   void deliver_damaged(std::uint16_t side, std::uint8_t which, Input& input);
-  // A datagram that nobody sent, with the right cookie.
+  // A datagram that no endpoint sent, with the right cookie.
   void deliver_made_up(std::uint16_t side, Input& input);
   void lose(std::uint16_t side, std::uint8_t which);
   // Both send all they have and get all that is on its way.

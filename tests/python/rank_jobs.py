@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import warm_python
+from checks import assert_names
 
 from mlt._shared.ports import free_port_pair
 
@@ -146,6 +147,22 @@ def table_test(names: Iterable[str], run: Callable[..., list[Outcome]]) -> Any:
         assert failures == [], "\n".join(failures)
 
     return test_semantics
+
+
+def failing_tests(run: Callable[..., list[Outcome]]) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The tests of asynchronous training whose rank 1 fails (``semantics.step_until_rank_1_fails``): by an error, and
+    killed. ``run`` runs the program file's "failing"."""
+
+    def by_an_error() -> None:
+        other, failed = run("failing", how="raise")
+        assert failed.status == 1
+        assert_names(other.answer, "asynchronous training cannot continue", "rank 1")
+
+    def killed() -> None:
+        other, _ = run("failing", how="wait", kill=1)
+        assert_names(other.answer, "asynchronous training cannot continue", "rank 1")
+
+    return by_an_error, killed
 
 
 def losses_of(example: Path, arguments: Sequence[str], *, limit_seconds: float) -> tuple[list[float], str]:

@@ -1,11 +1,16 @@
-"""Tables of semantics of Horovod's API: checks that every rank of one job runs, one table in each program file."""
+"""Tables of semantics of Horovod's API: checks that every rank of one job runs, one table in each program file; and
+what these programs share."""
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from checks import assert_names
@@ -22,6 +27,30 @@ def fails(kind: type[BaseException] | tuple[type[BaseException], ...], *facts: s
     assert caught is not None, f"no {kind}"
     if facts:
         assert_names(caught, *facts)
+
+
+def step_until_rank_1_fails(step: Callable[[], object], *, rank: int, how: str) -> None:
+    """Steps without end; rank 1 fails after two of them: by an error (``how`` is "raise"), or the test kills it."""
+    for _ in range(2):
+        step()
+    if rank == 1:
+        if how == "raise":
+            raise ArithmeticError("of the program")
+        print("kill me", flush=True)
+        time.sleep(60)
+    while True:
+        step()
+
+
+def operations_of(api: Any, step: Callable[[], object]) -> list[str]:
+    """The names of the operations that this rank carries out in ``step``, sorted; from the timeline of ``api``."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "timeline.json"
+        api.start_timeline(str(path))
+        step()
+        api.stop_timeline()
+        events = json.loads(path.read_text())
+    return sorted({one["args"]["name"] for one in events if one["name"] == "process_name"})
 
 
 class Checks(dict[str, Callable[[], None]]):

@@ -53,7 +53,7 @@ void on_abort(int) {
 void on_limit(int) {
   static std::uint64_t before = ~std::uint64_t{0};
   if (running != nullptr && running->totals().runs == before) {
-    std::fprintf(stderr, "rule 7: the run does not go on\n");
+    std::fprintf(stderr, "rule 7: the run does not continue\n");
     say_how_to_see(running->current());
     _exit(1);
   }

@@ -36,7 +36,7 @@ void on_abort(int) {
 
 // Rule 7's last resort: a seed that loops inside one event.
 void on_limit(int) {
-  constexpr char kText[] = "rule 7: the run does not go on\n";
+  constexpr char kText[] = "rule 7: the run does not continue\n";
   const bool written = write(2, kText, sizeof kText - 1) >= 0 && write(2, replay, std::strlen(replay)) >= 0;
   _exit(written ? 1 : 2);
 }

@@ -11,7 +11,7 @@ namespace {
 // What a cable adds where the link before it already took its time: nothing.
 constexpr double kNoSerialisation = 1e18;
 
-// From every host to every other an edge; with several paths it ends at a node that only this pair has, and goes on
+// From every host to every other an edge; with several paths it ends at a node that only this pair has, and continues
 // over an edge for each path.
 sim::Topology topology_of(const SimulationConfig& config) {
   sim::Topology topology;

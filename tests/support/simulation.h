@@ -54,7 +54,7 @@ struct SimulationConfig {
   Link link = default_link();
   std::uint64_t queue_bytes = sim::kUnlimited;       // of data that waits for the link; beyond it data is dropped
   std::uint64_t mark_above_bytes = sim::kUnlimited;  // the port's threshold (sim/switch_port.h), of data
-  // Behind the link, where an endpoint has several paths: path p goes on over cable p.
+  // Behind the link, where an endpoint has several paths: path p continues over cable p.
   std::array<DurationNs, MLT_MAX_PATHS> path_delay_ns{};
   DurationNs control_delay_ns = 100 * base::kMicrosecond;  // of the control connections, one way
   DurationNs wake_up_ns = 0;                               // from an arrival to the host's turn

@@ -212,7 +212,7 @@ def _within(run: Run, result: dict[str, Any], size: int, max_us: float, peer: st
 
 
 def _case(run: Run, size: int) -> str:
-    what = {"all-reduce": "UDP", "all-reduce-asleep": "UDP, nobody polls", "all-reduce-shm": "shared memory"}[run.name]
+    what = {"all-reduce": "UDP", "all-reduce-asleep": "UDP, no polling", "all-reduce-shm": "shared memory"}[run.name]
     return f"all-reduce of {format_size(size)}, 2 ranks, {what}"
 
 

@@ -12,7 +12,7 @@ packets of a tensor on both spines. Two leaves, two spines, workers' links that 
 ways between the leaves, whose own links lose nothing: it fills the buffers.
 
 docs/results/torch-accuracy.md has the tables, torch-accuracy.json the figures, the pictures the curves. Each run is
-kept as soon as it has ended, and replaces the one of the same seed: what is interrupted can go on. gloo's TCP and that
+saved when it ends and replaces the one of the same seed, so an interrupted study can be continued. gloo's TCP and that
 of the other job use cubic.
 """
 

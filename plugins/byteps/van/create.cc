@@ -1,5 +1,5 @@
 // Puts the van into ps-lite's factory, Van::Create, whose types are a closed list, when a program is linked with
-// --wrap=SYMBOL for the symbol below: its calls then come here, and go on for other types. Where the linker cannot do
+// --wrap=SYMBOL for the symbol below: its calls come here, and continue for other types. Where the linker cannot do
 // that, one line in Van::Create does: `if (type == "mlt") return mlt::van::make_van();`.
 #include <ps/internal/postoffice.h>
 

@@ -35,7 +35,7 @@ class Transport {
   // Of a receive().
   struct Received {
     std::optional<Message> message;
-    std::string failure;  // unless it is empty: why this process cannot go on
+    std::string failure;  // unless it is empty: why this process cannot continue
   };
   enum class Sent { kDone, kNodeLeft, kNodeLost, kFailed };
 

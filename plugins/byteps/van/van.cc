@@ -242,7 +242,7 @@ bool MltVan::is_awaited(const ps::Meta& meta) {
 
 // ps-lite's receiving thread waits for an application that has not started, which may itself wait in the barrier of its
 // start for what that thread receives next: a faster worker's first push then ends the job after 5 s. So data waits
-// here, and control goes on.
+// here, and control continues.
 std::optional<Message> MltVan::next(ps::Meta* meta) {
   constexpr std::chrono::seconds kPatience{60};  // then ps-lite gets it, and reports its error
   constexpr std::chrono::nanoseconds kLook = std::chrono::milliseconds(1);

@@ -70,7 +70,7 @@ class MltVan : public ps::Van {
   void unpack(const Message& message, ps::Meta* meta);
   // Whether the application that the message is for can take it.
   bool is_awaited(const ps::Meta& meta);
-  // The next message for ps-lite; nothing if this process cannot go on, which is logged.
+  // The next message for ps-lite; nothing if this process cannot continue, which is logged.
   std::optional<Message> next(ps::Meta* meta);
   int hand_over(const Message& arrived, ps::Message* message);
 

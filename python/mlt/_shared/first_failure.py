@@ -37,7 +37,7 @@ def record(rank: int, about: int | None, environ: Mapping[str, str] = os.environ
 
 class FailureLog:
     """The launcher's file, as a context manager. ``environment`` is for every process; empty where no file can be made,
-    which leaves the ends of the processes to judge by."""
+    which leaves only the ends of the processes as evidence."""
 
     def __init__(self) -> None:
         import tempfile  # with its own imports it takes milliseconds, which contexts must not wait for
@@ -63,7 +63,7 @@ class FailureLog:
         for line in self._lines():
             when, rank, about = int(line[1]) / 1e9, int(line[2]), int(line[3])
             if rank in ended:
-                records[rank] = when, about  # the last: a program may go on after a failure
+                records[rank] = when, about  # the last: a program may continue after a failure
         first = min(ended, key=lambda rank: records[rank][0] if rank in records else ended[rank])
         # A rank that was killed, or ended without an exception, recorded nothing, and its peers may notice its end
         # before this process does.

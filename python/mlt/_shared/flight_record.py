@@ -15,7 +15,7 @@ State = Literal["completed", "ended", "in progress", "failed"]
 class Call(BaseModel):
     """One call. ``number``: in its group, from 1; None of sends and receives, which are not counted.
 
-    ``began``: seconds since 1970; ``seconds``: until it ended, None if nobody has seen the end.
+    ``began``: seconds since 1970; ``seconds``: until it ended, None if its end was not seen.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

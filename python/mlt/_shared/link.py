@@ -140,7 +140,7 @@ class Link:
         return bool(poll.poll(None if left is None else left * 1_000))
 
     def close(self) -> None:
-        """Wakes a ``receive`` under way, too."""
+        """Also wakes a ``receive`` in progress."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -1,4 +1,4 @@
-"""The ports of a job, and ports that nobody holds, for processes that bind them seconds later.
+"""The ports of a job, and free ports for processes that bind them seconds later.
 
 A job's ports lie far from its MASTER_PORT: jobs of one host often have MASTER_PORTs in a row (29500, 29501), and the
 port after one is the next job's.

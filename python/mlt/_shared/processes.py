@@ -221,12 +221,12 @@ def run(
     """Run ``start(rank, **options)`` for each of ``names`` until all have ended.
 
     When one fails, the others have ``grace`` seconds to end by themselves, then they are ended; so have the last
-    ``services`` processes when all others have ended, because they serve nobody then. The first ``max_failed`` failures
-    of processes that are no services, and the first ``max_failed_services`` of services, end nobody, unless all fail,
+    ``services`` processes when all others have ended: they then have no client. The first ``max_failed`` failures of
+    processes that are no services, and the first ``max_failed_services`` of services, end no other, unless all fail,
     and do not count for the outcome's code; ``spared`` gets each. ``write`` gets (rank, line); it
     is called by one thread at a time, and never once this has ended. ``failed`` gets the first failure at once, if
     others still run. ``lingering`` gets a text about those that still run seconds after others succeeded, once.
-    KeyboardInterrupt ends all processes and goes on, and so does what ``write`` raises, such as BrokenPipeError when
+    KeyboardInterrupt ends all processes and continues, and so does what ``write`` raises, such as BrokenPipeError when
     nobody reads any more, or an error of a disk that is full. ``failures``: what these processes record of their
     failures, by their ranks, which begin at ``first_rank``; without it the first to end is the first to fail.
     ``joining``: asked again and again for the names of processes to start in addition, which are no services.

@@ -36,7 +36,7 @@ def read_input(path: str | Path, maximum: int, check: Callable[[os.stat_result],
     """The first ``maximum`` bytes of a file, after ``check`` of what was opened.
 
     Raises:
-        OSError: missing, a folder, not readable, or a pipe that nobody writes into, for whom it does not wait.
+        OSError: missing, a folder, not readable, or a pipe without a writer, for which it does not wait.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -47,7 +47,7 @@ def read_input(path: str | Path, maximum: int, check: Callable[[os.stat_result],
             with suppress(BlockingIOError):  # there is a writer, who has written nothing yet
                 content = os.read(descriptor, 1)
                 if not content:
-                    raise OSError(errno.ENXIO, "nobody writes into this pipe")
+                    raise OSError(errno.ENXIO, "no process writes into this pipe")
         os.set_blocking(descriptor, True)
         pieces = [content]
         left = maximum - len(content)
@@ -63,7 +63,7 @@ def read_text(path: str | Path) -> str:
     """The text of a file.
 
     Raises:
-        UnreadableError: missing, a folder, not readable, a pipe that nobody writes into, longer than 64 MiB, or not
+        UnreadableError: missing, a folder, not readable, a pipe without a writer, longer than 64 MiB, or not
             UTF-8.
     """
     with reading(path):

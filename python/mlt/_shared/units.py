@@ -1,7 +1,7 @@
 """The one grammar of rates, sizes, times and losses, in every file, option and environment variable.
 
 A number and its unit: ``200mbit`` or ``200 Mbit/s``, ``256KiB``, ``1.5 ms``, ``1%``. The case of a unit does not
-matter, but ``MBps``, which means bytes, is refused as a rate, and ``Mb``, which means bits, as a size. ``KB`` is 1,000
+matter, but ``MBps``, which means bytes, is rejected as a rate, and ``Mb``, which means bits, as a size. ``KB`` is 1,000
 bytes, ``KiB`` 1,024. A number without a unit counts in the base unit: bit/s, bytes, seconds, a fraction.
 """
 

@@ -76,7 +76,7 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 @click.option(
     "--fix",
     is_flag=True,
-    help="Print the commands that mend the findings, optional ones as comments; runs none of them.",
+    help="Print the commands that fix the findings, optional ones as comments; run none of them.",
 )
 @click.option("--json", metavar="FILE|-", type=TEXT_FILE,
               help="JSON file for the findings; -: standard output.")  # fmt: skip
@@ -110,13 +110,13 @@ def app(
     With --framework: check the framework's version, that mlt's plugin for it imports, and its entry points; for NCCL,
     that the plugin's library loads.
 
-    With --recorder: the failed call of each rank of a PyTorch job, and where the ranks' calls differ.
+    With --recorder: print the failed call of each rank of a PyTorch job, and where the ranks' calls differ.
 
     Changes nothing, and needs no privilege. Exits with 1 if there is a problem; "optional" findings do not count.
 
     \b
     mlt doctor                    this host
-    mlt doctor --fix              what would mend each finding
+    mlt doctor --fix              commands that fix the findings
     mlt doctor --framework torch  whether PyTorch will find the backend "mlt"
     mlt doctor --serve            on one host, then on another: mlt doctor HOST
     """
@@ -193,7 +193,7 @@ def _shown(findings: Iterable[Finding], json: Path | None, *, fix: bool) -> list
 
 def _show_fix(finding: Finding, *, err: bool) -> None:
     """A comment with the finding, then its command; advice that is no command stays a comment, and so does a command
-    that mends what few need: a shell that reads all lines would install every framework."""
+    that fixes what few need: a shell that reads all lines would install every framework."""
     if finding.fix:
         click.echo(wrapped(f"{finding.level}: {shown(finding.what)}", "# ", "#   "), err=err)
         if not finding.fix_is_command:

@@ -1,8 +1,8 @@
-"""The end of every command: its exit status, and standard streams that the caller closed or nobody reads.
+"""The end of every command: its exit status, and standard streams that are closed or have no reader.
 
 Exit statuses: 0, success; 1, the command failed or found a problem; 2, the command line, a variable or an input file is
-wrong; 126, the program to run cannot be executed; 127, it was not found; 130, interrupted; 141, nobody reads the output
-any more; 128 and the number of another signal that ended it.
+wrong; 126, the program to run cannot be executed; 127, it was not found; 130, interrupted; 141, the reader of the
+output is gone; 128 and the number of another signal that ended it.
 Imports nothing but the standard library, so that the entry point stays light.
 """
 

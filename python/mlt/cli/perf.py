@@ -85,7 +85,7 @@ def perf(
     pattern: Annotated[Pattern, typer.Option(help="Traffic pattern.")] = Pattern.p2p,
     size: Annotated[
         str | None,
-        typer.Option(metavar="SIZE,...", help="Tensor sizes, separated by commas.", show_default="64KiB,1MiB,25MiB"),
+        typer.Option(metavar="SIZE,...", help="Tensor sizes, comma-separated.", show_default="64KiB,1MiB,25MiB"),
     ] = None,
     ranks: Annotated[
         int | None, typer.Option(help="Number of ranks with --local.", show_default="2, or 4 for incast")
@@ -98,11 +98,12 @@ def perf(
         str,
         typer.Option(
             metavar="TRANSPORT,...",
-            help="Transports to compare with, by commas: tcp, gloo, mpi, mpi-shm, raw-udp, all (that are installed).",
+            help="Transports to compare with, comma-separated: tcp, gloo, mpi, mpi-shm, raw-udp; all: those installed.",
         ),
     ] = "",
     loss_bound: Annotated[
-        str, typer.Option(metavar="LOSS,...", help="Loss bounds of mlt below 100%, such as 1% or 0.01, by commas.")
+        str,
+        typer.Option(metavar="LOSS,...", help="Loss bounds of mlt below 100%, such as 1%, comma-separated."),
     ] = "0",
     stop: Annotated[
         Stop, typer.Option(help="Stop policy of mlt: when to complete without the missing segments.")
@@ -115,8 +116,8 @@ def perf(
         typer.Option(
             metavar="ALGORITHM,...",
             help=(
-                "Algorithms of mlt's collective, by commas: automatic, direct, two-level; of allreduce also central, "
-                "ring, halving; of broadcast and reduce also chain."
+                "Algorithms of mlt's collective, comma-separated: automatic, direct, two-level; of allreduce also "
+                "central, ring, halving; of broadcast and reduce also chain."
             ),
         ),
     ] = AUTOMATIC,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,23 +17,16 @@ from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
 from mlt.planners.plan import dump_plan
 from mlt.planners.psnet.checks import TopologyError
 
-if TYPE_CHECKING:
-    from mlt.planners.psnet.graph import Graph
-
 app = App(no_args_is_help=True, help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them.")
-build = App(no_args_is_help=True, help="Build a network and write it as a cluster file or a JSON graph.")
+build = App(no_args_is_help=True, help="Build a network and write it as a cluster file.")
 app.add_typer(build, name="build")
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML) that describes a PSNet.")]
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE|-", parser=TEXT_FILE, help="Cluster file, or graph (.json); -: standard output."
+        "--output", "-o", metavar="FILE|-", parser=TEXT_FILE, help="Cluster file (YAML or .json); -: standard output."
     ),
-]
-ClusterOut = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE|-", parser=TEXT_FILE, help="Cluster file; -: standard output."),
 ]
 PlanOut = Annotated[
     Path | None,
@@ -52,14 +45,16 @@ Over = Annotated[
 ]
 
 
-def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
+def _write(out: Path | None, cluster: Cluster) -> None:
+    if out is not None:
+        text = cluster.model_dump_json(indent=2, exclude_none=True) + "\n"
+        write_output(out, text if out.suffix == ".json" else dump_cluster(cluster))
+
+
+def _built(out: Path | None, cluster: Cluster) -> None:
     parts = {"host": cluster.hosts, "switch": cluster.switches, "link": cluster.links}
     typer.echo(", ".join(count_of(len(some), one) for one, some in parts.items()))
-    if out is None:
-        return
-    from mlt.planners.psnet.graph import dumps
-
-    write_output(out, dumps(graph) + "\n" if out.suffix == ".json" else dump_cluster(cluster))
+    _write(out, cluster)
 
 
 @build.command("fat-tree")
@@ -75,15 +70,12 @@ def build_fat_tree(
     """The k-ary fat-tree."""
     with refusals(out=out):
         from mlt.planners.psnet.clos import fat_tree
-        from mlt.planners.psnet.cluster_io import clos_cluster
 
-        graph = fat_tree(
-            k,
-            hosts_per_edge=hosts_per_edge,
-            host_bits_per_second=rate,
-            fabric_bits_per_second=rate / oversubscription,
+        fabric = rate / oversubscription
+        _built(
+            out,
+            fat_tree(k, hosts_per_edge=hosts_per_edge, host_bits_per_second=rate, fabric_bits_per_second=fabric),
         )
-        _write(out, graph, clos_cluster(graph))
 
 
 @build.command("leaf-spine")
@@ -98,16 +90,18 @@ def build_leaf_spine(
     """Every leaf joined to every spine."""
     with refusals(out=out):
         from mlt.planners.psnet.clos import leaf_spine
-        from mlt.planners.psnet.cluster_io import clos_cluster
 
-        graph = leaf_spine(
-            leaves,
-            spines,
-            hosts_per_leaf=hosts_per_leaf,
-            host_bits_per_second=rate,
-            fabric_bits_per_second=rate / oversubscription,
+        fabric = rate / oversubscription
+        _built(
+            out,
+            leaf_spine(
+                leaves,
+                spines,
+                hosts_per_leaf=hosts_per_leaf,
+                host_bits_per_second=rate,
+                fabric_bits_per_second=fabric,
+            ),
         )
-        _write(out, graph, clos_cluster(graph))
 
 
 @build.command("psnet")
@@ -131,7 +125,6 @@ def build_psnet_command(
     with refusals(out=out):
         from mlt.planners.psnet.cluster_io import psnet_cluster
         from mlt.planners.psnet.psnet import Module, build_psnet
-        from mlt.planners.psnet.psnet_graph import physical_graph
 
         module = Module(
             ecs_ports=ecs_ports,
@@ -150,7 +143,7 @@ def build_psnet_command(
         if modules > 1:
             paths = count_of(network.wiring.edge_connectivity(), "link-disjoint path")
             typer.echo(f"{paths} between any two modules")
-        _write(out, physical_graph(network), psnet_cluster(network))
+        _built(out, psnet_cluster(network))
 
 
 @app.command()
@@ -186,7 +179,7 @@ def place(
         list[str],
         typer.Option(metavar="NAME=WORKERS,SERVERS,SIZE", help="Job to place, such as vgg=24,4,528MB; repeatable."),
     ],
-    out: ClusterOut = None,
+    out: Out = None,
 ) -> None:
     """Place new jobs on hosts: inside one module where possible, else on adjacent ones."""
     with refusals(cluster_file, out):
@@ -229,14 +222,14 @@ def place(
 
             jobs = (*cluster.jobs, *(entry(placed) for placed in result.jobs))
             fields = {name: getattr(cluster, name) for name in ("version", "name", "hosts", "switches", "links")}
-            write_output(out, dump_cluster(Cluster(**fields, jobs=jobs)))
+            _write(out, Cluster(**fields, jobs=jobs))
 
 
 @app.command()
-def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> None:
+def grow(cluster_file: ClusterFile, seed: Seed = 0, out: Out = None) -> None:
     """Add a module like the first one, and list the inter-module cables to unplug and plug in."""
     with refusals(cluster_file, out):
-        from mlt.planners.psnet.cluster_growth import grow_cluster
+        from mlt.planners.psnet.growth import grow_cluster
 
         grown = grow_cluster(read_cluster(cluster_file), seed=seed)
         for link in grown.unplug:
@@ -245,5 +238,4 @@ def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> N
             typer.echo(f"plug   {link.a} port {link.a_port} - {link.b} port {link.b_port}")
         jobs = ", ".join(grown.growth.disturbed_jobs) or "none"
         print_lines(f"jobs with traffic on an unplugged cable: {jobs}")
-        if out is not None:
-            write_output(out, dump_cluster(grown.cluster))
+        _write(out, grown.cluster)

@@ -42,11 +42,11 @@ def app() -> None:
 
     \b
     1. policy    derive a policy from a model's layers (or copy one from examples/switch)
-    2. check     the rules, then every target written, read back and compared
-    3. generate  one target's files; each file's header says how to apply it
-    4. apply     or push it: --dry-run, --confirm 5m, --undo
-    5. verify    what it marked and dropped, class by class, and whether the policy means that
-    6. rollback  the exact undo
+    2. check     check the rules; write every target, read it back and compare
+    3. generate  write one target's files; each file's header says how to apply it
+    4. apply     push it instead: --dry-run, --confirm 5m, --undo
+    5. verify    compare marks and drops of each class with the policy
+    6. rollback  print the exact undo
 
     The hosts take their DSCPs from the same file: MLT_QOS_POLICY=POLICY on every rank.
 
@@ -225,7 +225,7 @@ def _validate(policy: Policy, report: checking.Report) -> bool:
 @app.command()
 @_common(POLICY, click.argument("other", type=click.Path(path_type=Path)), TARGET, PORTS)
 def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
-    """Compare with OTHER, a policy (.yaml) or a device's whole configuration: QoS on the policy's ports, in meaning.
+    """Compare what the QoS of POLICY's ports means with OTHER: a policy (.yaml) or a device's whole configuration.
 
     OTHER of a device, whose lines that are not QoS are skipped:
 

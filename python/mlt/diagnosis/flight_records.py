@@ -42,13 +42,13 @@ def examine_records(folder: Path) -> Iterator[Finding]:
         except (UnreadableError, SyntaxProblem, ValidationError) as error:
             reason = str(error).splitlines()[0]
             yield Finding("problem", f"{path}: not the file of a flight recorder: {reason}", "Remove it.")
-    yield from _strangers(records)
+    yield from _of_other_jobs(records)
     yield from _ranks(records)
     for group in dict.fromkeys(call.group for record in records for call in record.calls if call.number is not None):
         yield from _group(group, records)
 
 
-def _strangers(records: Sequence[Record]) -> Iterator[Finding]:
+def _of_other_jobs(records: Sequence[Record]) -> Iterator[Finding]:
     """Files that seem to be of another job, or of an earlier run of it."""
     times = [record.written for record in records]
     if len({record.world_size for record in records}) > 1 or (

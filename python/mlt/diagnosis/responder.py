@@ -129,7 +129,7 @@ class Responder:
             if waiting_text is not None:
                 patience.ask(waiting_text)
                 until_report = patience.left
-            # Clients that sent a request, one after another; silent ones delay nobody.
+            # Clients that sent a request, one after another; silent ones do not delay the others.
             self._queue(self._handshakes.wait(until_report if left is None else min(left, until_report)))
             if self._reported != (rejected := self._handshakes.rejected_text()):
                 self._reported = rejected

@@ -59,7 +59,7 @@ def _mtu_mismatch(error: BaseException | None) -> str:
 def unhandled() -> str:
     """The same for the exception that ends this program; empty unless the interpreter has reported one.
 
-    An interactive session goes on after an exception.
+    An interactive session continues after an exception.
     """
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return ""

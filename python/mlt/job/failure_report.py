@@ -63,7 +63,7 @@ def _send(config: JobConfig, rank: int, text: str) -> None:
                 "rendezvous", rendezvous.VERSION, config.secret, link.send, receive_reply
             )
             link.send(handshake_client.proved(prover, {"job": config.job, "rank": rank, "failed": text[:MAX_TEXT]}))
-            receive_reply()  # until then the text may be under way, and a closed connection would lose it
+            receive_reply()  # until then the text may be in flight, and a closed connection would lose it
     except Exception:  # whatever it is: the error that is to be reported goes before it
         return
 

@@ -1,5 +1,5 @@
 """Admits clients of a listening port: they prove the secret before anything else they send is read, and silent ones
-delay nobody.
+delay no other client.
 
     caller   {"mlt_rendezvous": 3, "nonce": ...}                    an opening, with the service's name as key
     host     {"mlt_rendezvous": 3, "nonce": ..., "proof": ...}      its own, with its proof of the secret

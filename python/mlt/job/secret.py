@@ -37,7 +37,7 @@ _warned = False
 
 
 class JobSecret:
-    """At least 16 bytes, known to all processes of a job and to nobody else. Never shows its content.
+    """At least 16 bytes, known to the processes of a job only. Never shows its content.
 
     Raises ConfigError for a shorter secret, and for one repeated byte.
     """

@@ -1,7 +1,7 @@
 """Rank 0's side of a job's start: ranks connect through a ``HandshakeServer``, where they prove the job's secret.
 
-One thread, which never waits for a client: one that does not prove itself, or does not read, delays nobody. A rank that
-disconnects may connect again.
+One thread, which never waits for a client: one that does not prove itself, or does not read, delays no other. A rank
+that disconnects may connect again.
 """
 
 from __future__ import annotations

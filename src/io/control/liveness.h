@@ -77,7 +77,7 @@ class Liveness {
   bool is_watched() const { return watched_since_ != base::kNever; }
 
   base::TimeNs last_heard() const { return last_heard_; }
-  // kNever while nobody watches.
+  // kNever while no caller watches.
   base::TimeNs silent_at(const LivenessLimits& limits) const {
     if (!is_watched()) return base::kNever;
     // PROTOCOL 3.6.4: An endpoint MUST NOT declare a peer silent before 100 ms for each rank of the job have passed

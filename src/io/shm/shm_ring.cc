@@ -40,7 +40,7 @@ bool ShmWriter::has_room(std::uint32_t bytes) {
 }
 
 void ShmWriter::push(const base::DatagramRun& run, std::uint32_t from, std::uint32_t size) {
-  // PROTOCOL 23.2.1: A record begins at a multiple of 64 and goes on at the ring's start where it ends.
+  // PROTOCOL 23.2.1: A record begins at a multiple of 64 and continues at the ring's start where it ends.
   const std::uint32_t footprint = shm_footprint(size);
   MLT_CHECK(memory_.bytes - (tail_ - known_head_) >= footprint);
   std::byte* record = memory_.data + (tail_ & (memory_.bytes - 1));

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import mlt.mxnet as hvd
 import mlt.mxnet.byteps as bps
 import mxnet as mx
 import numpy as np
-from mx_programs import LOSS, images, module_of, network, same
+from mx_programs import LOSS, assert_same_parameters, images, module_of, network, same
 from mxnet import autograd, gluon
-from semantics import Checks, fails
+from semantics import Checks, fails, step_until_rank_1_fails
 
 CHECKS = Checks()
 check = CHECKS.add
@@ -109,9 +108,7 @@ def module_with_the_optimizer() -> None:
     hvd.barrier()
     optimizer.set_learning_rate(0.0)
     module.update()
-    arguments, _ = module.get_params()
-    own = b"".join(arguments[name].asnumpy().tobytes() for name in sorted(arguments))
-    assert len(set(hvd.allgather_object(own))) == 1
+    assert_same_parameters(module)
 
 
 @check
@@ -189,15 +186,7 @@ def failing(how: str) -> str:
     layer = layer_of()
     trainer = trainer_of(layer)
     try:
-        for _ in range(2):
-            step_by(layer, trainer, 0.5)
-        if bps.rank() == 1:
-            if how == "raise":
-                raise ArithmeticError("of the program")
-            print("kill me", flush=True)
-            time.sleep(60)
-        while True:
-            step_by(layer, trainer, 0.5)
+        step_until_rank_1_fails(lambda: step_by(layer, trainer, 0.5), rank=bps.rank(), how=how)
     except hvd.HorovodInternalError as error:
         return str(error)
 

@@ -362,6 +362,11 @@ def train_module(module: Any, inputs: Any, labels: Any) -> None:
     for _ in range(3):
         module.forward_backward(batch)
         module.update()
+    assert_same_parameters(module)
+
+
+def assert_same_parameters(module: Any) -> None:
+    """All ranks have the same."""
     arguments, _ = module.get_params()
     own = b"".join(arguments[name].asnumpy().tobytes() for name in sorted(arguments))
     assert len(set(hvd.allgather_object(own))) == 1
@@ -486,7 +491,7 @@ def ends_in_training(how: str) -> str:
 
 
 def uneven_batches() -> str:
-    """Rank 1 has one batch fewer, and goes on to the average of a metric."""
+    """Rank 1 has one batch fewer, and continues with the average of a metric."""
     hvd.init()
     inputs, labels = images(hvd.rank())
     net = network()

@@ -57,7 +57,7 @@ def test_elastic__a_killed_rank_comes_back_and_fit_goes_on_from_the_last_commit(
         steps=3,
         killed=killed,
     )
-    # The survivor went on from its commits, which the new process got from it: two epochs of three steps.
+    # The survivor continued from its commits, which the new process got from it: two epochs of three steps.
     assert answers(outcomes) == [[6, 2, 1], [6, 2, 1]]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import mlt.tensorflow as hvd
 import mlt.tensorflow.byteps as bps
 import numpy as np
 import tensorflow as tf
-from semantics import Checks, fails
+from semantics import Checks, fails, step_until_rank_1_fails
 from tf_programs import compile_of, data_of, digest, model_of, same, total
 
 from mlt.errors import ConfigError
@@ -218,15 +217,7 @@ def failing(how: str) -> str:
     bps.init()
     step = stepper(sgd(), variables_of(), tf.function)
     try:
-        for _ in range(2):
-            step(0.5)
-        if bps.rank() == 1:
-            if how == "raise":
-                raise ArithmeticError("of the program")
-            print("kill me", flush=True)
-            time.sleep(60)
-        while True:
-            step(0.5)
+        step_until_rank_1_fails(lambda: step(0.5), rank=bps.rank(), how=how)
     except (hvd.HorovodInternalError, tf.errors.OpError) as error:
         return str(error)
 

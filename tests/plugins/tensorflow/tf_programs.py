@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 import mlt.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from semantics import Checks, fails
+from semantics import Checks, fails, operations_of
 
 CHECKS = Checks()
 check = CHECKS.add
@@ -349,17 +349,6 @@ def lossy_gradients_are_layers_and_counted() -> None:
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Adasum, loss_bound=0.1)
 
 
-def operations_of(step: Callable[[], Any]) -> list[str]:
-    """The names of the operations that this rank carried out in ``step``, sorted."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "timeline.json"
-        hvd.start_timeline(str(path))
-        step()
-        hvd.stop_timeline()
-        events = json.loads(path.read_text())
-    return sorted({one["args"]["name"] for one in events if one["name"] == "process_name"})
-
-
 @check
 def groups_are_one_operation_each() -> None:
     sizes = (3, 1, 4, 1, 5)
@@ -376,7 +365,7 @@ def groups_are_one_operation_each() -> None:
 
     def operations(**options: Any) -> list[str]:
         found: list[Any] = []
-        names = operations_of(lambda: found.extend(gradients(**options)))
+        names = operations_of(hvd, lambda: found.extend(gradients(**options)))
         for one, size in zip(found, sizes, strict=False):
             same(one, [size * total() / hvd.size()] * size)
         return names
@@ -416,7 +405,7 @@ def groups_of_an_optimizer_are_of_its_variables() -> None:
         optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), name="grouped", **options)
         compile_of(keras, model, optimizer)
         data = data_of(hvd.rank(), 32)
-        names = operations_of(lambda: model.fit(*data, batch_size=16, shuffle=False, verbose=0))
+        names = operations_of(hvd, lambda: model.fit(*data, batch_size=16, shuffle=False, verbose=0))
         return digest(model.weights), names
 
     plain, (name, *rest) = trained(sparse_as_dense=True)

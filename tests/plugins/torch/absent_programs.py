@@ -1,4 +1,4 @@
-"""Ranks that are stopped for good, that never come, and services that nobody started: the programs of
+"""Ranks that are stopped for good, that never come, and services that were not started: the programs of
 ``test_absent.py``."""
 
 from __future__ import annotations
@@ -12,17 +12,13 @@ import mlt.torch
 import torch
 import torch.distributed as dist
 from job_program import error_of, run_program
+from stopping import pid_of, stop, wait_until_stopped
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mlt.job import rendezvous
 
 RANK = int(os.environ["RANK"])
-
-
-def stop() -> None:
-    print("stop me", flush=True)
-    time.sleep(60)
 
 
 def init(seconds: float, place: str = "") -> None:
@@ -61,9 +57,10 @@ def stopped(at: str, timeout: float, place: str = "", environment: dict[str, str
         replica = DistributedDataParallel(nn.Linear(8, 8))
         loss = replica(torch.ones(2, 8)).sum()
     dist.barrier()
+    pid = pid_of(1)
     if RANK == 1:
         stop()
-    time.sleep(0.3)  # rank 1 is stopped, but not yet silent
+    wait_until_stopped(pid)
     begun = time.monotonic()
     error = error_of(loss.backward if at == "ddp" else lambda: dist.all_reduce(torch.ones(3)))
     told = {"error": error, "seconds": time.monotonic() - begun}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from mlt.torch.byteps.cross_barrier import CrossBarrier
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 import torch
 from job_program import run_program
-from semantics import Checks, fails
+from semantics import Checks, fails, step_until_rank_1_fails
 from torch import nn
 
 from mlt.errors import ConfigError
@@ -198,15 +197,7 @@ def failing(how: str) -> str:
     model = model_of()
     optimizer = optimizer_of(model)
     try:
-        for _ in range(2):
-            step_by(optimizer, model, 0.5)
-        if bps.rank() == 1:
-            if how == "raise":
-                raise ArithmeticError("of the program")
-            print("kill me", flush=True)
-            time.sleep(60)
-        while True:
-            step_by(optimizer, model, 0.5)
+        step_until_rank_1_fails(lambda: step_by(optimizer, model, 0.5), rank=bps.rank(), how=how)
     except hvd.HorovodInternalError as error:
         return str(error)
 

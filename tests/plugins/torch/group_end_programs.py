@@ -13,6 +13,7 @@ import torch.distributed as dist
 from job_program import run_program, runtime_error_of
 from mlt.torch import staging
 from stand_in import StandIn
+from stopping import pid_of, stop, wait_until_stopped
 from torch import nn
 from torch.distributed.distributed_c10d import _abort_process_group
 from torch.nn.parallel import DistributedDataParallel
@@ -136,10 +137,10 @@ def stopped_peer() -> Any:
     dist.init_process_group("mlt")
     group = dist.new_group()
     summed(group)
+    pid = pid_of(1)
     if RANK == 1:
-        print("stop me", flush=True)
-        time.sleep(60)
-    time.sleep(0.5)  # rank 1 is stopped by then
+        stop()
+    wait_until_stopped(pid)
     for one in (group, None):
         dist.all_reduce(torch.ones(1 << 20), group=one, async_op=True)
     begun = time.monotonic()

@@ -21,7 +21,8 @@ import mlt.torch.horovod as hvd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 import torch
-from semantics import Checks, fails
+from checks import until
+from semantics import Checks, fails, operations_of
 from torch import nn
 
 CHECKS = Checks()
@@ -311,12 +312,12 @@ def objects_of_any_size() -> None:
 
 @check
 def barrier_waits_for_the_last() -> None:
-    came = Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0)) / "came"
-    if hvd.rank() == 0:
-        time.sleep(0.2)  # the others are in the barrier by then
-        came.touch()
+    folder = Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0))
+    if hvd.rank() == 0:  # the others come to the barrier before it
+        until(lambda: len(list(folder.iterdir())) == hvd.size() - 1)
+    (folder / str(hvd.rank())).touch()
     hvd.barrier()
-    assert came.exists()
+    assert (folder / "0").exists()
 
 
 @check
@@ -603,7 +604,7 @@ def optimizer_of_adasum_has_groups_and_sparse_gradients() -> None:
             layer(table(torch.tensor([hvd.rank(), 5]))).square().sum().backward()
             with fails(AssertionError, "Skipping synchronization"), optimizer.skip_synchronize():
                 pass
-            operations = operations_of(optimizer.step)
+            operations = operations_of(hvd, optimizer.step)
             assert len(operations) == (1, 2, 3, 2)[number], f"{own}, step {step}: {operations}"
         found[number] = [one.detach().clone() for one in parameters]
     # Adasum is computed for each tensor: the groups do not change the result.
@@ -613,17 +614,6 @@ def optimizer_of_adasum_has_groups_and_sparse_gradients() -> None:
         hvd.DistributedOptimizer(sgd, op=hvd.Adasum, groups=0)
     with fails(ValueError, "once"):
         hvd.DistributedOptimizer(sgd, op=hvd.Adasum, groups=[[table.weight], [table.weight]])
-
-
-def operations_of(function: Callable[[], Any]) -> set[str]:
-    """Names of the operations that a function makes."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "timeline.json"
-        hvd.start_timeline(str(path))
-        function()
-        hvd.stop_timeline()
-        events = json.loads(path.read_text())
-    return {event["args"]["name"] for event in events if event["ph"] == "M"}
 
 
 @check
@@ -962,7 +952,7 @@ def elastic_training(killed: int) -> dict[str, Any]:
 
 
 def interrupted(skip_sync: bool) -> list[Any]:
-    """A rank learns of other hosts in its third step: all connect again, and go on from where they are."""
+    """A rank learns of other hosts in its third step: all connect again, and continue from where they are."""
     hvd.init()
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 0.0)

@@ -392,7 +392,7 @@ def sparse(rank: int, size: int) -> None:
 
 
 def barriers(context: mlt.Context, options: dict[str, Any]) -> Any:
-    """The monitored barrier names the ranks that do not come (``absent``); collectives go on."""
+    """The monitored barrier names the ranks that do not come (``absent``); collectives continue."""
     from datetime import timedelta
 
     import torch.distributed as dist

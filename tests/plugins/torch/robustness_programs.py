@@ -41,7 +41,7 @@ def summed(value: float) -> float:
 
 
 def suspended(seconds: float) -> dict[str, Any]:
-    """Rank 1 is stopped for longer than a peer may be silent, and goes on; every sum until then and after it."""
+    """Rank 1 is stopped for longer than a peer may be silent, and continues; every sum until then and after it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     stopper = None
     if rank == 1:

@@ -87,7 +87,7 @@ def test_ranks_that_wait_apart__only_warn_while_a_thread_may_come() -> None:
 def test_elastic__a_killed_rank_comes_back_and_training_goes_on_from_the_last_commit() -> None:
     killed = 0  # the harder case: it leads the others, and its state is not the one that counts
     outcomes = run_job("elastic", programs=PROGRAMS, kill=killed, again={"AGAIN": "1"}, steps=6, killed=killed)
-    # The survivor went on from its commits, which the new process got from it.
+    # The survivor continued from its commits, which the new process got from it.
     assert answers(outcomes) == [[6.0, 6, 1], [6.0, 6, 1]]
 
 

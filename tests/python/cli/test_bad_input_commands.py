@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MLT = [sys.executable, "-m", "mlt.cli.main"]
 CLUSTER = str(ROOT / "examples" / "planners" / "testbed.yaml")
 POLICY = str(ROOT / "examples" / "switch" / "paper-testbed.yaml")
-# Root without any right, and nobody at all: whichever this machine can make.
+# Root without any right, and the user "nobody": whichever this machine can make.
 UNPRIVILEGED = (["setpriv", "--inh-caps=-all", "--bounding-set=-all"], ["unshare", "--user"])
 
 

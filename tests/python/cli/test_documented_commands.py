@@ -28,7 +28,7 @@ OPTIONS = options_of_commands()
 
 
 def code_of(text: str) -> Iterator[str]:
-    """Inline code, and the lines of code blocks, of which one that ends with a backslash goes on in the next."""
+    """Inline code, and the lines of code blocks, of which one that ends with a backslash continues in the next."""
     blocks = re.findall(r"^( *)```\w*\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL)
     for _, block in blocks:
         yield from (line.partition(" # ")[0] for line in re.sub(r"\\\n\s*", " ", block).splitlines())

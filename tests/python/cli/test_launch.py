@@ -1,4 +1,4 @@
-"""``mlt launch``: all ranks of a job on this machine, with a secret that nobody sees."""
+"""``mlt launch``: all ranks of a job on this host, with a secret that no other user sees."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def mlt_without(hidden: tuple[str, ...], *words: str) -> subprocess.CompletedPro
         (("torch", "matplotlib"), ("demo", "--network", "loopback"), ("demo",)),
         (("matplotlib",), ("perf", "--local", "--plot", "x.png"), ("perf", "matplotlib")),
         (("scipy",), ("plan", "assign", CLUSTER), ("plan",)),
-        (("networkx",), ("plan", "topology", "build", "fat-tree", "4"), ("plan",)),
+        (("networkx",), ("plan", "topology", "build", "psnet", "2"), ("plan",)),
         (("pyavd",), ("switch", "generate", POLICY, "--target", "eos"), ("switch", "pyavd")),
     ],
     ids=lambda value: " ".join(value[:2]),

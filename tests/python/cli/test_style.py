@@ -1,4 +1,4 @@
-"""The ends of commands: exit statuses, errors in one form, and output that nobody reads."""
+"""The ends of commands: exit statuses, errors in one form, and output that no process reads."""
 
 from __future__ import annotations
 

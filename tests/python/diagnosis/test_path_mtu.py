@@ -12,7 +12,7 @@ ROUTER = "10.0.0.254"
 
 
 class Path:
-    """Carries packets of ``mtu`` bytes; a router says so, or nobody does."""
+    """Carries packets of ``mtu`` bytes; a router reports so, or none does."""
 
     def __init__(self, mtu: int, *, tells: bool) -> None:
         self.mtu, self.tells = mtu, tells

@@ -50,7 +50,7 @@ def addresses(wanted: str, towards: str | None = None) -> list[str]:
         (" eth10 , eth0 ", ["eth10", "eth0"]),  # the order of the list
         ("docker,eth1", ["docker0", "eth1", "eth10"]),
         ("^docker,lo", ["eth0", "eth1", "eth10"]),
-        ("^=eth1,docker", ["eth0", "eth10", "docker0"]),  # exactly "docker" is nobody
+        ("^=eth1,docker", ["eth0", "eth10", "docker0"]),  # no interface is exactly "docker"
         ("eth,^=eth1", ["eth0", "eth10"]),  # an exclusion wins
         ("^eth1,eth", ["docker0"]),  # a ^ at the beginning holds for all
         ("10.0.0.0/8", ["eth1", "eth10"]),

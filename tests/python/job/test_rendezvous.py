@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -71,10 +70,11 @@ def test_meet__all_ranks_get_the_same_table() -> None:
     assert tables == [expected] * 5
 
 
-def test_meet__rank_0_may_come_last() -> None:
+def test_meet__rank_0_may_come_last(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.1)
     port = free_port()
     early = Ranks(config(1, 2, port), timeout=10)
-    time.sleep(0.3)  # rank 1 tries to connect meanwhile and is refused: nobody listens
+    until(lambda: "Connection refused" in caplog.text)  # rank 1 reports why it waits
     table = meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1_000), 10)
     assert early.join() == [table]
 
@@ -103,7 +103,8 @@ def test_meet__distinguishes_ranks_that_left_from_ranks_that_never_connected() -
     with Caller(port) as caller:
         assert caller.open()
         caller.announce(rank=1, size=3)
-        time.sleep(0.2)  # rank 0 gives no sign that it has read this
+        caller.socket.shutdown(socket.SHUT_WR)
+        assert caller.line() == b""  # rank 0 has read all of it, and closed
     assert "rank 2 did not connect" in str(text := zero.join()[0])
     assert "rank 1 connected and left" in str(text)
 

@@ -188,7 +188,7 @@ def test_join__completes_what_the_others_wait_for() -> None:
     own.submit(1, Request("join", "join"))
     ((answer,),) = [batch.answers for batch in own.take()]
     assert (answer.request.kind, answer.number) == ("join", 1)
-    # Nobody is joined any more.
+    # No rank is joined any more.
     own.submit(0, reduce("a"))
     assert own.take() == []
 

@@ -39,7 +39,9 @@ def test_environment__of_what_mlt_does_not_do_is_refused(environ: dict[str, str]
 
 @pytest.mark.parametrize("role", ["", "worker", "joint"])
 def test_environment__of_a_synchronous_worker_is_accepted(role: str) -> None:
-    byteps.check_environment({"DMLC_ROLE": role, "BYTEPS_ENABLE_ASYNC": "0"})
+    environ = {"DMLC_ROLE": role, "BYTEPS_ENABLE_ASYNC": "0"}
+    byteps.check_environment(environ)  # raises nothing
+    assert not byteps.is_asynchronous(environ)
 
 
 def test_asynchronous_training__is_refused_by_what_does_not_do_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_state__names_the_threads_that_do_not_wait() -> None:
 
 
 ALONE = """
-import _thread, threading, time
+import _thread, sys, threading, time
 from contextlib import nullcontext
 from mlt._named.waiting import WaitingThreads, lent_thread
 
@@ -82,8 +82,10 @@ start(lent=False)
 print(own.state()[1])
 start(lent=True)
 print(own.state()[1])
+before = len(sys._current_frames())
 _thread.start_new_thread(lambda: time.sleep(9), ())
-time.sleep(0.2)
+while len(sys._current_frames()) == before:
+    pass
 print(own.state()[1])
 """
 

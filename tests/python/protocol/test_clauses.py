@@ -11,7 +11,7 @@ SMALL = """# A protocol
 
 ## 1 Reading (informative)
 
-**1.1.1** Nobody need cite this.
+**1.1.1** No code need cite this.
 
 ## 2 Rules
 

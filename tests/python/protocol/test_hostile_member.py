@@ -1,5 +1,5 @@
 """A rank that has the secret and says whatever is drawn, over both of its connections: the others' transfers and
-collectives stay whole, and nobody ends."""
+collectives stay whole, and no rank ends."""
 
 from __future__ import annotations
 

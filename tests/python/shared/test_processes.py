@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from checks import until
 
 from mlt._shared.processes import run
 
@@ -32,9 +33,13 @@ def test_run__writes_nothing_after_its_output_is_closed() -> None:
     assert len(written) == 3
 
 
-def test_run__writes_nothing_once_it_has_ended() -> None:
-    # A grandchild holds the pipe and goes on writing, every 50 ms, after the child has ended.
-    grandchild = "import time\nfor _ in range(100): print('late', flush=True); time.sleep(0.05)"
+def test_run__writes_nothing_once_it_has_ended(tmp_path: Path) -> None:
+    # A grandchild holds the pipe and continues to write, every 50 ms, after the child has ended.
+    counted = tmp_path / "lines"
+    grandchild = (
+        f"import time\nout = open({str(counted)!r}, 'w')\n"
+        "for _ in range(100): print('late', flush=True); out.write('1'); out.flush(); time.sleep(0.05)"
+    )
     child = (
         "import subprocess, sys, time; "
         f"subprocess.Popen([sys.executable, '-c', {grandchild!r}], start_new_session=True); time.sleep(1)"
@@ -44,7 +49,8 @@ def test_run__writes_nothing_once_it_has_ended() -> None:
     assert outcome.code == 0
     before = len(written)
     assert before > 0
-    time.sleep(0.5)  # ten lines of the grandchild's, which nobody may print
+    lines = counted.stat().st_size
+    until(lambda: counted.stat().st_size > lines + 10)
     assert len(written) == before
 
 

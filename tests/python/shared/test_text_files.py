@@ -33,7 +33,7 @@ def test_read_text__names_the_file_and_the_cause(tmp_path: Path) -> None:
 def test_read_text__a_pipe_is_read_to_its_end_and_one_without_a_writer_is_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UnreadableError, match="nobody writes into this pipe"):
+    with pytest.raises(UnreadableError, match="no process writes into this pipe"):
         read_text(pipe)
     reader, writer = os.pipe()  # as a shell's <(command)
 

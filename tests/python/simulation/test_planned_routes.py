@@ -13,7 +13,6 @@ from mlt.planners.auto.alternatives_routing import routed
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.plan import JobPlan, PipelineUse, Route, Routing, TaskRoutes, new_plan
 from mlt.planners.psnet.clos import fat_tree
-from mlt.planners.psnet.cluster_io import clos_cluster
 from mlt.simulation.planned_routes import routed_workload, task_trees
 from mlt.simulation.report import simulate_alternatives, workload_of
 from mlt.simulation.scenario import Aggregator, Ways, scenario_of
@@ -24,7 +23,7 @@ pytest.importorskip("mlt.planners.aro.convert")
 
 def tree_of_fat_tree() -> tuple[Cluster, Job]:
     """The k = 4 fat-tree, every switch of which aggregates: twelve workers in three pods, two servers in the fourth."""
-    graph = clos_cluster(fat_tree(4))
+    graph = fat_tree(4)
     pods = [f"host-{pod}-{edge}-{host}" for pod in range(4) for edge in range(2) for host in range(2)]
     job = Job(name="j", workers=tuple(pods[:12]), servers=("host-3-0-0", "host-3-1-0"), model_size=20e6)
     switches = tuple(switch.model_copy(update={"aggregates": True, "pipelines": 2}) for switch in graph.switches)

@@ -12,7 +12,7 @@ from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.plan import Aggregation, JobPlan, ServerShare, WorkerCluster, new_plan
 from mlt.planners.plan.effective import effective_cluster
 from mlt.planners.psnet.clos import fat_tree
-from mlt.planners.psnet.cluster_io import clos_cluster, psnet_cluster
+from mlt.planners.psnet.cluster_io import psnet_cluster
 from mlt.planners.psnet.jobs import JobRequest
 from mlt.planners.psnet.placement import place_jobs
 from mlt.planners.psnet.plan_section import plan_topology, with_topology
@@ -188,7 +188,7 @@ def all_to_one(cluster: Cluster, hosts: tuple[str, ...]) -> None:
 
 
 def test_fat_tree__of_the_planners_carries_all_to_one() -> None:
-    cluster = clos_cluster(fat_tree(4))
+    cluster = fat_tree(4)
     hosts = tuple(host.name for host in cluster.hosts)
     assert len(hosts) == 16
     scenario = scenario_of(cluster, hosts)

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlt.planners.psnet.circuits import Circuits, ModuleJob, assign_circuits
+from mlt.planners.psnet.checks import TopologyError
+from mlt.planners.psnet.circuits import Circuits
 from mlt.planners.psnet.clos import fat_tree
-from mlt.planners.psnet.graph import TopologyError
 from mlt.planners.psnet.psnet import Module, build_psnet
-from mlt.planners.psnet.psnet_graph import logical_graph
+from studies.graph import graph_of
 from studies.psnet.bct import (
     BatchTime,
     JobProfile,
@@ -18,6 +18,8 @@ from studies.psnet.bct import (
     two_module_time,
 )
 from studies.psnet.flows import drain, fluid_loads, max_concurrent, max_hops, push_demands
+from studies.psnet.psnet_graph import logical_graph
+from studies.psnet.repair import ModuleJob, repair_circuits
 
 GBIT = 1e9
 VGG16 = JobProfile(workers=6, servers=2, size_bytes=528e6)
@@ -111,7 +113,7 @@ def test_two_module_time__equation_6_is_the_fullest_link_of_the_graph(
     network = build_psnet(module, modules=2)
     in_first, in_second = tuple(range(first_workers)), tuple(range(12 - first_workers))
     plans = {
-        mid: assign_circuits(module, [ModuleJob(name="job", workers=members)])
+        mid: repair_circuits(module, [ModuleJob(name="job", workers=members)])
         for mid, members in ((1, in_first), (2, in_second))
     }
     graph = logical_graph(network, {mid: plan.circuits for mid, plan in plans.items()})
@@ -139,7 +141,8 @@ def test_two_module_time__equation_6_is_the_fullest_link_of_the_graph(
 
 def test_fat_tree_time__equation_7_is_the_fullest_link_of_the_graph() -> None:
     for r in (1, 2, 5):
-        tree = fat_tree(4, host_bits_per_second=GBIT, fabric_bits_per_second=GBIT / r, latency_seconds=0.0)
+        built = fat_tree(4, host_bits_per_second=GBIT, fabric_bits_per_second=GBIT / r, latency_seconds=0.0)
+        tree = graph_of(built)
         servers = ["host-0-0-0", "host-0-0-1"]
         workers = [f"host-{p}-{e}-{h}" for p, e in ((0, 1), (1, 0), (1, 1)) for h in (0, 1)]
         flows = dict.fromkeys(push_demands(workers, servers, 1.0), 1.0)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from mlt.planners.cluster import dump_cluster
+from mlt.planners.psnet.checks import TopologyError
 from mlt.planners.psnet.cluster_io import psnet_cluster
-from mlt.planners.psnet.graph import TopologyError
 from mlt.planners.psnet.psnet import Module, PSNet, build_psnet
 from studies.psnet.__main__ import app
 from studies.psnet.faults import (

@@ -1,7 +1,7 @@
 """Seeded faults per target, and the check that catches each: our own reading, or a third-party validator.
 
 A fault is one substitution in a correct text, of the kind people and generators make. Our check is: parse the text and
-compare it with what the policy means. A row nobody catches is a hole; run as a program, this prints the table:
+compare it with what the policy means. A fault that no check finds is a gap; run as a program, this prints the table:
 
     python tests/python/switch_configs/switch_faults.py examples/switch/paper-testbed.yaml [--target NAME]...
 """

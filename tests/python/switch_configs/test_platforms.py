@@ -35,7 +35,7 @@ def test_facts__each_has_a_source(system: str, name: str | None) -> None:
     for what, fact in platform.statements():
         assert len(fact.source) > 8, what
         assert "http" not in fact.source
-        # What nobody looked up is not a fact.
+        # A value without a source is not a fact.
         doubtful = re.search(r"from memory|second-hand|no (vendor )?(document|page)[\w ]* found|assumed", fact.source)
         assert not (doubtful and fact.confirmed), what
 
@@ -218,7 +218,7 @@ def written(policy: Policy) -> Policy:
     [("onyx@sn2100", "egress-buffer"), ("sonic@mlnx-sn2100", '"BUFFER_'), ("cumulus@sn2100", "advance-buffer-config")],
 )
 def test_accept__acts_on_unconfirmed(name: str, limits: str) -> None:
-    """It was ignored without a word, so nobody could leave the buffers out."""
+    """It was ignored without a message, so the buffers could not be left out."""
     accept = f"accept: {{{name.partition('@')[0]}: {{queue-limit: the pool is the limit}}}}"
     generated = generate(written(small(extra=accept)), name)
     assert limits not in "".join(generated.apply.values())

@@ -225,7 +225,7 @@ def test_by_port__many_ports_are_counted_where_a_line_is_about_all_of_them() -> 
     ],
 )
 def test_diff__what_is_not_the_system_s_configuration_is_named(system: str, text: str, words: str) -> None:
-    """It blamed line 1 of a config_db.json that nobody had, and took a list for tables."""
+    """It blamed line 1 of a config_db.json that did not exist, and took a list for tables."""
     with pytest.raises(SwitchConfigError) as refused:
         compare_device(made(system), text, name="running.txt")
     assert words in str(refused.value)

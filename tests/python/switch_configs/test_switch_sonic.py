@@ -135,7 +135,7 @@ def test_updater__an_unlisted_switch_is_allowed_nothing_and_an_empty_table_rejec
     assert refusals({"QUEUE": {"a": {}}}, {"QUEUE": {}}, release="master", platform=find("sonic"))[0].startswith(
         "leaves"
     )
-    # A release that nobody wrote down has the rules of the oldest, which allow least.
+    # A release that is not listed has the rules of the oldest, which allow least.
     assert refusals({}, {"WRED_PROFILE": {"A": {}}}, release="209901", platform=find("sonic", "mlnx-sn2100"))
 
 

@@ -185,7 +185,7 @@ class FileSwitch(ShellDevice):
 
 
 def has_ended(pid: int) -> bool:
-    """Whether no such process runs; one that nobody has waited for yet counts as ended."""
+    """Whether no such process runs; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:

@@ -120,7 +120,7 @@ def test_dscp__that_is_bleached_is_named_by_class(tmp_path: Path) -> None:
 
 
 def test_dscp__that_is_changed_and_ecn_that_is_cleared_are_named(tmp_path: Path) -> None:
-    # DSCP 31 (0x7C) loses its upper three bits, as old "IP precedence" rewriting does; nobody's ECN survives.
+    # DSCP 31 (0x7C) loses its upper three bits, as old "IP precedence" rewriting does; no ECN mark survives.
     with Testbed(hosts=2, rate="200mbit") as bed, tampering(bed, "host1", tmp_path, keep=0x1C):
         code, found = examine(bed)
         assert code == 1

@@ -40,19 +40,21 @@ with mlt.Context(connect_timeout=20, operation_timeout=options.pop("timeout"), *
     found["too large"] = counters["udp_send_too_large"]
     found["limits"] = counters["mtu_limits_found"]
     print(json.dumps(found), flush=True)
-    time.sleep(0.5)  # the peer may need this rank's replies yet
+    sys.stdin.read()  # the peer may still need this rank's replies
 """
 
 
 def run(bed: Testbed, **options: Any) -> list[dict[str, Any]]:
     """Both ranks of the job, to their end; what each printed."""
     command = [sys.executable, "-c", JOB, json.dumps({"timeout": 30, **options})]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [bed.popen(host, command, **pipes) for host in bed.hosts]
-    outputs = [process.communicate(timeout=100) for process in processes]
-    for out, err in outputs:
-        assert out, err
-    return [json.loads(out) for out, _ in outputs]
+    lines = [process.stdout.readline() for process in processes if process.stdout]
+    for process, line in zip(processes, lines, strict=True):
+        assert line, process.communicate(timeout=100)
+    for process in processes:
+        process.communicate(timeout=100)
+    return [json.loads(line) for line in lines]
 
 
 def test_routed__a_smaller_mtu_on_the_route_is_found_within_a_second_and_named() -> None:

@@ -98,7 +98,7 @@ def test_segments_to__of_a_file_are_lists_for_single_ranks(fabric: Testbed, tmp_
 
 
 def avoid_and_return(bed: Testbed, flow: Stream, gone: float, moment: float) -> None:
-    """Path 0 has at most the share ``gone`` within a second of ``moment``; tensors go on over path 1.
+    """Path 0 has at most the share ``gone`` within a second of ``moment``; tensors continue over path 1.
 
     ``moment`` is when the command that did it returned: on a busy machine that alone may take a second.
     """

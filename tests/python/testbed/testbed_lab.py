@@ -65,7 +65,7 @@ def udp(bed: Testbed, host: str, tos: int = 0) -> socket.socket:
 
 
 def sink(bed: Testbed, host: str, port: int = PORT) -> socket.socket:
-    """A bound socket that nobody needs to read: without it every packet would be answered by ICMP."""
+    """A bound socket that need not be read: without it every packet would be answered by ICMP."""
     sock = udp(bed, host)
     sock.bind((bed.address(host), port))
     return sock

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_names
+from checks import assert_names, until
 from transport_jobs import local_job, open_rank
 
 import mlt
@@ -82,7 +81,7 @@ def test_memory_that_changes_after_the_post__fails_the_call_at_every_rank_and_na
     with local_job(2, checksums=True, early_segments=16, datapath="udp") as contexts:
         tensors = [np.zeros(4 << 20, np.uint8) for _ in contexts]
         sent = contexts[0].post_broadcast(tensors[0], root=0)
-        time.sleep(0.3)  # it is posted; the end leaves once the other has posted its receive
+        until(lambda: contexts[0].counters()["data_packets_sent"])  # the end leaves once the other posts its receive
         tensors[0][-1_000] ^= 4
         received = contexts[1].post_broadcast(tensors[1], root=0)
         with pytest.raises(mlt.CancelledError) as caught:

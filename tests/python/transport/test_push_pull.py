@@ -65,10 +65,10 @@ def test_push_pull__divides_by_the_workers_whose_segment_arrived(lossy: list[mlt
     values, counts = np.unique(tensors[0], return_counts=True)
     found = {float(value): int(count) for value, count in zip(values, counts, strict=True)}
     assert set(found) <= {0.0, 1.0, 2.0, both}
-    nobody, only_first, only_second = found.get(0.0, 0), found.get(1.0, 0), found.get(2.0, 0)
+    neither, only_first, only_second = found.get(0.0, 0), found.get(1.0, 0), found.get(2.0, 0)
     # What each worker was told it lost is what is missing from the sum.
-    assert results[0].missing_bytes == 4 * (only_second + nobody)
-    assert results[1].missing_bytes == 4 * (only_first + nobody)
+    assert results[0].missing_bytes == 4 * (only_second + neither)
+    assert results[1].missing_bytes == 4 * (only_first + neither)
     for result in results:
         assert 0 < result.missing_bytes <= 0.1 * 4 * MANY
         assert result.loss_fraction == result.missing_bytes / (4 * MANY)
@@ -119,7 +119,7 @@ def test_push_pull__what_differs_is_an_error_of_every_worker_with_both_named(
         assert_names(str(caught.value), f"rank 0 has {tensors[0].size} elements", "rank 1 has 1000 elements")
         if field != "elements":
             assert_names(str(caught.value), *{"loss_bound": ("0.25",), "average": ("average", "sum")}[field])
-    # Other keys go on.
+    # Other keys continue.
     tensors = [np.full(10, 1 + rank, np.float32) for rank in range(WORKERS)]
     run_together(lossy, tensors, key=key + 100)
     assert all((tensor == 1.5).all() for tensor in tensors)
@@ -212,7 +212,7 @@ def test_push_pull__of_a_worker_that_never_pushes_times_out(lossy: list[mlt.Cont
     with takes(at_most=2.0):
         while lossy[0].engine.pinned:
             pass
-    # Other keys go on.
+    # Other keys continue.
     tensors = [np.full(10, rank, np.float32) for rank in range(WORKERS)]
     run_together(lossy, tensors, key=22_006)
     assert (tensors[0] == 0.5).all()
@@ -318,7 +318,7 @@ def test_poll_cq__takes_push_pulls_and_tells_their_handles() -> None:
         assert handle.wait(0).name == "bias"
         handle.add_done_callback(called.append)
         assert called == [handle]
-        # One that nobody keeps is taken all the same.
+        # A callback without another reference is called all the same.
         client.push_pull(np.ones(4, np.float32), key=8)
         taken = []
         with takes(at_most=10):

@@ -157,7 +157,7 @@ def test_report_if_slow__says_it_once_and_only_of_what_is_in_progress(
             done.wait(10)
         slow = zero.post_recv(np.zeros(4), from_=1, tag=99)
         slow.report_if_slow()
-        zero.post_recv(np.zeros(4), from_=1, tag=98).report_if_slow()  # nobody holds it
+        zero.post_recv(np.zeros(4), from_=1, tag=98).report_if_slow()  # no variable holds it
         until(lambda: bool(lines(caplog)))
         until(lambda: not any(thread.name == "mlt-slow-operations" for thread in threading.enumerate()))
         (line,) = lines(caplog)

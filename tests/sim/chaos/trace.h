@@ -56,7 +56,7 @@ struct Rank {
   std::map<std::uint16_t, std::uint32_t> segment_bytes;  // by peer
   std::map<std::uint64_t, Operation> operations;
   std::vector<Refusal> refusals;
-  std::vector<std::string> faults;  // lines that make no sense: of a completion that nobody posted, ...
+  std::vector<std::string> faults;  // lines that make no sense: of a completion that was not posted, ...
 };
 
 // Something that was done to the job on purpose.

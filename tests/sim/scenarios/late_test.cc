@@ -77,7 +77,7 @@ TEST_CASE("late__a_slow_path_that_was_suspended_loses_nothing") {
   }
 }
 
-// A link that PFC pauses lets a packet through now and then, and then goes on.
+// A link that PFC pauses lets a packet through now and then, and then continues.
 TEST_CASE("late__a_paused_link_loses_nothing") {
   for (const double share : {0.002, 0.02}) {
     for (const base::DurationNs paused_ns : {80 * kMillisecond, 600 * kMillisecond}) {

@@ -31,7 +31,7 @@ TEST_CASE("word_arena__blocks_never_overlap_and_everything_comes_back") {
       } else if (!taken.empty()) {
         const std::size_t which = prng.below(taken.size());
         const Block block = taken[which];
-        // Nobody else wrote here while we had it.
+        // No other thread wrote here meanwhile.
         REQUIRE(std::all_of(block.words.begin(), block.words.end(), [&](auto w) { return w == block.stamp; }));
         arena.give(block.words);
         taken.erase(taken.begin() + static_cast<std::ptrdiff_t>(which));

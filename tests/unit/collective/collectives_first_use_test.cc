@@ -147,7 +147,7 @@ TEST_CASE("first_use__a_group_resumes_after_a_cancelled_call_and_then_all_are_co
   }
 }
 
-// The group never resumes: nobody connects for it.
+// The group never resumes: no rank connects for it.
 TEST_CASE("first_use__the_end_of_a_group_is_told_to_members_when_they_connect") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     FakeBus bus(on_use(seed));

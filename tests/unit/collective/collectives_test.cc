@@ -430,7 +430,7 @@ TEST_CASE("collectives__who_has_called_and_waits_for_a_lane_is_not_blamed") {
   }
 }
 
-// Nobody answers: the first four wait for a cause, and those in line must not end before with none.
+// No rank replies: the first four wait for a cause, and those in line must not end before with none.
 TEST_CASE("collectives__calls_in_line_name_whom_the_first_of_their_group_await") {
   for (const bool is_late_first : {false, true}) {
     CAPTURE(is_late_first);
@@ -442,7 +442,7 @@ TEST_CASE("collectives__calls_in_line_name_whom_the_first_of_their_group_await")
       if (is_late_first && operation > kLanes) request.timeout_ns = mlt::base::kSecond;
       bus.start(rank, request);
     };
-    // Rank 3 hears from rank 2; rank 0 never calls, and rank 1 has nobody to hear from.
+    // Rank 3 hears from rank 2; rank 0 never calls, so rank 1 receives nothing.
     for (std::uint16_t rank = 2; rank < 4; ++rank) {
       for (OperationId i = 1; i <= kLanes + 2; ++i) start(rank, i, tensors[i - 1]);
     }
@@ -602,7 +602,7 @@ TEST_CASE("collectives__members_that_call_differently_hear_what_each_called") {
   }
 }
 
-// Of another version, perhaps: the shapes are equal, and nobody has more to say.
+// Of another version, perhaps: the shapes are equal, and no rank sends more.
 TEST_CASE("collectives__who_meets_another_size_and_hears_no_more_waits_a_second_and_says_so") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
@@ -1015,7 +1015,7 @@ TEST_CASE("collectives__a_group_that_failed_waits_for_those_that_have_not_notice
   }
 }
 
-// Rank 2 never calls: its silence is what the waiting call reports, and the group goes on after that too.
+// Rank 2 never calls: its silence is what the waiting call reports, and the group continues after that too.
 TEST_CASE("collectives__a_call_that_waits_for_its_group_to_resume_times_out_and_says_for_whom") {
   FakeBus bus({.ranks = 3, .seed = 4});
   std::vector<std::vector<float>> all[3] = {random_tensors(3, 10, 1), random_tensors(3, 10, 2),

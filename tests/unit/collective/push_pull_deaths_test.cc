@@ -61,7 +61,7 @@ TEST_CASE("push_pull__a_worker_that_may_die_counts_as_loss_in_the_round_in_fligh
   }
 }
 
-// A service that went on waiting for the dead worker's segments would send every result after the last push.
+// A service that continued waiting for the dead worker's segments would send every result after the last push.
 TEST_CASE("push_pull__after_a_death_results_go_back_while_pushes_arrive") {
   const std::size_t elements = 250'000;  // one partition
   const auto third_round = [&](std::uint16_t workers, bool one_dies) {
@@ -293,7 +293,7 @@ TEST_CASE("push_pull__a_worker_that_takes_no_result_is_named_or_left_out") {
     }
     CHECK(job.summation(3).workers_gone() == may_lose);
     if (may_lose == 0) continue;
-    job.start(2, push_pull_of(1, tensors[2], 0.4));  // it learns that the others went on
+    job.start(2, push_pull_of(1, tensors[2], 0.4));  // it learns that the others continued
     REQUIRE(job.run_until_done(2, 2));
     CHECK(job.done(2)[1].error.find("rank 2 did not take a result") != std::string::npos);
   }

@@ -129,7 +129,7 @@ class Job {
   bool is_dead(std::uint16_t rank) const { return dead_.contains(rank); }
   const std::vector<PushPullDone>& done(std::uint16_t worker) const { return hosts_[worker]->done; }
   const std::vector<std::string>& notices(std::uint16_t rank) const { return hosts_[rank]->notices; }
-  // Why the others go on without this rank; empty if they do not.
+  // Why the others continue without this rank; empty if they do not.
   const std::string& exclusion(std::uint16_t rank) const { return hosts_[rank]->exclusion; }
   std::string cause;  // of the death, as the ranks know it
   mlt::base::DurationNs message_ns = 100'000;

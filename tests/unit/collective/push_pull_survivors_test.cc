@@ -1,4 +1,4 @@
-// Connections that break while the processes at both ends live: the job decides who goes on, and push-pulls do.
+// Connections that break while the processes at both ends live: the job decides which ranks continue.
 // survivors_test.cc has the decision by itself.
 #include <doctest/doctest.h>
 
@@ -124,7 +124,7 @@ TEST_CASE("push_pull__a_broken_connection_costs_the_end_that_may_die_and_nobody_
   }
 }
 
-// Services exchange nothing but reports: where none may die, both go on.
+// Services exchange nothing but reports: where none may die, both continue.
 TEST_CASE("push_pull__a_broken_connection_between_services_costs_nobody_where_none_may_die") {
   for (const std::uint16_t dead_workers : {std::uint16_t{0}, std::uint16_t{1}}) {
     CAPTURE(dead_workers);
@@ -150,8 +150,8 @@ TEST_CASE("push_pull__a_broken_connection_between_services_costs_nobody_where_no
   }
 }
 
-// Broken connections, partitions and deaths, noticed by each side at its own time. Those that go on know the same dead,
-// are all connected, and have the same bits; an excluded rank that lives ends with an error that says so.
+// Broken connections, partitions and deaths, noticed by each side at its own time. Ranks that continue know the same
+// dead, are all connected, and have the same bits; an excluded rank that lives ends with an error that says so.
 TEST_CASE("push_pull__drawn_broken_connections_leave_one_group_with_the_same_bits") {
   std::size_t finished = 0, failed = 0, left_behind = 0, single = 0;
   for (std::uint64_t seed = 1; seed <= 120; ++seed) {

@@ -137,7 +137,7 @@ TEST_CASE("push_pull__drawn_deaths_of_services_leave_all_workers_with_the_same_b
     std::uint16_t dead = 0;
     bool is_over = false;
     const double pace = may_wait && prng.chance(0.7) ? 0.01 : 0.5;
-    // Each worker goes on by itself as soon as it has a result.
+    // Each worker continues by itself as soon as it has a result.
     const auto go_on = [&] {
       for (std::uint16_t worker = 0; worker < workers; ++worker) {
         if (job.done(worker).size() > ended[worker]) {

@@ -174,7 +174,7 @@ TEST_CASE("push_pull__different_sizes_are_refused_with_both_named_to_every_worke
       REQUIRE(job.run_until_done(rank, 2));
       CHECK(job.done(rank)[1].error.find("failed before") != std::string::npos);
     }
-    // Other keys go on.
+    // Other keys continue.
     std::vector<float> three[3] = {gradient(10, 0, 0), gradient(10, 1, 0), gradient(10, 2, 0)};
     for (std::uint16_t rank = 0; rank < 3; ++rank) job.start(rank, push_pull_of(5, three[rank], 0.0));
     for (std::uint16_t rank = 0; rank < 3; ++rank) {

@@ -120,7 +120,7 @@ std::uint16_t narrow(ElementType element, double value) {
   const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double magnitude = std::abs(value);
   std::uint16_t low = 0, high = element == ElementType::kFloat16 ? 0x7C00 : 0x7F80;
-  // As if the exponents went on.
+  // As if the exponents continued.
   const auto value_of = [&](std::uint16_t bits) {
     if (bits == 0x7C00 && element == ElementType::kFloat16) return 65'536.0;
     if (bits == 0x7F80 && element == ElementType::kBfloat16) return std::ldexp(1.0, 128);

@@ -173,11 +173,11 @@ TEST_CASE("summation__a_worker_that_differs_is_named_to_those_who_came_before_an
     }
     std::ranges::sort(told);
     CHECK(told == std::vector<std::uint16_t>{0, 1, 2, 3});
-    // It differs again: the answer is the same, and nobody else hears of it twice.
+    // It differs again: the reply is the same, and no other rank receives it twice.
     verbs.sent.clear();
     service.on_message(0, 1, other);
     CHECK(verbs.sent.size() == 1);
-    // Other keys go on.
+    // Other keys continue.
     service.on_message(0, 1, shape_of(2, 10));
     CHECK(std::holds_alternative<Registered>(verbs.last));
   }
@@ -322,7 +322,7 @@ TEST_CASE("summation__every_round_starts_from_nothing_and_a_cell_without_pushes_
     for (int round = 0; round < 5; ++round) {
       CAPTURE(round);
       const float base = 16.0F * static_cast<float>(round + 1);
-      // From the third round on: cell 1 comes from nobody, cell 2 from worker 1 alone, the short cell 3 from 0 and 2.
+      // From the third round on: cell 1 comes from none, cell 2 from worker 1 alone, the short cell 3 from 0 and 2.
       const bool loses = round >= 2;
       const std::vector<std::vector<std::size_t>> lost =
           loses ? std::vector<std::vector<std::size_t>>{{1, 2}, {1, 3}, {1, 2}}

@@ -438,7 +438,7 @@ TEST_CASE("survivors__a_decision_about_a_rank_that_had_left_is_acknowledged") {
   }
 }
 
-// It knows no limit yet, so that it decides nothing: but nobody is there with whom it could go on.
+// It knows no limit yet, so that it decides nothing: but there is no rank with which it could continue.
 TEST_CASE("survivors__a_service_that_reaches_nobody_ends") {
   SurvivorHosts members(2, 3, 0, 0);
   members.cut(4, 2);
@@ -591,8 +591,8 @@ TEST_CASE("survivors__an_exclusion_restarts_the_wait_of_what_is_still_undecided"
   CHECK(members.is_out(4));
 }
 
-// Whatever ends: those that go on have excluded the same ranks, all connections between them stand, and they are the
-// only group. Where few connections ended in a job that has a majority, some do go on, and within a second agree.
+// Whatever ends: those that continue have excluded the same ranks, all connections between them stand, and they are the
+// only group. Where few connections ended in a job that has a majority, some do continue, and within a second agree.
 TEST_CASE("survivors__drawn_deaths_and_broken_connections_leave_one_group_with_one_view") {
   std::size_t groups = 0, partitions = 0, excluded_alive = 0, none = 0;
   for (std::uint64_t seed = 1; seed <= 3'000; ++seed) {

@@ -95,4 +95,7 @@ TEST_CASE("erasure_code__pairs_of_segments_and_of_parities_are_all_independent")
   }
 }
 
-TEST_CASE("restore_segments__of_none_does_nothing") { core::restore_segments({}, {}, {}, 0); }
+TEST_CASE("restore_segments__of_none_restores_none") {
+  base::Prng prng(23);
+  CHECK(Block(prng, 5, 2, 40).restored({}, {}).empty());
+}

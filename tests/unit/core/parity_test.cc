@@ -334,7 +334,7 @@ TEST_CASE("parity__that_is_wrong_repeated_or_late_changes_nothing") {
   CHECK(world.network.endpoint(1).usage().parity_packets.used == 1);
   CHECK(counted(Counter::k_parity_packets_unused, [](Header&) {}) == 1);
   CHECK(counted(Counter::k_drop_bad_segment, [](Header& header) { header.block_segments = 100; }) == 1);
-  // Of a transfer that nobody posted: nothing is kept.
+  // Of a transfer that was not posted: nothing is buffered.
   CHECK(counted(Counter::k_parity_packets_unused, [](Header& header) { header.tag = 99'999; }) == 1);
   CHECK(world.network.endpoint(1).usage().parity_packets.used == 1);
   // Another size ends the receive, as in DATA.

@@ -81,7 +81,7 @@ TEST_CASE("black_hole__is_found_within_a_second_and_ends_longer_sends_only") {
     }
     CHECK(found <= c.carries);
     CHECK(found + core::MtuSearch::kStepBytes > c.carries);
-    // What fits goes on as ever.
+    // Segments that fit are sent as before.
     const auto fitting = transfer(network, 3, found - MLT_DATA_HEADER_BYTES);
     fitting->post();
     REQUIRE(fitting->run(kSecond));

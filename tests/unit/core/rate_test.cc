@@ -344,7 +344,7 @@ TEST_CASE("timely__above_the_high_threshold_comes_at_once_near_what_is_delivered
   // A port of 200 Mbit/s queues 4 ms of what came at 100 Gbit/s.
   deliver(timely, kSecond, kSecond + 9 * kMillisecond, 2.5e7, 4 * kMillisecond);
   CHECK(timely.rate_bytes_per_second() <= 2 * 2.5e7 * 1.01);
-  // The queue is still there, and round trips say so; sending less than half of what the port carries helps nobody.
+  // The queue is still there, and round trips say so; sending less than half of the port's rate has no use.
   deliver(timely, kSecond + 9 * kMillisecond, kSecond + 100 * kMillisecond, 2.5e7, 40 * kMillisecond);
   CHECK(timely.rate_bytes_per_second() >= 2.5e7 / 2 * 0.9);
 }

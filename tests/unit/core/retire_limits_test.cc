@@ -159,7 +159,7 @@ TEST_CASE("on_retire__of_a_floor_that_is_not_newer_changes_nothing") {
   for (std::uint64_t tag = 1; tag <= 40; ++tag) world.use(tag);
 }
 
-// Only its own transfers suffer; all of them end; others' go on; nothing is written where it should not be.
+// Only its own transfers suffer; all of them end; others' continue; nothing is written where it should not be.
 TEST_CASE("on_retire__of_a_peer_that_forgets_tags_in_use_affects_no_other_peer") {
   std::size_t failed = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {

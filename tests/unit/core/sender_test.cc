@@ -97,7 +97,7 @@ TEST_CASE("send_order__front_layers_before_back_layers_then_in_order_of_posting"
   }
   REQUIRE(tags.size() >= 5);
   const std::vector<std::uint64_t> tail(tags.end() - 5, tags.end());
-  // 2 may have been under way when 5, more urgent, was posted; each then goes on in its place.
+  // 2 may have been under way when 5, more urgent, was posted; each then continues in its place.
   CHECK(tail == std::vector<std::uint64_t>{5, 2, 4, 3, 1});
 }
 
@@ -301,7 +301,7 @@ TEST_CASE("feed__a_segment_leaves_when_it_is_ready_and_the_last_of_all_ends_the_
   REQUIRE(packets.size() == 2);
   CHECK(packets[0].segment() == 1);
   CHECK(packets[1].segment() == 4);
-  // Nobody is classified about a round that is not over, however long that takes.
+  // No peer is asked about a round that has not ended, however long that takes.
   network.run_for(kSecond);
   CHECK(network.counter(0, Counter::k_probes_sent) == 0);
   CHECK(transfer.sent() == nullptr);

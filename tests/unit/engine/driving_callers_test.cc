@@ -60,7 +60,7 @@ void exchange(Job& job, std::uint16_t rank, std::uint64_t lane, int rounds) {
   }
 }
 
-// The same by polling: completions of this lane only, as nobody else polls.
+// The same by polling: completions of this lane only, as no other thread polls.
 void poll_through(Job& job, std::uint16_t rank, std::uint64_t lane, int rounds) {
   const auto other = static_cast<std::uint16_t>(1 - rank);
   const std::vector<std::byte> out(kBytes, std::byte{7});

@@ -169,7 +169,7 @@ TEST_CASE("driving__what_is_queued_is_run_though_its_caller_did_not_get_the_lock
         std::atomic<bool> ran{false};
         REQUIRE(world.loop.commands.push([&](base::TimeNs) { ran.store(true); }));
         world.driving.run_queued();
-        // Nothing else wakes the I/O thread: the holder of the lock runs it, or nobody.
+        // Nothing else wakes the I/O thread: the holder of the lock runs it, or no thread does.
         const base::TimeNs deadline = io::monotonic_now() + 2 * kSecond;
         while (!ran.load()) {
           if (io::monotonic_now() < deadline) continue;
@@ -196,7 +196,7 @@ TEST_CASE("driving__the_holder_of_the_lock_runs_what_is_queued_while_it_has_it")
     }).join();
   };
   world.post([](base::TimeNs) {});
-  CHECK(ran);  // nobody else is awake
+  CHECK(ran);  // no other thread is awake
 }
 
 TEST_CASE("driving__who_leaves_hands_the_seat_to_another_waiter") {

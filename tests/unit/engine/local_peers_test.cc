@@ -79,7 +79,7 @@ TEST_CASE("join__leaves_the_result_of_the_hellos_to_peers_that_offer_nothing_or_
   CHECK(up.segment_bytes == 1'432);
   LocalRank high(1);
   io::Hello elsewhere = hello_of(0);
-  elsewhere.incarnation += 100;  // nobody listens there
+  elsewhere.incarnation += 100;  // no process listens there
   up = up_of(0);
   CHECK(high.peers->join(elsewhere, up, error));
   CHECK_FALSE(up.holds_back);

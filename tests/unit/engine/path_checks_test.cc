@@ -401,7 +401,7 @@ TEST_CASE("watch__datagrams_that_arrive_need_no_check") {
   base::TimeNs now = 5 * base::kSecond;
   for (int i = 0; i < 20; ++i, now += PathChecks::kWatchGapNs) checks.watch(now, 1, true, now - kSilence / 2, kSilence);
   CHECK(!checks.is_active());
-  // Nor does time in which nobody watched, or an operation that has just begun.
+  // Nor does time in which no thread watched, or an operation that has just begun.
   now += 100 * base::kSecond;
   checks.forget_silence();
   checks.watch(now, 1, true, 0, kSilence);

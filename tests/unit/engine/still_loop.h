@@ -1,4 +1,4 @@
-// A loop that nobody drives: the test itself ends what is waited for.
+// A loop that no thread drives: the test itself ends what is waited for.
 #pragma once
 
 #include "engine/driving.h"

@@ -24,11 +24,6 @@ class Bundled:
     width: IntArray
 
 
-def plain(graphs: Sequence[TaskGraph]) -> Bundled:
-    """No bundling: one bundle per link."""
-    return Bundled(tuple(graphs), np.ones(len(graphs[0].links), dtype=np.int64))
-
-
 def contract(graphs: Sequence[TaskGraph]) -> Bundled:
     """Bundle common switches with the same neighbours, pipelines and capacities in every task's graph."""
     signature: dict[str, list[object]] = defaultdict(list)

@@ -16,7 +16,7 @@ from mlt.planners.aro.multiple import Solution
 from mlt.planners.aro.routes import TaskPlan
 from mlt.planners.cluster import Cluster
 from mlt.planners.cluster import Switch as ClusterSwitch
-from mlt.planners.plan import EcmpOverride, JobPlan, PipelineUse, Plan, Route, Routing, TaskRoutes
+from mlt.planners.plan import JobPlan, PipelineUse, Plan, Route, Routing, TaskRoutes
 
 _GIGA = 1e9
 
@@ -120,12 +120,7 @@ def add_to_plan(
             method="aro",
             objective=_objective(instance),
             tasks=tuple(_task_routes(instance, sids, task_plan, solution.proven, without_lists) for task_plan in plans),
-            ecmp=tuple(
-                EcmpOverride(
-                    switch=o.switch, source=o.source, destination=o.destination, next_hop=o.next_hop, port=o.port
-                )
-                for o in ecmp_overrides(instance, plans)
-            ),
+            ecmp=tuple(ecmp_overrides(instance, plans)),
             solve_time=solution.seconds,
             options={**(options or {}), "found_by": solution.found_by, "gap": solution.gap},
         )

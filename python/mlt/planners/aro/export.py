@@ -11,6 +11,7 @@ from ipaddress import IPv6Address
 
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.routes import TaskPlan, WorkerRoute
+from mlt.planners.plan import EcmpOverride
 
 _LOCATOR = int(IPv6Address("fc00::"))
 
@@ -19,17 +20,6 @@ def segment_ids(switches: Iterable[str], given: Mapping[str, str | None] | None 
     """SRv6 SID of every switch: from ``given``, else numbered from fc00:0:1::."""
     stated = given or {}
     return {name: stated.get(name) or str(IPv6Address(_LOCATOR + (i + 1 << 80))) for i, name in enumerate(switches)}
-
-
-@dataclass(frozen=True)
-class Override:
-    """A fixed next hop for one source and destination at one switch; a merged flow's source is ``switch:pipeline``."""
-
-    switch: str
-    source: str
-    destination: str
-    next_hop: str
-    port: int
 
 
 @dataclass(frozen=True)
@@ -66,16 +56,11 @@ def hops(instance: Instance, route: WorkerRoute) -> list[Hop]:
 
 def next_choices(instance: Instance, here: str, ps: str) -> int:
     """Number of next hops of ``here`` on shortest up-down paths to ``ps``: the upper ones, unless ``ps`` is below."""
-    tier = _tier(instance, here)
+    tier = instance.tier(here)
     below = _above(instance, ps)
     if here in below:
-        return sum(port.peer in below and _tier(instance, port.peer) < tier for port in instance.switch[here].ports)
-    return sum(_tier(instance, port.peer) > tier for port in instance.switch[here].ports)
-
-
-def _tier(instance: Instance, name: str) -> int:
-    switch = instance.switch.get(name)
-    return -1 if switch is None else switch.tier
+        return sum(port.peer in below and instance.tier(port.peer) < tier for port in instance.switch[here].ports)
+    return sum(instance.tier(port.peer) > tier for port in instance.switch[here].ports)
 
 
 def _above(instance: Instance, host: str) -> frozenset[str]:
@@ -88,7 +73,7 @@ def _above(instance: Instance, host: str) -> frozenset[str]:
                 port.peer
                 for name in front
                 for port in instance.switch[name].ports
-                if _tier(instance, port.peer) > _tier(instance, name)
+                if instance.tier(port.peer) > instance.tier(name)
             }
             found |= front
         cache[host] = frozenset(found)
@@ -108,9 +93,12 @@ def segment_list(instance: Instance, route: WorkerRoute, sids: Mapping[str, str]
     return tuple(found)
 
 
-def ecmp_overrides(instance: Instance, plans: Sequence[TaskPlan]) -> list[Override]:
-    """A fixed next hop wherever shortest paths are ambiguous, one per flow and server."""
-    found: dict[Override, None] = {}
+def ecmp_overrides(instance: Instance, plans: Sequence[TaskPlan]) -> list[EcmpOverride]:
+    """A fixed next hop wherever shortest paths are ambiguous, one per flow and server.
+
+    The source of a merged flow is ``switch:pipeline``.
+    """
+    found: dict[EcmpOverride, None] = {}
     for plan in plans:
         for route in plan.routes.values():
             for hop in hops(instance, route):
@@ -119,7 +107,10 @@ def ecmp_overrides(instance: Instance, plans: Sequence[TaskPlan]) -> list[Overri
                 name, pipeline = hop.after
                 source = name if pipeline < 0 else f"{name}:{pipeline}"
                 port = instance.switch[hop.switch].port_number[hop.next_hop]
-                found[Override(hop.switch, source, plan.ps, hop.next_hop, port)] = None
+                override = EcmpOverride(
+                    switch=hop.switch, source=source, destination=plan.ps, next_hop=hop.next_hop, port=port
+                )
+                found[override] = None
     return list(found)
 
 

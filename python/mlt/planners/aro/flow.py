@@ -7,11 +7,13 @@ capacities ``floor(b / r)``, whose solution is integral.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph
-from mlt.planners.aro.maxflow import maximum_flow
 
 BoolArray = NDArray[np.bool_]
 _SLACK = 1e-9  # relative; a capacity that is an exact multiple of the rate must not lose a flow to rounding
@@ -22,6 +24,20 @@ def flows_that_fit(capacity: FloatArray, rate: float) -> IntArray:
     with np.errstate(invalid="ignore", divide="ignore"):
         count = np.floor(capacity / rate * (1 + _SLACK))
     return np.where(np.isfinite(count), count, 2**30).clip(0, 2**30).astype(np.int64)
+
+
+def maximum_flow(
+    tails: IntArray, heads: IntArray, capacity: IntArray, *, nodes: int, source: int, sink: int
+) -> tuple[int, IntArray]:
+    """Value and flow per arc. Arcs must be distinct pairs; capacities are below 2^31."""
+    # scipy has no types; importing it by name keeps the package strictly typed with or without stubs for it. It is an
+    # extra, without which commands still show their help.
+    sparse: Any = import_module("scipy.sparse")
+    csgraph: Any = import_module("scipy.sparse.csgraph")
+    network = sparse.csr_array((capacity.astype(np.int32), (tails, heads)), shape=(nodes, nodes))
+    result = csgraph.maximum_flow(network, source, sink)
+    flow = result.flow.tocsr()
+    return int(result.flow_value), np.asarray(flow[tails, heads], dtype=np.int64).ravel()
 
 
 def route_flow(

@@ -172,11 +172,6 @@ class _Builder:
         return index
 
 
-def directed_links(instance: Instance) -> tuple[tuple[str, str], ...]:
-    """All directed physical links; the same order for every task of an instance."""
-    return tuple(instance.capacity)
-
-
 def unfold(instance: Instance, job: Job, task: Task) -> TaskGraph:
     """Build the decoupled up-down graph of ``task``.
 
@@ -185,7 +180,7 @@ def unfold(instance: Instance, job: Job, task: Task) -> TaskGraph:
     """
     ps_leaf = instance.leaf_of[task.ps]
     hops = _next_hops(instance, ps_leaf)
-    links = directed_links(instance)
+    links = tuple(instance.capacity)  # directed; the same order for every task of an instance
     number = {pair: index for index, pair in enumerate(links)}
     build = _Builder(instance)
     ps = build.node(Node(Kind.PS, task.ps))

@@ -74,11 +74,6 @@ def _coverage(instance: Instance, plans: Sequence[TaskPlan]) -> list[str]:
     return faults
 
 
-def _tier(instance: Instance, name: str) -> int:
-    switch = instance.switch.get(name)
-    return -1 if switch is None else switch.tier
-
-
 def _path(instance: Instance, worker: str, path: Sequence[str], plan: TaskPlan) -> list[str]:
     """Faults of one path: ends, links, up-down order, length."""
     if len(path) < 3 or path[0] != worker or path[-1] != plan.ps:
@@ -86,7 +81,7 @@ def _path(instance: Instance, worker: str, path: Sequence[str], plan: TaskPlan) 
     for a, b in pairwise(path):
         if (a, b) not in instance.capacity:
             return [f"worker {worker}: unknown link {a}-{b}"]
-    tiers = [_tier(instance, name) for name in path]
+    tiers = [instance.tier(name) for name in path]
     top = tiers.index(max(tiers))
     climbs = all(x < y for x, y in pairwise(tiers[: top + 1]))
     descends = all(x > y for x, y in pairwise(tiers[top:]))
@@ -103,12 +98,7 @@ def _meeting_tier(instance: Instance, worker: str, ps: str) -> int:
     left, right, tier = {instance.leaf_of[worker]}, {instance.leaf_of[ps]}, 0
     while not left & right:
         left, right = (
-            {
-                port.peer
-                for name in side
-                for port in instance.switch[name].ports
-                if _tier(instance, port.peer) == tier + 1
-            }
+            {port.peer for name in side for port in instance.switch[name].ports if instance.tier(port.peer) == tier + 1}
             for side in (left, right)
         )
         tier += 1

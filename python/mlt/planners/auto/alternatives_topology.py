@@ -7,7 +7,6 @@ T_push of PSNet's equations: push and pull overlap on full-duplex links, as in e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 
 from mlt._shared.extras import how_to_install
 from mlt.planners._shared.documents import InputError
@@ -15,6 +14,7 @@ from mlt.planners.auto.alternatives import Alternative, Skipped
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import Plan
 from mlt.planners.plan.effective import effective_cluster, has_circuit_switches, without_links
+from mlt.planners.psnet.checks import TopologyError
 
 _NAME = "parameter server over psnet routes"
 
@@ -33,18 +33,17 @@ def prepare_ground(cluster: Cluster, job: Job, plan: Plan) -> Ground:
     if not has_circuit_switches(cluster):
         return Ground(cluster, plan, None)
     try:
-        section = import_module("mlt.planners.psnet.plan_section")
-        rejected: type[Exception] = import_module("mlt.planners.psnet.graph").TopologyError
+        from mlt.planners.psnet.plan_section import plan_topology, with_topology
     except ImportError as error:
         reason = f"the topology planner is not installed ({error.name}): {how_to_install('plan')}"
         return Ground(without_links(cluster), plan, Skipped(_NAME, f"{reason}; links are left out of all times"))
     try:
-        made = section.plan_topology(cluster)
-        planned: Plan = section.with_topology(plan, made)
-    except (InputError, rejected) as error:
+        made = plan_topology(cluster)
+        planned = with_topology(plan, made)
+    except (InputError, TopologyError) as error:
         reason = f"{str(error).splitlines()[0]}; links are left out of all times"
         return Ground(without_links(cluster), plan, Skipped(_NAME, reason))
-    time = float(made.seconds[job.name])
+    time = made.seconds[job.name]
     alternative = Alternative(
         name=_NAME,
         time=time,

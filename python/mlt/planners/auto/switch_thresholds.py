@@ -3,18 +3,22 @@
 MLT, appendix B. The optimiser and the policy are part of ``mlt.switch_configs``. This module groups the cluster's
 switches into kinds (buffer, queues, fastest port) and calls the optimiser once per kind. It assumes that data fills the
 busiest port (load 1), because a plan's slowest link is full by construction, and that the workers of the largest job
-send in step. The generator is imported on use.
+send in step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from mlt.planners._shared.documents import InputError, Problem
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import Threshold
+from mlt.switch_configs.derive import policy_of, problem_of
+from mlt.switch_configs.errors import PolicyError
+from mlt.switch_configs.model_layers import load_layers
+from mlt.switch_configs.policy import Switch as PolicySwitch
+from mlt.switch_configs.thresholds import ModelOptions
 
 _LOAD = 1.0
 
@@ -33,19 +37,11 @@ def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | 
     Raises:
         InputError: the layers file is invalid, or a switch's buffer cannot hold the classes.
     """
-    try:
-        derive = import_module("mlt.switch_configs.derive")
-        model_layers = import_module("mlt.switch_configs.model_layers")
-        policies = import_module("mlt.switch_configs.policy")
-        problems = import_module("mlt.switch_configs.thresholds")
-        errors = import_module("mlt.switch_configs.errors")
-    except ImportError:
-        return "mlt.switch_configs is not installed"
     if layers_file is None:
         return "they follow from the model's layers; name them with --layers"
     try:  # also where no switch needs them: a wrong file is not ignored
-        layers = model_layers.load_layers(layers_file)
-    except errors.PolicyError as error:
+        layers = load_layers(layers_file)
+    except PolicyError as error:
         raise InputError([Problem(where=("--layers",), message=str(error))]) from None
     kinds: dict[tuple[int, int, int], list[str]] = {}
     for switch in cluster.switches:
@@ -60,19 +56,18 @@ def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | 
     for (buffer, queues, rate), members in kinds.items():
         ports = sorted({cluster.port(link, members[0]) for link in cluster.links_of[members[0]]})
         try:
-            described = policies.Switch(
+            described = PolicySwitch(
                 queues=queues, shared_buffer_bytes=buffer, link_rate_bits_per_second=rate, ports=tuple(ports)
             )
-            problem = derive.problem_of(layers, described, problems.ModelOptions(load=_LOAD, workers=workers))
-        except (errors.PolicyError, ValueError) as error:
+            problem = problem_of(layers, described, ModelOptions(load=_LOAD, workers=workers))
+        except (PolicyError, ValueError) as error:
             where = f"thresholds of {members[0]}"
             raise InputError([Problem(where=(where,), message=str(error))], source=str(layers_file)) from None
         try:
-            derived = derive.policy_of(problem, described)
-        except errors.PolicyError as error:
+            derived = policy_of(problem, described)
+        except PolicyError as error:
             return f"thresholds of {members[0]}: {error}"
-        policy, found = derived.policy, derived.rows
-        name = str(policy.name)
+        name = derived.policy.name
         out += [
             Threshold(
                 switch=member,
@@ -82,6 +77,6 @@ def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | 
                 limit_bytes=entry.limit_bytes,
             )
             for member in members
-            for queue, entry in enumerate(found)
+            for queue, entry in enumerate(derived.rows)
         ]
     return SwitchPlan(tuple(out), name)

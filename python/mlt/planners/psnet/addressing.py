@@ -18,16 +18,8 @@ transparent to packets.
 from __future__ import annotations
 
 from ipaddress import IPv4Address
-from typing import Literal
 
 from mlt.planners.psnet.psnet import PSNet, supernode_name, tor_name
-
-Kind = Literal["tor", "supernode", "server", "worker"]
-
-
-def tor_address(mid: int, tor: int) -> IPv4Address:
-    """Address of ToR ``tor`` (from 0) of module ``mid``."""
-    return _address(mid, tor + 1, 0)
 
 
 def supernode_address(network: PSNet, mid: int) -> IPv4Address:
@@ -35,26 +27,16 @@ def supernode_address(network: PSNet, mid: int) -> IPv4Address:
     return _address(mid, network.tors + 1, 0)
 
 
-def server_address(mid: int, server: int) -> IPv4Address:
-    """Address of parameter server ``server`` (from 0) of module ``mid``."""
-    return _address(mid, 0, server + 1)
-
-
-def worker_address(network: PSNet, mid: int, worker: int) -> IPv4Address:
-    """Address of worker ``worker`` (from 0) of module ``mid``."""
-    swid, wid = network.module(mid).home_of(worker)
-    return _address(mid, swid, wid)
-
-
 def address_table(network: PSNet) -> dict[str, IPv4Address]:
     """Every addressed node's name and address, module by module."""
     table: dict[str, IPv4Address] = {}
     for mid in network.mids:
         module = network.module(mid)
-        table.update({tor_name(mid, t): tor_address(mid, t) for t in range(network.tors)})
+        table.update({tor_name(mid, t): _address(mid, t + 1, 0) for t in range(network.tors)})
         table[supernode_name(mid)] = supernode_address(network, mid)
-        table.update({network.server_name(mid, s): server_address(mid, s) for s in range(module.server_count)})
-        table.update({network.worker_name(mid, w): worker_address(network, mid, w) for w in range(module.worker_count)})
+        table.update({server: _address(mid, 0, s + 1) for s, server in enumerate(network.servers(mid))})
+        for w, worker in enumerate(network.workers(mid)):
+            table[worker] = _address(mid, *module.home_of(w))
     return table
 
 

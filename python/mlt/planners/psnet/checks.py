@@ -1,8 +1,12 @@
-"""The error of this package, and checks of single numbers; has no dependencies."""
+"""The error of this package, defaults and checks of single numbers; has no dependencies."""
 
 from __future__ import annotations
 
 import math
+
+#: One way, per link; section 4.2 of the PSNet paper.
+DEFAULT_LATENCY_SECONDS = 20e-6
+DEFAULT_BITS_PER_SECOND = 10e9
 
 
 class TopologyError(ValueError):

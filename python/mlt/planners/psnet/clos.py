@@ -1,25 +1,50 @@
-"""Folded Clos networks: the k-ary fat-tree and the leaf-spine.
+"""Folded Clos networks as cluster files: the k-ary fat-tree and the leaf-spine.
 
 PSNet's baselines (PSNet, section 4, figure 5), and the networks in the evaluations of ALEPH (320 servers under 32 edge
-switches; 300 servers under 30 leaves) and ARO (24 + 24 switches, 576 servers). Attributes: see ``graph``.
+switches; 300 servers under 30 leaves) and ARO (24 + 24 switches, 576 servers).
 
-Deliberately absent: routing, roles of hosts (worker or parameter server), programmable switches. These are decisions
-about a network, not part of it.
+Deliberately absent: jobs, roles of hosts (worker or parameter server), programmable switches. These are decisions about
+a network, not part of it.
 """
 
 from __future__ import annotations
 
-import networkx as nx
-
-from mlt.planners.psnet.checks import TopologyError, require_count, require_not_negative, require_positive
-from mlt.planners.psnet.graph import (
+from mlt.planners.cluster import Cluster, Host, Link, Switch
+from mlt.planners.psnet.checks import (
     DEFAULT_BITS_PER_SECOND,
     DEFAULT_LATENCY_SECONDS,
-    Graph,
-    add_host,
-    add_link,
-    add_switch,
+    TopologyError,
+    require_count,
+    require_not_negative,
+    require_positive,
 )
+
+
+class _Builder:
+    """Hosts, switches and links in the order in which they are added, which numbers the ports."""
+
+    def __init__(self, host_rate: float, fabric_rate: float | None, delay: float) -> None:
+        self.host_rate = require_positive("host_bits_per_second", host_rate)
+        self.fabric_rate = require_positive("fabric_bits_per_second", host_rate if fabric_rate is None else fabric_rate)
+        self.delay = require_not_negative("latency_seconds", delay)
+        self.hosts: list[Host] = []
+        self.switches: list[Switch] = []
+        self.links: list[Link] = []
+
+    def switch(self, name: str, *lower: str, tier: int, pod: int | None = None) -> str:
+        """A switch with a link to each of ``lower``."""
+        self.switches.append(Switch(name=name, tier=tier, module=pod))
+        self.links += [Link(a=name, b=end, bandwidth=self.fabric_rate, delay=self.delay) for end in lower]
+        return name
+
+    def rack(self, name: str, hosts: list[str], *, pod: int | None = None) -> None:
+        """A switch above ``hosts``."""
+        self.switches.append(Switch(name=name, module=pod))
+        self.hosts += [Host(name=host, bandwidth=self.host_rate, module=pod) for host in hosts]
+        self.links += [Link(a=name, b=host, bandwidth=self.host_rate, delay=self.delay) for host in hosts]
+
+    def cluster(self, name: str) -> Cluster:
+        return Cluster(name=name, hosts=tuple(self.hosts), switches=tuple(self.switches), links=tuple(self.links))
 
 
 def fat_tree(
@@ -29,7 +54,7 @@ def fat_tree(
     host_bits_per_second: float = DEFAULT_BITS_PER_SECOND,
     fabric_bits_per_second: float | None = None,
     latency_seconds: float = DEFAULT_LATENCY_SECONDS,
-) -> Graph:
+) -> Cluster:
     """The k-ary fat-tree: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches.
 
     Aggregation switch ``a`` of every pod is connected to core switches ``a*k/2 .. a*k/2 + k/2 - 1``. Nodes are named
@@ -45,40 +70,16 @@ def fat_tree(
         raise TopologyError(f"a fat-tree needs an even number of ports per switch, got k = {k}")
     half = k // 2
     per_edge = require_count("hosts_per_edge", half if hosts_per_edge is None else hosts_per_edge)
-    host_rate = require_positive("host_bits_per_second", host_bits_per_second)
-    fabric_rate = require_positive("fabric_bits_per_second", fabric_bits_per_second or host_rate)
-    require_not_negative("latency_seconds", latency_seconds)
-
-    graph: Graph = nx.Graph(
-        name="fat-tree", k=k, hosts_per_edge=per_edge, oversubscription=per_edge * host_rate / (half * fabric_rate)
-    )
+    build = _Builder(host_bits_per_second, fabric_bits_per_second, latency_seconds)
     for core in range(half * half):
-        add_switch(graph, f"core-{core}", role="core", level=3, index=core)
+        build.switch(f"core-{core}", *(f"aggregation-{pod}-{core // half}" for pod in range(k)), tier=3)
     for pod in range(k):
+        edges = [f"edge-{pod}-{e}" for e in range(half)]
         for a in range(half):
-            add_switch(graph, f"aggregation-{pod}-{a}", role="aggregation", level=2, group=pod, index=a)
-            for core in range(a * half, (a + 1) * half):
-                add_link(
-                    graph,
-                    f"aggregation-{pod}-{a}",
-                    f"core-{core}",
-                    bits_per_second=fabric_rate,
-                    latency_seconds=latency_seconds,
-                )
-        for e in range(half):
-            edge = add_switch(graph, f"edge-{pod}-{e}", role="edge", level=1, group=pod, index=e)
-            for a in range(half):
-                add_link(
-                    graph,
-                    edge,
-                    f"aggregation-{pod}-{a}",
-                    bits_per_second=fabric_rate,
-                    latency_seconds=latency_seconds,
-                )
-            for h in range(per_edge):
-                host = add_host(graph, f"host-{pod}-{e}-{h}", group=pod, index=e * per_edge + h)
-                add_link(graph, host, edge, bits_per_second=host_rate, latency_seconds=latency_seconds)
-    return graph
+            build.switch(f"aggregation-{pod}-{a}", *edges, tier=2, pod=pod)
+        for e, edge in enumerate(edges):
+            build.rack(edge, [f"host-{pod}-{e}-{h}" for h in range(per_edge)], pod=pod)
+    return build.cluster("fat-tree")
 
 
 def leaf_spine(
@@ -89,7 +90,7 @@ def leaf_spine(
     host_bits_per_second: float = DEFAULT_BITS_PER_SECOND,
     fabric_bits_per_second: float | None = None,
     latency_seconds: float = DEFAULT_LATENCY_SECONDS,
-) -> Graph:
+) -> Cluster:
     """Every leaf is connected to every spine by one link; hosts are under the leaves.
 
     Nodes are named ``host-l-h``, ``leaf-l`` and ``spine-s``. ``fabric_bits_per_second`` is each leaf-spine link, by
@@ -98,24 +99,9 @@ def leaf_spine(
     require_count("leaves", leaves)
     require_count("spines", spines)
     require_count("hosts_per_leaf", hosts_per_leaf)
-    host_rate = require_positive("host_bits_per_second", host_bits_per_second)
-    fabric_rate = require_positive("fabric_bits_per_second", fabric_bits_per_second or host_rate)
-    require_not_negative("latency_seconds", latency_seconds)
-
-    graph: Graph = nx.Graph(
-        name="leaf-spine",
-        leaves=leaves,
-        spines=spines,
-        hosts_per_leaf=hosts_per_leaf,
-        oversubscription=hosts_per_leaf * host_rate / (spines * fabric_rate),
-    )
+    build = _Builder(host_bits_per_second, fabric_bits_per_second, latency_seconds)
     for s in range(spines):
-        add_switch(graph, f"spine-{s}", role="spine", level=2, index=s)
-    for leaf_index in range(leaves):
-        leaf = add_switch(graph, f"leaf-{leaf_index}", role="leaf", level=1, index=leaf_index)
-        for s in range(spines):
-            add_link(graph, leaf, f"spine-{s}", bits_per_second=fabric_rate, latency_seconds=latency_seconds)
-        for h in range(hosts_per_leaf):
-            host = add_host(graph, f"host-{leaf_index}-{h}", index=leaf_index * hosts_per_leaf + h)
-            add_link(graph, host, leaf, bits_per_second=host_rate, latency_seconds=latency_seconds)
-    return graph
+        build.switch(f"spine-{s}", *(f"leaf-{leaf}" for leaf in range(leaves)), tier=2)
+    for leaf in range(leaves):
+        build.rack(f"leaf-{leaf}", [f"host-{leaf}-{h}" for h in range(hosts_per_leaf)])
+    return build.cluster("leaf-spine")

@@ -1,6 +1,4 @@
-"""Networks built here as cluster files, so that every planner and the simulator can read them.
-
-A PSNet becomes its cables (``psnet_graph.physical_graph``) with ports:
+"""A PSNet as a cluster file, which every planner and the simulator read: its cables, with these ports.
 
 * circuit switch: worker w (from 0) on port w; downlink n of ToR t on port W' + t * M_d + n;
 * ToR: downlinks on ports 0 .. M_d - 1, server s on M_d + s, the SuperNode switch on M_d + M_u - 1;
@@ -16,35 +14,8 @@ from collections.abc import Sequence
 
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.psnet.addressing import address_table
-from mlt.planners.psnet.checks import TopologyError
-from mlt.planners.psnet.graph import Graph
 from mlt.planners.psnet.jobs import PlacedJob, check_jobs
 from mlt.planners.psnet.psnet import PSNet, ecs_name, supernode_name, tor_name
-
-
-def clos_cluster(graph: Graph) -> Cluster:
-    """A fat-tree or leaf-spine graph as a cluster without jobs; ports are numbered in the order of the links."""
-    hosts, switches = [], []
-    for node, data in graph.nodes(data=True):
-        module = data["group"] if data["group"] >= 0 else None
-        if data["kind"] == "host":
-            rate = sum(graph.edges[node, peer]["bits_per_second"] for peer in graph.neighbors(node))
-            hosts.append(Host(name=node, bandwidth=rate, module=module))
-        elif data["role"] == "ecs":
-            raise TopologyError(f"{node} is a circuit switch; use psnet_cluster for a PSNet")
-        else:
-            switches.append(Switch(name=node, tier=data["level"], module=module))
-    links = [
-        Link(a=a, b=b, bandwidth=data["bits_per_second"] / data["links"], delay=data["latency_seconds"])
-        for a, b, data in graph.edges(data=True)
-        for _ in range(data["links"])
-    ]
-    return Cluster(
-        name=str(graph.graph["name"]),
-        hosts=tuple(hosts),
-        switches=tuple(switches),
-        links=tuple(links),
-    )
 
 
 def psnet_cluster(network: PSNet, jobs: Sequence[PlacedJob] = ()) -> Cluster:

@@ -116,7 +116,6 @@ def read_psnet(cluster: Cluster) -> NamedPSNet:
         wiring=wiring,
         inter_bits_per_second=rate,
         latency_seconds=max(part.delay for part in parts),
-        name=cluster.name,
     )
     each = list(enumerate(parts, start=1))
     return NamedPSNet(

@@ -12,19 +12,9 @@ from itertools import pairwise
 import networkx as nx
 
 from mlt.planners.psnet.checks import TopologyError
-from mlt.planners.psnet.wiring import Pair, Wiring
+from mlt.planners.psnet.wiring import Pair
 
 ModulePath = tuple[int, ...]
-
-
-def remaining_trunks(wiring: Wiring, lost: dict[Pair, int] | None = None) -> dict[Pair, int]:
-    """Remaining links of each trunk after ``lost`` of them failed; trunks without links are omitted."""
-    trunks = wiring.trunks()
-    for pair, count in (lost or {}).items():
-        if not 0 <= count <= trunks.get(pair, 0):
-            raise TopologyError(f"{count} links lost between modules {pair}, which have {trunks.get(pair, 0)}")
-        trunks[pair] -= count
-    return {pair: links for pair, links in trunks.items() if links}
 
 
 def disjoint_paths(trunks: dict[Pair, int], source: int, target: int) -> dict[ModulePath, int]:

@@ -19,12 +19,10 @@ from mlt.planners.cluster import Cluster
 from mlt.planners.plan import Circuit, Placement, Plan
 from mlt.planners.plan.link_load import Demand, Loads, spread
 from mlt.planners.psnet.addressing import supernode_address
-from mlt.planners.psnet.circuits import CircuitPlan
+from mlt.planners.psnet.circuits import CircuitPlan, link_rates
 from mlt.planners.psnet.cluster_psnet import NamedPSNet, read_psnet
-from mlt.planners.psnet.graph import bandwidth
 from mlt.planners.psnet.jobs import PlacedJob, check_jobs
 from mlt.planners.psnet.psnet import PSNet
-from mlt.planners.psnet.psnet_graph import logical_graph
 from mlt.planners.psnet.routing import RoutePlan, circuits_of, route_jobs
 from mlt.planners.psnet.verify import verify_routes
 
@@ -148,9 +146,11 @@ def _hops(job: PlacedJob, routes: RoutePlan) -> int:
 
 def _as_cabled(network: PSNet, jobs: tuple[PlacedJob, ...]) -> dict[str, float]:
     """Push time of every job without a plan: circuits as cabled, packets spread over shortest paths."""
-    graph = logical_graph(network)
-    neighbours = {node: sorted(graph.neighbors(node)) for node in graph}
-    hosts = {node for node, data in graph.nodes(data=True) if data["kind"] == "host"}
+    rates = link_rates(network)
+    neighbours: dict[str, list[str]] = {}
+    for a, b in sorted(rates):
+        neighbours.setdefault(a, []).append(b)
+    hosts = {name for mid in network.mids for name in (*network.workers(mid), *network.servers(mid))}
     of_job: dict[str, Loads] = {}
     total: Loads = {}
     for job in jobs:
@@ -161,4 +161,4 @@ def _as_cabled(network: PSNet, jobs: tuple[PlacedJob, ...]) -> dict[str, float]:
         of_job[job.name] = spread(neighbours, hosts, demands, job=job.name)
         for link, load in of_job[job.name].items():
             total[link] = total.get(link, 0.0) + load
-    return {name: max(8 * total[link] / bandwidth(graph, *link) for link in loads) for name, loads in of_job.items()}
+    return {name: max(8 * total[link] / rates[link] for link in loads) for name, loads in of_job.items()}

@@ -16,16 +16,22 @@ Interpretation of ambiguous points:
 Names carry the numbers of the addresses (section 3.2), all from 1: ``worker-m-t-w`` is 10.m.t.w whatever ToR its
 circuit leads to; ``server-m-s`` is 10.m.0.s; ``tor-m-t`` is 10.m.t.0; ``supernode-m`` is 10.m.(R+1).0.
 
-Deliberately absent: circuits (``circuits``), inter-module links (``wiring``), graphs (``psnet_graph``).
+Deliberately absent: circuits (``circuits``), inter-module links (``wiring``), cables (``cluster_io``).
 Units: bits per second in each direction, seconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from mlt.planners.psnet.checks import TopologyError, require_count, require_not_negative, require_positive
-from mlt.planners.psnet.graph import DEFAULT_BITS_PER_SECOND, DEFAULT_LATENCY_SECONDS
+from mlt.planners.psnet.checks import (
+    DEFAULT_BITS_PER_SECOND,
+    DEFAULT_LATENCY_SECONDS,
+    TopologyError,
+    require_count,
+    require_not_negative,
+    require_positive,
+)
 from mlt.planners.psnet.wiring import Wiring, regular_wiring
 
 #: 10.mid.swid.x: each number is one byte; 0 and 255 in the last one are the subnet's own addresses.
@@ -145,7 +151,6 @@ class PSNet:
     wiring: Wiring
     inter_bits_per_second: float | None = None
     latency_seconds: float = DEFAULT_LATENCY_SECONDS
-    name: str = field(default="psnet")
 
     def __post_init__(self) -> None:
         if not self.modules:
@@ -241,8 +246,3 @@ def build_psnet(
         inter_bits_per_second=inter_bits_per_second,
         latency_seconds=latency_seconds,
     )
-
-
-def with_module(network: PSNet, module: Module, wiring: Wiring) -> PSNet:
-    """The network with one more module and new wiring; see ``growth`` for choosing the wiring."""
-    return replace(network, modules=(*network.modules, module), wiring=wiring)

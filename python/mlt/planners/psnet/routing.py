@@ -32,9 +32,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlt.planners.psnet.checks import TopologyError, require_count
-from mlt.planners.psnet.circuits import CircuitPlan, ModuleJob, assign_circuits
+from mlt.planners.psnet.circuits import CircuitPlan, assign_circuits
 from mlt.planners.psnet.jobs import PlacedJob, check_jobs
-from mlt.planners.psnet.paths import ModulePath, remaining_trunks
+from mlt.planners.psnet.paths import ModulePath
 from mlt.planners.psnet.psnet import PSNet
 from mlt.planners.psnet.routing_fair import settle
 from mlt.planners.psnet.routing_model import (
@@ -84,14 +84,11 @@ def route_jobs(
     network: PSNet,
     jobs: Sequence[PlacedJob],
     *,
-    lost_links: Mapping[Pair, int] | None = None,
     extra_paths: int = 0,
 ) -> RoutePlan:
     """Circuits, entry ToRs and paths for all jobs together.
 
-    lost_links: failed links of each inter-module trunk. The paths between two modules are link-disjoint, R of them when
-        nothing failed.
-    extra_paths: this many shortest paths are added for every pair of modules, disjoint or not.
+    The paths between two modules are R link-disjoint ones, and ``extra_paths`` shortest ones, disjoint or not.
 
     Raises:
         TopologyError: two jobs share a host, modules are disconnected, or no routing was found within the node limit.
@@ -100,7 +97,7 @@ def route_jobs(
     require_count("extra_paths", extra_paths, minimum=0)
     if not jobs:
         raise TopologyError("no job to route")
-    trunks = remaining_trunks(network.wiring, dict(lost_links or {}))
+    trunks = network.wiring.trunks()
     # Units keep the numbers near 1: bytes of the largest job, and seconds of its worker link.
     unit_bytes = max(job.size_bytes for job in jobs)
     unit_rate = max(network.module(mid).worker_bits_per_second for mid in network.mids) / 8
@@ -137,11 +134,7 @@ def circuits_of(network: PSNet, jobs: Sequence[PlacedJob], plan: RoutePlan) -> d
     """The circuits that implement ``plan.counts``, for every module with a worker; as few moves as possible."""
     out = {}
     for mid in sorted({mid for job in jobs for mid in job.workers}):
-        parts = [
-            ModuleJob(name=job.name, workers=job.workers[mid], counts=plan.counts[job.name, mid])
-            for job in jobs
-            if mid in job.workers
-        ]
+        parts = [(job.workers[mid], plan.counts[job.name, mid]) for job in jobs if mid in job.workers]
         out[mid] = assign_circuits(network.module(mid), parts)
     return out
 

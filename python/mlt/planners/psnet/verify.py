@@ -1,4 +1,4 @@
-"""Independent check of a routing: builds the graph, sends every byte, and measures the links.
+"""Independent check of a routing: takes the links, sends every byte, and measures the links.
 
 Shares no code with ``routing`` (its model, its loads, its units); it uses only the plan's own description. Rules: every
 circuit exists once and leads to a free port, every path uses existing trunks, shares add up to one, and no link takes
@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from mlt.planners.psnet.checks import TopologyError
-from mlt.planners.psnet.circuits import Circuits
-from mlt.planners.psnet.graph import Graph
+from mlt.planners.psnet.circuits import Circuits, link_rates
 from mlt.planners.psnet.jobs import PlacedJob
 from mlt.planners.psnet.psnet import PSNet
-from mlt.planners.psnet.psnet_graph import logical_graph
 from mlt.planners.psnet.routing import RoutePlan
 
 _TOLERANCE = 1e-6
@@ -51,7 +49,7 @@ def verify_routes(
                 raise TopologyError(
                     f"module {mid}: the circuit of worker {worker} leads to {end}, which does not exist"
                 )
-    graph = logical_graph(network, circuits)
+    rates = link_rates(network, circuits)
     loads: defaultdict[tuple[str, str], float] = defaultdict(float)
     links_of: dict[str, set[tuple[str, str]]] = {}
     for job in jobs:
@@ -59,12 +57,12 @@ def verify_routes(
             for worker in workers:
                 for b, servers in job.servers.items():
                     for server in servers:
-                        routes = _routes(network, graph, plan, job, (a, worker), (b, server))
+                        routes = _routes(network, rates, plan, job, (a, worker), (b, server))
                         for nodes, share in routes:
                             for link in pairwise(nodes):
                                 loads[link] += job.size_bytes / job.server_count * share
                                 links_of.setdefault(job.name, set()).add(link)
-    times = {link: 8 * amount / graph.edges[link]["bits_per_second"] for link, amount in loads.items()}
+    times = {link: 8 * amount / rates[link] for link, amount in loads.items()}
     fullest = max(times, key=lambda link: times[link])
     if times[fullest] > plan.transfer_seconds * (1 + _TOLERANCE):
         raise TopologyError(
@@ -77,7 +75,7 @@ def verify_routes(
 
 def _routes(
     network: PSNet,
-    graph: Graph,
+    rates: Mapping[tuple[str, str], float],
     plan: RoutePlan,
     job: PlacedJob,
     source: tuple[int, int],
@@ -86,7 +84,7 @@ def _routes(
     """Every (nodes, share) of the routes from one worker to one server."""
     (a, worker), (b, server) = source, target
     worker_name, server_name = network.worker_name(a, worker), network.server_name(b, server)
-    tors = list(graph.neighbors(worker_name))
+    tors = [f"tor-{a}-{t + 1}" for t in range(network.tors) if (worker_name, f"tor-{a}-{t + 1}") in rates]
     if len(tors) != 1:
         raise TopologyError(f"{worker_name} of job {job.name!r} has {len(tors)} circuits; expected one")
     if a == b:
@@ -110,7 +108,7 @@ def _routes(
     if abs(total - 1) > _TOLERANCE or any(share < 0 for _, share in routes):
         raise TopologyError(f"the routes from {worker_name} to {server_name} carry {total:.9f} of the bytes, not all")
     for nodes, _ in routes:
-        missing = [link for link in pairwise(nodes) if not graph.has_edge(*link)]
+        missing = [link for link in pairwise(nodes) if link not in rates]
         if missing:
             raise TopologyError(f"a route from {worker_name} to {server_name} uses {missing[0]}, which is not a link")
     return routes

@@ -136,7 +136,7 @@ def test_fastest__more_bandwidth_or_cores_is_never_slower(
 
 
 def test_fastest__beats_the_papers_fixed_rate_when_servers_are_short() -> None:
-    # At 10 Gbit/s nobody can aggregate; at half of it the 15s lead two each.
+    # At 10 Gbit/s no worker can aggregate; at half of it the 15s lead two each.
     example = resources([10e9, 15e9, 15e9, 15e9], [20e9])
     fixed = greedy_clustering(graph=complete_graph(4), capacity=capacities(example, rate=10e9))
     assert hierarchical_time(fastest_clustering(complete_graph(4), example), example) < hierarchical_time(

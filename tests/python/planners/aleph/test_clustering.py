@@ -63,7 +63,7 @@ def test_cluster_workers__same_seed_same_clustering(problem: tuple[WorkerGraph, 
 
 
 def test_cluster_workers__repaired_run_ends_with_no_candidate_left() -> None:
-    # Repair 7: nobody who could still aggregate a free neighbour is left.
+    # Repair 7: no worker is left that could still aggregate a free neighbour.
     rng = np.random.default_rng(3)
     graph, capacity = random_graph(40, edge_probability=0.1, rng=rng), rng.integers(0, 4, 40)
     clustering = cluster_workers(graph=graph, capacity=capacity, seed=3)

@@ -11,7 +11,7 @@ from routing_cases import figure_1, instances
 from typer.testing import CliRunner
 
 from mlt.planners.aro.bounds import Objective, best_rates
-from mlt.planners.aro.contract import contract, plain
+from mlt.planners.aro.contract import contract
 from mlt.planners.aro.graph import unfold
 from mlt.planners.aro.highs import Rows, Verdict, solve
 from mlt.planners.aro.instance import Instance
@@ -24,7 +24,7 @@ from mlt.planners.cluster import parse_cluster
 from studies.aro import cpsat
 from studies.aro.__main__ import main
 from studies.aro.accelerate import Accelerations, plan_accelerated
-from studies.aro.cpsat import Question, solve_quantised
+from studies.aro.cpsat import Question, plain, solve_quantised
 from studies.aro.generate import Hardware, Workload, leaf_spine
 from studies.aro.gurobi import using_gurobi
 from studies.aro.quantisation import Quantisation

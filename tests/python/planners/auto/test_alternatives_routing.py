@@ -22,14 +22,14 @@ def test_routed__without_aggregating_switches_is_skipped() -> None:
 
 
 def test_routed__without_the_planner_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mlt.planners.aro.convert", None)
+    monkeypatch.setitem(sys.modules, "scipy.sparse.csgraph", None)
     outcome = routed(*fabric(), seed=0)
     assert isinstance(outcome, Skipped)
     assert how_to_install("plan") in outcome.reason
 
 
 def test_routed__in_network_aggregation_wins_where_the_server_is_narrow() -> None:
-    pytest.importorskip("mlt.planners.aro.convert")
+    pytest.importorskip("highspy")
     cluster, job = fabric()
     result = plan_auto(cluster, job)
     assert result.ranked[0].name == "aro"
@@ -43,7 +43,7 @@ def test_routed__in_network_aggregation_wins_where_the_server_is_narrow() -> Non
 
 
 def test_routed__from_the_heads_of_a_tree() -> None:
-    pytest.importorskip("mlt.planners.aro.convert")
+    pytest.importorskip("highspy")
     cluster, job = fabric(strong=4)
     tree = aleph(cluster, job, method="m-wcha")
     assert isinstance(tree, Alternative)

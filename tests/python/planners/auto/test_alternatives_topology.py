@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 import pytest
 
@@ -72,8 +71,6 @@ def test_plan_auto__on_a_psnet_plans_circuits_and_times_the_rest_on_them() -> No
 
 def test_plan_auto__a_job_that_does_not_fit_a_psnet_still_gets_a_plan() -> None:
     pytest.importorskip("mlt.planners.psnet.plan_section")
-    graph = import_module("mlt.planners.psnet.graph")
-    assert issubclass(graph.TopologyError, ValueError)
     cluster = psnet_module()
     odd = cluster.with_job(cluster.jobs[0].model_copy(update={"workers": ("w0", "ps"), "servers": ("w1",)}))
     result = plan_auto(odd, odd.jobs[0])

@@ -1,13 +1,12 @@
-"""Thresholds in ``mlt plan auto``, where the switch generator is installed."""
+"""Queue thresholds in ``mlt plan auto``."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from checks import assert_names, names
+from checks import names
 
 from mlt.planners._shared.documents import InputError
 from mlt.planners.auto.ranking import plan_auto
@@ -31,15 +30,7 @@ def layers(tmp_path: Path) -> Path:
     return path
 
 
-def test_plan_thresholds__without_the_generator(monkeypatch: pytest.MonkeyPatch, layers: Path) -> None:
-    monkeypatch.setitem(sys.modules, "mlt.switch_configs.derive", None)
-    assert plan_thresholds(cluster_with(4e6), layers) == "mlt.switch_configs is not installed"
-    (note,) = plan_auto(cluster_with(4e6), cluster_with(4e6).jobs[0], layers_file=layers).plan.notes
-    assert_names(note, "thresholds", "switch policy", "mlt.switch_configs is not installed")
-
-
 def test_plan_thresholds__names_its_requirement(layers: Path) -> None:
-    pytest.importorskip("mlt.switch_configs.derive")
     assert "--layers" in str(plan_thresholds(cluster_with(4e6), None))
     assert "states its buffer" in str(plan_thresholds(cluster_with(None), layers))
     with pytest.raises(InputError, match=names("--layers", "missing.json", "cannot be read")):  # not ignored
@@ -47,7 +38,6 @@ def test_plan_thresholds__names_its_requirement(layers: Path) -> None:
 
 
 def test_plan_thresholds__every_switch_and_class(layers: Path) -> None:
-    pytest.importorskip("mlt.switch_configs.derive")
     cluster = cluster_with(4e6)
     found = plan_thresholds(cluster, layers)
     assert isinstance(found, SwitchPlan)
@@ -63,7 +53,6 @@ def test_plan_thresholds__every_switch_and_class(layers: Path) -> None:
 
 
 def test_plan_thresholds__bad_layers_are_rejected(tmp_path: Path) -> None:
-    pytest.importorskip("mlt.switch_configs.derive")
     bad = tmp_path / "layers.json"
     bad.write_text("[]")
     with pytest.raises(InputError, match=r"layers\.json"):

@@ -1,129 +1,58 @@
 from __future__ import annotations
 
-from itertools import product
-from math import ceil, floor
-
-import pytest
-from checks import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlt.planners.psnet.circuits import (
-    CircuitPlan,
-    Circuits,
-    ModuleJob,
-    assign_circuits,
-    default_circuits,
-)
-from mlt.planners.psnet.graph import TopologyError
-from mlt.planners.psnet.psnet import Module
+from mlt.planners.psnet.circuits import assign_circuits, default_circuits, link_rates
+from mlt.planners.psnet.psnet import Module, build_psnet
+from studies.psnet.psnet_graph import logical_graph
+from studies.psnet.repair import ModuleJob, repair_circuits
 
 MODULE = Module(ecs_ports=24, tor_downlinks=6, tor_uplinks=3)
 
 
 @st.composite
-def job_lists(draw: st.DrawFn, module: Module = MODULE) -> list[ModuleJob]:
+def job_parts(draw: st.DrawFn, module: Module = MODULE) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Workers of up to four jobs and their number on each ToR, as many as the ports allow."""
     workers = draw(st.permutations(range(module.worker_count)))
-    cuts = sorted(draw(st.lists(st.integers(0, module.worker_count), min_size=1, max_size=5)))
-    bounds = [0, *cuts]
-    return [
-        ModuleJob(name=f"job-{i}", workers=tuple(workers[a:b]))
-        for i, (a, b) in enumerate(zip(bounds, cuts, strict=False))
-    ]
-
-
-def used_ports(plan: CircuitPlan) -> list[tuple[int, int]]:
-    return [circuit for circuit in plan.circuits.of if circuit is not None]
-
-
-@settings(deadline=None, max_examples=60)
-@given(jobs=job_lists())
-def test_assign_circuits__spreads_every_job_evenly_when_nothing_failed(jobs: list[ModuleJob]) -> None:
-    plan = assign_circuits(MODULE, jobs)
-    assert not plan.stranded
-    assert len(set(used_ports(plan))) == MODULE.worker_count
-    for job in jobs:
-        share = len(job.workers) / MODULE.tors
-        assert set(plan.spread[job.name]) <= {floor(share), ceil(share)}
-        assert sum(plan.spread[job.name]) == len(job.workers)
+    left = [module.tor_downlinks] * module.tors
+    jobs = []
+    for _ in range(draw(st.integers(0, 4))):
+        counts = tuple(draw(st.integers(0, room)) for room in left)
+        left = [room - count for room, count in zip(left, counts, strict=True)]
+        jobs.append((tuple(workers[: sum(counts)]), counts))
+        workers = workers[sum(counts) :]
+    return jobs
 
 
 @settings(deadline=None, max_examples=60)
-@given(jobs=job_lists())
-def test_assign_circuits__a_good_state_is_left_alone(jobs: list[ModuleJob]) -> None:
-    plan = assign_circuits(MODULE, jobs)
-    again = assign_circuits(MODULE, jobs, current=plan.circuits)
-    assert again.moved == ()
-    assert again.circuits == plan.circuits
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    jobs=job_lists(),
-    dead=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=12),
-    tors=st.sets(st.integers(0, 3), max_size=2),
-)
-def test_assign_circuits__never_uses_what_is_dead_and_strands_only_for_want_of_ports(
-    jobs: list[ModuleJob], dead: set[tuple[int, int]], tors: set[int]
+@given(jobs=job_parts())
+def test_assign_circuits__puts_every_job_where_it_is_counted_with_the_fewest_moves(
+    jobs: list[tuple[tuple[int, ...], tuple[int, ...]]],
 ) -> None:
-    plan = assign_circuits(MODULE, jobs, dead_ports=dead, dead_tors=tors)
-    ports = used_ports(plan)
-    assert len(set(ports)) == len(ports)
-    assert not set(ports) & dead
-    assert not {tor for tor, _ in ports} & tors
-    live = sum(1 for port in product(range(4), range(6)) if port not in dead and port[0] not in tors)
-    members = sum(len(job.workers) for job in jobs)
-    assert len(plan.stranded) == max(0, members - live)
-
-
-def test_assign_circuits__moves_as_few_circuits_as_brute_force() -> None:
-    module = Module(ecs_ports=6, tor_downlinks=3, tor_uplinks=2, workers=5)
-    jobs = [ModuleJob(name="a", workers=(0, 1, 2)), ModuleJob(name="b", workers=(3, 4))]
-    for state in product((0, 1), repeat=5):
-        if state.count(0) > 3 or state.count(1) > 3:
-            continue
-        seen = [0, 0]
-        of: list[tuple[int, int] | None] = []
-        for tor in state:
-            of.append((tor, seen[tor]))
-            seen[tor] += 1
-        plan = assign_circuits(module, jobs, current=Circuits(tuple(of)))
-        fewest = min(
-            sum(a != b for a, b in zip(state, target, strict=True))
-            for target in product((0, 1), repeat=5)
-            if sum(target[:3]) in (1, 2) and sum(target[3:]) == 1
-        )
-        assert len(plan.moved) == fewest, state
-
-
-def test_assign_circuits__testbed_deployments_are_repaired() -> None:
-    # Section 5.2: worker(1, 1, 4) becomes worker(2, 2, 2) by moving two circuits.
-    module = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=3, workers=6)
-    uneven = Circuits(((0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3)))
-    plan = assign_circuits(module, [ModuleJob(name="job", workers=tuple(range(6)))], current=uneven)
-    assert plan.spread["job"] == (2, 2, 2)
-    assert len(plan.moved) == 2
-
-
-def test_assign_circuits__keeps_a_job_off_a_tor_its_server_lost() -> None:
-    jobs = [
-        ModuleJob(name="hurt", workers=tuple(range(8)), tors=frozenset({0, 2, 3})),
-        ModuleJob(name="well", workers=(8, 9, 10, 11)),
-    ]
     plan = assign_circuits(MODULE, jobs)
-    assert plan.spread["hurt"][1] == 0
-    assert sorted(plan.spread["hurt"]) == [0, 2, 3, 3]
-    assert plan.spread["well"] == (1, 1, 1, 1)
+    ends = [end for end in plan.circuits.of if end is not None]
+    assert len(set(ends)) == len(ends) == MODULE.worker_count  # idle workers keep a port too
+    for workers, counts in jobs:
+        assert tuple(sum(plan.circuits.tor(w) == t for w in workers) for t in range(MODULE.tors)) == counts
+    home = default_circuits(MODULE)
+    assert plan.moved == tuple(w for w, end in enumerate(plan.circuits.of) if end != home.of[w])
+    named = [ModuleJob(name=f"job-{n}", workers=workers, counts=counts) for n, (workers, counts) in enumerate(jobs)]
+    assert len(plan.moved) == len(repair_circuits(MODULE, named).moved)  # that one is a minimum-cost flow
 
 
-def test_assign_circuits__rejects_contradictions() -> None:
-    with pytest.raises(TopologyError, match=names("worker 1", "'a'", "'b'")):
-        assign_circuits(MODULE, [ModuleJob(name="a", workers=(0, 1)), ModuleJob(name="b", workers=(1,))])
-    with pytest.raises(TopologyError, match="worker 24"):
-        assign_circuits(MODULE, [ModuleJob(name="a", workers=(24,))])
-    with pytest.raises(TopologyError, match="no ToR 7"):
-        assign_circuits(MODULE, [], dead_tors=[7])
-    state = list(default_circuits(MODULE).of)
-    state[0] = state[1]
-    with pytest.raises(TopologyError, match=names("2 circuits", "port 1 of ToR 0")):
-        assign_circuits(MODULE, [], current=Circuits(tuple(state)))
+def test_assign_circuits__without_jobs_leaves_the_cabling() -> None:
+    plan = assign_circuits(MODULE, [])
+    assert plan.moved == ()
+    assert plan.circuits == default_circuits(MODULE)
+
+
+@settings(deadline=None, max_examples=30)
+@given(jobs=job_parts(), modules=st.integers(1, 6))
+def test_link_rates__are_those_of_the_logical_graph(
+    jobs: list[tuple[tuple[int, ...], tuple[int, ...]]], modules: int
+) -> None:
+    network = build_psnet(MODULE, modules=modules)
+    circuits = {1: assign_circuits(MODULE, jobs).circuits}
+    edges = logical_graph(network, circuits).edges(data="bits_per_second")
+    assert link_rates(network, circuits) == {end: rate for a, b, rate in edges for end in ((a, b), (b, a))}

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from mlt.planners._shared.documents import InputError
 from mlt.planners.cluster import Cluster, Link, dump_cluster, parse_cluster
-from mlt.planners.psnet.clos import fat_tree, leaf_spine
-from mlt.planners.psnet.cluster_io import clos_cluster, psnet_cluster
+from mlt.planners.psnet.clos import fat_tree
+from mlt.planners.psnet.cluster_io import psnet_cluster
 from mlt.planners.psnet.cluster_psnet import read_psnet
-from mlt.planners.psnet.graph import hosts, switches
 from mlt.planners.psnet.jobs import PlacedJob
 from mlt.planners.psnet.psnet import Module, build_psnet
 
@@ -77,15 +76,6 @@ def test_placed__reads_a_job_back() -> None:
     assert read_psnet(cluster).placed(cluster.jobs[0]) == JOB
 
 
-def test_clos_cluster__has_every_node_and_cable() -> None:
-    for graph in (fat_tree(4), leaf_spine(3, 2, hosts_per_leaf=4)):
-        cluster = clos_cluster(graph)
-        assert list(cluster.host_by_name) == hosts(graph)
-        assert list(cluster.switch_by_name) == switches(graph)
-        assert len(cluster.links) == graph.number_of_edges()
-        assert all(cluster.tier(node) == graph.nodes[node]["level"] for node in cluster.nodes)
-
-
 def changed(cluster: Cluster, **changes: object) -> Cluster:
     fields = {name: getattr(cluster, name) for name in ("hosts", "switches", "links", "jobs")}
     return Cluster(**{**fields, **changes})  # type: ignore[arg-type]
@@ -104,7 +94,7 @@ def test_read_psnet__names_the_entry_that_does_not_fit() -> None:
     )
     two = tuple(s.model_copy(update={"module": 1}) if s.name == "ecs-2" else s for s in whole.switches)
     for broken, message in (
-        (clos_cluster(fat_tree(4)), "no switch of kind 'circuit'"),
+        (fat_tree(4), "no switch of kind 'circuit'"),
         (without(whole, "tor-1-1", "server-1-1"), r"'server-1-1' is linked to \['tor-1-2', 'tor-1-3'\]"),
         (without(whole, "tor-1-2", "supernode-1"), "'supernode-1' is linked to"),
         (changed(whole, links=(*whole.links, extra)), "worker 'worker-1-1-1' has 2 links"),

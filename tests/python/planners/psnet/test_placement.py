@@ -9,7 +9,7 @@ from checks import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlt.planners.psnet.graph import TopologyError
+from mlt.planners.psnet.checks import TopologyError
 from mlt.planners.psnet.jobs import JobRequest, check_jobs
 from mlt.planners.psnet.placement import best_split, inter_load, place_jobs
 from mlt.planners.psnet.psnet import Module, build_psnet

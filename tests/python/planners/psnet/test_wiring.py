@@ -9,7 +9,7 @@ from checks import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlt.planners.psnet.graph import TopologyError
+from mlt.planners.psnet.checks import TopologyError
 from mlt.planners.psnet.wiring import Wiring, best_connectivity, grow_wiring, regular_wiring
 
 sizes = st.tuples(st.integers(2, 24), st.integers(2, 6))

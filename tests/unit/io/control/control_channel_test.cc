@@ -756,7 +756,7 @@ class Mesh {
       return std::ranges::all_of(all, [&](const Node* node) { return node->sink.ups.size() == ranks - 1U; });
     }));
     now_ = io::monotonic_now();
-    pass(ranks * io::kConnectNsPerRank);  // time in which nobody is silent
+    pass(ranks * io::kConnectNsPerRank);  // time in which no peer is silent
   }
 
   Node& operator[](std::size_t rank) { return *nodes_[rank]; }
@@ -867,7 +867,7 @@ TEST_CASE("service__a_message_that_nothing_followed_makes_its_rank_ask") {
   Mesh mesh(24);
   mesh[0].channel->send(12, kType, {});
   mesh.pass(2 * base::kSecond);
-  CHECK(mesh.downs() == 0);  // it answered, and nobody watches it any more
+  CHECK(mesh.downs() == 0);  // it replied, and no call watches it any more
   mesh.stop(11);
   mesh.stop(12);
   mesh.stop(13);
@@ -897,7 +897,7 @@ TEST_CASE("service__who_is_told_of_a_silence_asks_and_believes_what_it_hears_its
   };
   const auto asks = [&] { return io::counter_value(zero.channel->counters(), "control_heartbeat_requests_sent"); };
   beat(10 * base::kSecond);
-  CHECK(zero.sink.downs.empty());  // rank 2 was silent, but nobody watches it
+  CHECK(zero.sink.downs.empty());  // rank 2 was silent, but no call watches it
   REQUIRE(asks() == 0);
   const std::array<std::byte, io::kSilentPayloadBytes> two{std::byte{2}};
   clients[0]->say_frame(io::FrameType::kSilent, two);
@@ -911,8 +911,8 @@ TEST_CASE("service__who_is_told_of_a_silence_asks_and_believes_what_it_hears_its
   beat(10 * base::kSecond);
   CHECK(zero.sink.downs.empty());
   // A rank that is not up, or none at all, changes nothing.
-  for (const std::byte nobody : {std::byte{9}, std::byte{200}}) {
-    const std::array<std::byte, io::kSilentPayloadBytes> payload{nobody};
+  for (const std::byte absent : {std::byte{9}, std::byte{200}}) {
+    const std::array<std::byte, io::kSilentPayloadBytes> payload{absent};
     clients[0]->say_frame(io::FrameType::kSilent, payload);
   }
   beat(base::kSecond);

@@ -40,7 +40,7 @@ struct UsingPair {
     know(one, 0, zero.channel->listen_address());
   }
   bool are_up() const { return zero.sink.ups.size() == 1 && one.sink.ups.size() == 1; }
-  // Nothing else happened, and goes on to happen for a while.
+  // Nothing else happened, nor happens for a while.
   void check_quiet() {
     CHECK_FALSE(
         serve({&zero, &one}, [&] { return zero.sink.ups.size() + one.sink.ups.size() > 2; }, 100 * kMillisecond));

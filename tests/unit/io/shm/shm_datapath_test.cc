@@ -20,7 +20,7 @@ using io_test::TestRun;
 
 namespace {
 
-// Ranks 0 to 2; the network is memory. Ranks 0 and 1 share a segment, rank 2 with nobody.
+// Ranks 0 to 2; the network is memory. Ranks 0 and 1 share a segment, rank 2 has none.
 struct Three {
   Three() {
     io::OsError error;
@@ -158,7 +158,7 @@ TEST_CASE("shm_datapath__answers_that_leave_together_have_the_room_of_answers_to
   io::SendStatus status = io::SendStatus::kSent;
   while ((status = three.ranks[0]->send(0, TestRun(1, 0, 40, 100).get())) == io::SendStatus::kSent) {
   }
-  CHECK(status == io::SendStatus::kFailed);  // never kWouldBlock: nobody waits for room for an answer
+  CHECK(status == io::SendStatus::kFailed);  // never kWouldBlock: no caller waits for space for a reply
 }
 
 TEST_CASE("shm_datapath__answers_to_a_peer_that_never_reads_are_dropped_at_last_and_named") {
@@ -202,7 +202,7 @@ TEST_CASE("shm_datapath__room_that_came_before_the_wait_ends_it_once") {
   }
   CHECK_FALSE(three.ranks[0]->prepare_to_wait());
   three.ranks[0]->receive(0, 16, sink);
-  CHECK(three.ranks[0]->prepare_to_wait());  // though nobody sent anything: an owner that lost interest may sleep
+  CHECK(three.ranks[0]->prepare_to_wait());  // though no peer sent anything: an owner that lost interest may sleep
 }
 
 TEST_CASE("shm_datapath__only_a_side_that_sleeps_is_rung") {

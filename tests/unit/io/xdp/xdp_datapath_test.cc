@@ -271,7 +271,7 @@ TEST_CASE("receive__counts_what_the_kernel_dropped_because_nobody_read") {
   const std::uint64_t dropped = ends.count(1, "xdp_receive_no_frame") + ends.count(1, "xdp_receive_ring_full") +
                                 ends.count(1, "xdp_receive_dropped");
   CHECK(dropped >= 600 - 64);
-  // The frames were given back: it goes on.
+  // The frames were given back: it continues.
   REQUIRE(ends[0].send(io::monotonic_now(), run.get()) == io::SendStatus::kSent);
   io_test::receive_until(ends[1], sink, 64 + 60);
   CHECK(sink.datagrams.size() == 64 + 60);
@@ -317,7 +317,7 @@ TEST_CASE("fork__a_child_holds_neither_queue_nor_program") {
       char none = 0;
       CHECK(::read(ready[0], &none, 1) == 0);
       ::close(ready[0]);
-      // The parent goes on past the kernel, in both directions ...
+      // The parent continues past the kernel, in both directions ...
       meet(ends, 0);
       meet(ends, 1);
       CHECK(ends.count(0, "xdp_runs_received") > 0);

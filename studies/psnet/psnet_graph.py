@@ -13,8 +13,8 @@ import networkx as nx
 
 from mlt.planners.psnet.addressing import address_table
 from mlt.planners.psnet.circuits import Circuits, default_circuits
-from mlt.planners.psnet.graph import Graph, add_host, add_link, add_switch
 from mlt.planners.psnet.psnet import PSNet, ecs_name, supernode_name, tor_name
+from studies.graph import Graph, add_host, add_link, add_switch
 
 
 def logical_graph(network: PSNet, circuits: Mapping[int, Circuits] | None = None) -> Graph:

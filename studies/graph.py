@@ -1,4 +1,4 @@
-"""Attributes of every network graph of this package, for planners and the simulator.
+"""Networks as graphs with attributes, for the studies of several papers.
 
 A graph is an undirected ``networkx.Graph``. An edge is a full-duplex link: its bandwidth holds in each direction.
 
@@ -15,23 +15,19 @@ Edge attributes
     ``latency_seconds``   propagation and switching, one way
     ``links``             number of parallel physical links of the edge (a trunk if more than one)
 
-Graph attributes: ``name`` of the family and the parameters it was built from.
+Graph attribute: ``name`` of the family.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import networkx as nx
 
-from mlt.planners.psnet.checks import TopologyError
+from mlt.planners.cluster import Cluster, Host
+from mlt.planners.psnet.checks import DEFAULT_LATENCY_SECONDS, TopologyError
 
 Graph: TypeAlias = "nx.Graph[str]"
-
-#: One way, per link; section 4.2 of the PSNet paper.
-DEFAULT_LATENCY_SECONDS = 20e-6
-DEFAULT_BITS_PER_SECOND = 10e9
 
 
 def add_host(graph: Graph, name: str, *, role: str = "host", group: int = -1, index: int) -> str:
@@ -76,15 +72,17 @@ def bandwidth(graph: Graph, a: str, b: str) -> float:
     return float(graph.edges[a, b]["bits_per_second"])
 
 
-def to_document(graph: Graph) -> dict[str, Any]:
-    """A JSON-ready description: ``{"graph": {...}, "nodes": [...], "links": [...]}``, in build order."""
-    return {
-        "graph": dict(graph.graph),
-        "nodes": [{"name": name, **data} for name, data in graph.nodes(data=True)],
-        "links": [{"a": a, "b": b, **data} for a, b, data in graph.edges(data=True)],
-    }
-
-
-def dumps(graph: Graph) -> str:
-    """The graph as JSON text, stable for equal graphs built in the same order."""
-    return json.dumps(to_document(graph), indent=1)
+def graph_of(cluster: Cluster) -> Graph:
+    """A Clos network that ``mlt.planners.psnet.clos`` built, whose names give each node's role and index."""
+    graph: Graph = nx.Graph(name=cluster.name)
+    for name in cluster.nodes:
+        part = cluster.host_by_name.get(name) or cluster.switch_by_name[name]
+        role, *_, index = name.split("-")
+        group = -1 if part.module is None else part.module
+        if isinstance(part, Host):
+            add_host(graph, name, group=group, index=int(index))
+        else:
+            add_switch(graph, name, role=role, level=part.tier, group=group, index=int(index))
+    for link in cluster.links:
+        add_link(graph, link.a, link.b, bits_per_second=link.bandwidth, latency_seconds=link.delay)
+    return graph
