@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import time
 from checks import assert_names, until
 from transport_jobs import local_job, open_rank
 
