@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-import time
 from checks import assert_names, until
 from transport_jobs import local_job, open_rank
 
