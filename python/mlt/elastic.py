@@ -93,6 +93,14 @@ class Membership:
         """
         return bool(self._member.due) or self._member.failure is not None
 
+    @property
+    def is_epoch_over(self) -> bool:
+        """Whether every worker has left the epoch or counts as dead: a service then calls ``next_epoch``.
+
+        ``SummationService.run`` by itself goes on while a worker is connected that hangs.
+        """
+        return self._member.is_epoch_over
+
     def agrees_on_change(self, context: Context) -> bool:
         """Whether the epoch ends after this step: the same on all workers, true if it is due for one of them.
 

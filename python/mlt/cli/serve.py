@@ -17,6 +17,7 @@ from mlt.cli.unit_option import TIME, UnitOption
 from mlt.job.epochs.settings import is_elastic
 
 HINT_SECONDS = 5.0  # without a worker
+_LOOK_SECONDS = 1.0
 
 app = App()
 
@@ -195,7 +196,9 @@ def _serve_epochs(
                     f"{count_of(context.world_size, 'worker')} (process {os.getpid()})"
                 )
                 try:
-                    service.run()
+                    # A worker that hangs counts as dead after a time, and is connected all the same.
+                    while not service.run(_LOOK_SECONDS) and not membership.is_epoch_over:
+                        pass
                 except PeerFailedError as error:  # the others have begun to go on without it; it joins again
                     output.print(f"mlt serve: {error}", soft_wrap=True)
     except MltError as error:

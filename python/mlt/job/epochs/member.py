@@ -86,6 +86,7 @@ class Member:
         self._table: list[tuple[int, str, int]] | None = None
         self._due = ""
         self._knows_loss = False
+        self._is_epoch_over = False
         self._on_loss: Callable[[], object] | None = None
         self._failure: MltError | None = None
         self._has_ended = False
@@ -111,6 +112,12 @@ class Member:
         with self._condition:
             return self._failure
 
+    @property
+    def is_epoch_over(self) -> bool:
+        """Whether no worker is left in the running epoch, or this process is no member any more."""
+        with self._condition:
+            return self._is_epoch_over or self._failure is not None
+
     def ask(self) -> Assignment | None:
         """Leave the epoch, and wait for a place in the next; None for a service once every worker has left.
 
@@ -123,7 +130,7 @@ class Member:
             if self._is_left:
                 raise RendezvousError(f"{self._who}: it has left the job; make a new membership to join again")
             self._phase, self._assigned, self._table = "asking", None, None
-            self._due, self._knows_loss, self._on_loss = "", False, None
+            self._due, self._knows_loss, self._is_epoch_over, self._on_loss = "", False, False, None
             if self._link is None:
                 self._away_since = time.monotonic()  # it may have been away for long, and nobody needed it
             self._say({"ready": 1})
@@ -356,6 +363,9 @@ class Member:
                     if message.get("lost") is True:
                         self._knows_loss = True
                         on_loss, self._on_loss = self._on_loss, None
+            elif "over" in message:
+                if self._phase == "running" and self._assigned and message["over"] == self._assigned.number:
+                    self._is_epoch_over = True
             elif "refused" in message:
                 why = _words(message, "refused")
                 text = f"{self._who}: refused by the membership coordinator at {self.place}: {why}"

@@ -9,6 +9,7 @@
                    {"table", "ranks": [[rank, host, port]]}     of that epoch, which is running from now on
                    {"again", "why"}                             that epoch does not form: ask for the next
                    {"due", "why", "lost"}                       leave the running epoch between two steps
+                   {"over"}                                     to services: no worker is left in that epoch
                    {"end"}                                      to services: nothing is left to serve
 
 Each line after the first carries a count besides the proof, so that none can be repeated or left out unnoticed.

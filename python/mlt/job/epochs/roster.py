@@ -65,6 +65,7 @@ class Epoch:
     due: str = ""
     knows_loss: bool = False  # its members were told not to wait for each other
     asked_at: float | None = None  # when the first of its members asked for the next one
+    over_at: float | None = None  # since when it has no worker any more
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -131,8 +132,11 @@ class Roster:
             self._adopt(now, Epoch(number, workers, services, is_forming=False))
         if self.epoch is None or self.epoch.number != number or self.epoch.is_forming or member not in self._current:
             self._send(member, {"due": number, "why": "the others have begun another epoch", "lost": True})
+            self._send(member, {"over": number})
         elif self.epoch.due:
             self._send(member, {"due": number, "why": self.epoch.due, "lost": self.epoch.knows_loss})
+            if self.epoch.over_at is not None:
+                self._send(member, {"over": number})
 
     def ready(self, now: float, member: str) -> None:
         """A member asks for the next epoch, and is in none any more."""
@@ -285,22 +289,38 @@ class Roster:
         return now
 
     def _await_members(self, now: float, epoch: Epoch) -> float | None:
-        """The epoch is over once all its members have asked for the next; the time limit of those that have not."""
-        waited_for = self._waited_for(epoch)
-        if waited_for and epoch.asked_at is not None:
+        """The epoch is over once all its members have asked for the next; the time limit of those that have not.
+
+        Workers come first: a service serves until it learns that none is left, and has its time from then on.
+        """
+        workers = [one for one in self._waited_for(epoch) if one.kind == "worker"]
+        if workers:
+            if epoch.asked_at is None:
+                return None
             until = epoch.asked_at + self.bounds.wait_seconds
             if now < until:
                 return until
-            for one in waited_for:
-                self._refuse(
-                    one,
-                    f"it did not come to the end of epoch {epoch.number} within {self.bounds.wait_seconds:g} s after "
-                    "another member did, and counts as dead",
-                )
-            waited_for = self._waited_for(epoch)
-        if not waited_for:
-            self.epoch = None
+            self._refuse_late(workers, epoch, "another member did")
+        services = self._waited_for(epoch)
+        if services:
+            if epoch.over_at is None:
+                epoch.over_at = now
+                for one in services:
+                    self._send(one.id, {"over": epoch.number})
+            until = epoch.over_at + self.bounds.wait_seconds
+            if now < until:
+                return until
+            self._refuse_late(services, epoch, "its last worker did")
+        self.epoch = None
         return None
+
+    def _refuse_late(self, members: Iterable[Member], epoch: Epoch, after: str) -> None:
+        for one in members:
+            self._refuse(
+                one,
+                f"it did not come to the end of epoch {epoch.number} within {self.bounds.wait_seconds:g} s after "
+                f"{after}, and counts as dead",
+            )
 
     def _await_returning(self, now: float) -> float | None:
         """The time limit of members that will ask again, because an epoch did not form; None if all have asked."""

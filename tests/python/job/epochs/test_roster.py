@@ -224,6 +224,46 @@ def test_member__that_does_not_come_to_the_end_of_an_epoch_counts_as_dead_after_
     assert world.forming == ("b",)
 
 
+def test_worker__that_hangs_does_not_take_a_service_that_lives_with_it() -> None:
+    world = World(first_workers=2, first_services=1, min_services=1)
+    world.begin("a", "b", services=("s",))
+    world.join("c")
+    world.ready("a")
+    assert not world.has("s", "over")  # it serves b
+    world.turn(WAIT)
+    assert "did not come to the end of epoch 1" in world.last("b", "refused")["refused"]
+    assert not world.has("s", "refused")
+    assert world.last("s", "over") == {"over": 1}
+    assert world.forming is None
+    world.ready("s")
+    assert world.forming == ("a", "c", "s")
+
+
+def test_service__that_hangs_is_left_out_after_the_wait_for_it() -> None:
+    world = World(first_services=1)
+    world.begin("a", services=("s",))
+    world.join("b")
+    world.turn(WAIT / 2)
+    world.ready("a")
+    assert world.has("s", "over")
+    assert world.turn() == world.now + WAIT
+    world.turn(WAIT)
+    assert "after its last worker did" in world.last("s", "refused")["refused"]
+    assert world.forming == ("a", "b")
+
+
+def test_service__that_connects_again_learns_that_no_worker_is_left() -> None:
+    world = World(first_services=1)
+    world.begin("a", services=("s",))
+    world.join("b")
+    world.ready("a")
+    world.received.clear()
+    world.join("s", "service", age=1, asks=False)
+    world.roster.was(world.now, "s", 1, ("a",), ("s",))
+    world.turn()
+    assert world.last("s", "over") == {"over": 1}
+
+
 def test_too_few__wait_for_others_then_all_learn_what_is_missing() -> None:
     world = World(min_workers=2)
     world.join("a")
