@@ -92,6 +92,7 @@ class Member:
         self._has_ended = False
         self._is_left = False
         self._age: int | None = None
+        self._number = 0  # of the last epoch
         self._link: ProvedLink | None = None
         self._away_since = time.monotonic()
         self._cause = "no reply to TCP"
@@ -284,7 +285,7 @@ class Member:
             except handshake_client.HandshakeError as error:
                 raise self._handshake_failure(error) from None
             name = f"on {platform.node() or 'a host'}, process {os.getpid()}"
-            hello = Hello(self.id, self.kind, self._job, name[:200], self._age)
+            hello = Hello(self.id, self.kind, self._job, name[:200], self._age, self._number)
             link.send(handshake_client.proved(prover, hello.to_json()))
             link.watch_network()
         except BaseException:
@@ -348,6 +349,7 @@ class Member:
             elif "epoch" in message:
                 if self._phase == "asking":
                     self._assigned = checked(lambda: _assignment(message, self.id))
+                    self._number = self._assigned.number
             elif "table" in message:
                 place = self._assigned
                 if place is not None and message["table"] == place.number:

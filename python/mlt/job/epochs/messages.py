@@ -1,6 +1,7 @@
 """Messages between the members of an elastic job and its coordinator: type and range of every field are validated.
 
-    member         {"member", "kind", "job", "name", "age"}     the first, with the proof of the secret
+    member         {"member", "kind", "job", "name", "age",     the first, with the proof of the secret
+                    "epoch"}
                    {"was", "workers", "services"}               the epoch that it is in, after it has connected again
                    {"ready": 1}, {"here", ...}, {"left": 1}     see ``roster``
     coordinator    {"welcome": age}, {"age"}                    the age is said again if it changes
@@ -41,13 +42,15 @@ MAX_LINE_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a member. ``age``: what an earlier coordinator gave it; ``name``: for texts."""
+    """The first message of a member. ``age``: what an earlier coordinator gave it; ``name``: for texts;
+    ``epoch``: number of its last one, 0 before the first."""
 
     member: str
     kind: Kind
     job: str
     name: str
     age: int | None
+    epoch: int = 0
 
     @classmethod
     def parse(cls, content: str) -> Hello:
@@ -63,11 +66,19 @@ class Hello:
             job=text_of(said.get("job"), MAX_JOB_LENGTH),
             name=text_of(said.get("name"), MAX_NAME_LENGTH),
             age=None if age is None else number_of(age),
+            epoch=number_of(said.get("epoch")),
         )
 
     def to_json(self) -> Message:
         """Its fields, for ``parse``."""
-        return {"member": self.member, "kind": self.kind, "job": self.job, "name": self.name, "age": self.age}
+        return {
+            "member": self.member,
+            "kind": self.kind,
+            "job": self.job,
+            "name": self.name,
+            "age": self.age,
+            "epoch": self.epoch,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,13 +37,15 @@ class RefusedError(Exception):
 
 @dataclass
 class Member:
-    """``age``: the lower, the older. ``is_connected``: false for one that an earlier coordinator knew, until ``until``.
+    """``age``: the lower, the older. ``is_new``: it has its age from this coordinator, which does not know yet whether
+    there are older members. ``is_connected``: false for one that an earlier coordinator knew, until ``until``.
     ``is_ready``: it asks for the next epoch. ``announced``: where it listens, for the epoch that forms."""
 
     id: str
     kind: Kind
     name: str
     age: int
+    is_new: bool = False
     is_connected: bool = True
     until: float = 0.0
     is_ready: bool = False
@@ -65,6 +67,7 @@ class Epoch:
     due: str = ""
     knows_loss: bool = False  # its members were told not to wait for each other
     asked_at: float | None = None  # when the first of its members asked for the next one
+    is_adopted: bool = False  # begun by an earlier coordinator
     over_at: float | None = None  # since when it has no worker any more
 
     @property
@@ -121,15 +124,23 @@ class Roster:
             raise RefusedError(f"the job has {MAX_RANKS} members, which is the most")
         youngest = max((one.age for one in self.members.values()), default=-1)
         age = youngest + 1 if hello.age is None else hello.age
-        self.members[hello.member] = Member(hello.member, hello.kind, hello.name, age)
+        is_new = hello.age is None and self._is_first
+        self.members[hello.member] = Member(hello.member, hello.kind, hello.name, age, is_new)
+        self.number = max(self.number, hello.epoch)  # an earlier coordinator counted to there
         self._changed_at = now
         self._have_ended = False
         self._send(hello.member, {"welcome": age})
 
     def was(self, now: float, member: str, number: int, workers: tuple[str, ...], services: tuple[str, ...]) -> None:
-        """A member is in a running epoch: this coordinator was started again if it does not know that one."""
-        if number > self.number:
-            self._adopt(now, Epoch(number, workers, services, is_forming=False))
+        """A member is in a running epoch: this coordinator was started again if it does not know that one.
+
+        It is not taken over if members know a later one, or this coordinator has brought one to run.
+        """
+        epoch = self.epoch
+        is_free = self._is_first if epoch is None else epoch.is_forming or epoch.is_adopted
+        if is_free and number >= self.number and (epoch is None or number > epoch.number):
+            self._adopt(now, Epoch(number, workers, services, is_forming=False, is_adopted=True))
+        self.number = max(self.number, number)
         if self.epoch is None or self.epoch.number != number or self.epoch.is_forming or member not in self._current:
             self._send(member, {"due": number, "why": "the others have begun another epoch", "lost": True})
             self._send(member, {"over": number})
@@ -206,13 +217,8 @@ class Roster:
             absent = Member(one, kind, f"that was rank {rank}", rank, is_connected=False, until=until)
             self.members.setdefault(one, absent)
         # By their ranks; those that joined this coordinator before it knew the epoch come after them.
-        newcomers = sorted(
-            (one for one in self.members if one not in epoch.members), key=lambda one: self.members[one].age
-        )
-        for age, one in enumerate((*epoch.members, *newcomers)):
-            if self.members[one].age != age:
-                self.members[one].age = age
-                self._send(one, {"age": age})
+        newcomers = [one.id for one in self._by_age(self.members.values()) if one.id not in epoch.members]
+        self._give_ages((*epoch.members, *newcomers))
         ready = [one for one in self.members.values() if one.is_ready]
         have_left = [one for one in ready if one.id in epoch.members]
         if have_left:
@@ -220,6 +226,18 @@ class Roster:
             self._due(f"{have_left[0]} has left the epoch", lost=True)
         elif ready:
             self._due(f"{ready[0]} joins")
+
+    def _by_age(self, members: Iterable[Member]) -> list[Member]:
+        return sorted(members, key=lambda one: (one.is_new, one.age, one.id))
+
+    def _give_ages(self, members: Iterable[str]) -> None:
+        """All members, the oldest first."""
+        for age, one in enumerate(members):
+            own = self.members[one]
+            own.is_new = False
+            if own.age != age:
+                own.age = age
+                self._send(one, {"age": age})
 
     def _go(self, member: str, how: str, *, is_intent: bool) -> None:
         own = self.members.pop(member, None)
@@ -336,7 +354,7 @@ class Roster:
 
     def _try_to_form(self, now: float) -> float | None:
         """Begin the next epoch if enough members are ready; the time limit for that, None without any."""
-        ready = sorted((one for one in self.members.values() if one.is_ready), key=lambda one: (one.age, one.id))
+        ready = self._by_age(one for one in self.members.values() if one.is_ready)
         workers = [one.id for one in ready if one.kind == "worker"]
         services = [one.id for one in ready if one.kind == "service"]
         if not ready or (not workers and self._end_services(services)):
@@ -390,6 +408,8 @@ class Roster:
     def _form(self, now: float, workers: tuple[str, ...], services: tuple[str, ...]) -> None:
         self.number += 1
         self.epoch = Epoch(self.number, workers, services, is_forming=True, form_by=now + FORM_SECONDS)
+        if self._is_first:  # two coordinators may have counted the ages
+            self._give_ages(one.id for one in self._by_age(self.members.values()))
         self._is_first, self._short_since = False, None
         for rank, one in enumerate(self.epoch.members):
             self.members[one].is_ready = False

@@ -37,8 +37,10 @@ class World:
             for member, message in messages:
                 self.received.setdefault(member, []).append(message)
 
-    def join(self, member: str, kind: Kind = "worker", *, age: int | None = None, asks: bool = True) -> None:
-        self.roster.join(self.now, Hello(member, kind, JOB, f"named {member}", age), JOB)
+    def join(
+        self, member: str, kind: Kind = "worker", *, age: int | None = None, epoch: int = 0, asks: bool = True
+    ) -> None:
+        self.roster.join(self.now, Hello(member, kind, JOB, f"named {member}", age, epoch), JOB)
         if asks:
             self.ready(member)
 
@@ -433,6 +435,60 @@ def test_restarted__in_the_middle_of_a_change_takes_those_that_have_left_the_epo
     assert world.last("b", "due") == {"due": 7, "why": "the worker named a has left the epoch", "lost": True}
     world.ready("b")
     assert world.forming == ("a", "b")
+
+
+def test_restarted__between_two_epochs_keeps_the_oldest_first_and_the_count_of_epochs() -> None:
+    world = World(settle_seconds=2.0)
+    world.join("a_newcomer")
+    for age, one in ((1, "y"), (0, "z")):
+        world.join(one, age=age, epoch=7)
+    world.turn(2.0)
+    assert world.forming == ("z", "y", "a_newcomer")
+    assert world.roster.number == 8
+    assert world.last("a_newcomer", "age")["age"] == 2
+    world.here("a_newcomer", "y", "z")
+    world.join("b")
+    assert world.last("b", "welcome")["welcome"] == 3
+    world.ready("y", "a_newcomer", "z")
+    assert world.forming == ("z", "y", "a_newcomer", "b")
+
+
+def test_restarted__a_member_of_the_last_epoch_that_is_late_does_not_replace_the_next_one() -> None:
+    world = World()
+    world.join("b", age=1, epoch=7)
+    world.here("b")
+    assert world.runs == ("b",)
+    world.join("a", age=0, epoch=7, asks=False)
+    world.roster.was(world.now, "a", 7, ("a", "b"), ())
+    world.turn()
+    assert world.last("a", "due")["lost"]
+    assert world.runs == ("b",)
+    assert world.roster.number == 8
+
+
+def test_restarted__an_epoch_that_members_have_left_behind_is_not_taken_over() -> None:
+    world = World(settle_seconds=2.0)
+    world.join("b", age=1, epoch=8)
+    world.join("a", age=0, epoch=7, asks=False)
+    world.roster.was(world.now, "a", 7, ("a", "b"), ())
+    world.turn()
+    assert world.last("a", "due")["lost"]
+    world.turn(2.0)
+    assert world.forming == ("b",)
+    assert world.roster.number == 9
+
+
+def test_restarted__an_epoch_of_newcomers_that_runs_is_not_replaced_by_an_earlier_one() -> None:
+    world = World()
+    world.begin("c")
+    world.join("a", age=0, epoch=7, asks=False)
+    world.roster.was(world.now, "a", 7, ("a", "b"), ())
+    world.turn()
+    assert world.runs == ("c",)
+    world.ready("a", "c")
+    assert world.forming is not None
+    assert set(world.forming) == {"a", "c"}
+    assert world.roster.number == 8
 
 
 def test_member__of_an_epoch_that_is_over_learns_it() -> None:
