@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mlt._core import Reduction
+from mlt._shared.link import GONE_SECONDS
 from mlt.context import Context
 from mlt.errors import ConfigError, MltError
 from mlt.job import rendezvous
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Membership"]
 
 _OF_THE_MEMBERSHIP = {"rank", "world_size", "services", "job", "master_addr", "rendezvous_port", "secret"}
-# After the connections of an epoch failed: for the coordinator to notice that a member died.
-_NOTICE_SECONDS = 2.0
+# After the connections of an epoch failed: for the coordinator to notice that a member died, or that its host vanished.
+_NOTICE_SECONDS = GONE_SECONDS + 2.0
 
 logger = logging.getLogger("mlt")
 
@@ -191,7 +192,11 @@ class _EpochContext(Context):
             secret=owner._secret,
             **options,
         )
-        self._member.connected()
+        try:
+            self._member.connected()
+        except MltError:
+            self.close()
+            raise
 
     def _report_failure(self, error: MltError, place: dict[str, Any], rank: int | None) -> None:
         """The coordinator learns it from the membership."""

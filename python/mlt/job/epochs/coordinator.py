@@ -216,6 +216,8 @@ class Coordinator:
                 workers = checked(lambda: ids_of(message["workers"]))
                 services = checked(lambda: ids_of(message["services"]))
                 self._roster.was(now, member, number, workers, services)
+            elif "ping" in message:
+                self._send(member, {"pong": 1})
             elif "ready" in message:
                 self._roster.ready(now, member)
             elif "here" in message:

@@ -29,6 +29,7 @@ from mlt.job import handshake_client
 from mlt.job import secret as secret_module
 from mlt.job.address import dial
 from mlt.job.epochs.messages import NAME, VERSION, Announced, Hello, ProvedLink, checked, ids_of, number_of, text_of
+from mlt.job.epochs.roster import FORM_SECONDS
 from mlt.job.epochs.settings import Kind, Place
 from mlt.job.secret import JobSecret
 
@@ -38,6 +39,8 @@ _CONNECT_SECONDS: Final = 5.0
 _SEND_SECONDS: Final = 5.0
 _MAX_OPENING_BYTES: Final = 2_048
 _LOOK_SECONDS: Final = 1.0
+_PING_SECONDS: Final = 5.0
+_LEAVE_SECONDS: Final = 2.0
 
 Phase = Literal["out", "asking", "forming", "running"]
 
@@ -94,6 +97,8 @@ class Member:
         self._age: int | None = None
         self._number = 0  # of the last epoch
         self._link: ProvedLink | None = None
+        self._silence = 0.0  # seconds of waiting since the coordinator's last message
+        self._ping_in = 0.0
         self._away_since = time.monotonic()
         self._cause = "no reply to TCP"
         self._was_connected = False
@@ -139,13 +144,13 @@ class Member:
                 self._thread = threading.Thread(target=self._run, name="mlt-membership", daemon=True)
                 self._thread.start()
             patience = Patience()
+            self._begin_wait()
             while self._assigned is None:
                 self._check()
                 if self._has_ended:
                     return None
                 patience.ask(self._waiting_text)
-                self._condition.wait(min(_LOOK_SECONDS, max(patience.left, 0.01)))
-            self._phase = "forming"
+                self._wait(min(_LOOK_SECONDS, max(patience.left, 0.01)))
             return self._assigned
 
     def announce(self, number: int, announced: Announced, on_loss: Callable[[], object]) -> list[tuple[int, str, int]]:
@@ -154,22 +159,33 @@ class Member:
         ``on_loss``: called, by another thread, if a member of the epoch is lost from now on, until the next ``ask`` or
         ``connected``. Raises EpochOverError, and as ``ask`` does.
         """
+        limit = FORM_SECONDS + self._connect_seconds  # the coordinator gives the members FORM_SECONDS
+        deadline = time.monotonic() + limit
         with self._condition:
+            self._begin_wait()
             self._say(announced.to_json(number))
-            while self._table is None:
+            while self._table is None and not self._knows_loss:
                 self._check()
-                if self._knows_loss:
+                if time.monotonic() >= deadline:
+                    self._end_forming(f"the membership coordinator at {self.place} sent no addresses for {limit:g} s")
                     break
-                self._condition.wait(_LOOK_SECONDS)
-            if self._knows_loss or self._table is None:
-                raise EpochOverError(f"{self._who}: epoch {number} does not begin: {self._due}")
+                self._wait(_LOOK_SECONDS)
+            self._raise_if_over(number)
+            assert self._table is not None
             self._on_loss = on_loss
             return self._table
 
     def connected(self) -> None:
-        """The epoch has begun here."""
+        """The epoch has begun here. Raises EpochOverError if a member is lost already, and as ``ask`` does."""
         with self._condition:
             self._on_loss = None
+            if self._failure is not None:
+                raise self._failure
+            self._raise_if_over(self._number)
+
+    def _raise_if_over(self, number: int) -> None:
+        if self._knows_loss:
+            raise EpochOverError(f"{self._who}: epoch {number} does not begin: {self._due}")
 
     def await_due(self, seconds: float) -> bool:
         """Wait until the epoch is to end because a member is lost; whether that is so after ``seconds``."""
@@ -180,10 +196,18 @@ class Member:
             return self._knows_loss
 
     def leave(self, *, is_intent: bool = True) -> None:
-        """End the membership. ``is_intent``: this process has done its work; else it counts as lost. Idempotent."""
+        """End the membership. ``is_intent``: this process has done its work; else it counts as lost. Idempotent.
+
+        If the coordinator is away it has a moment to come back; a restarted one that does not learn of the intent waits
+        for this process as for one that died.
+        """
         with self._condition:
             if self._is_left or self._pid != os.getpid():
                 return
+            if is_intent and self._was_connected:
+                deadline = time.monotonic() + _LEAVE_SECONDS
+                while self._link is None and not self._is_over() and (left := deadline - time.monotonic()) > 0:
+                    self._condition.wait(left)
             self._is_left = True
             if is_intent:
                 self._say({"left": 1})
@@ -191,6 +215,25 @@ class Member:
             self._condition.notify_all()
         if link is not None:
             link.link.close()
+
+    def _begin_wait(self) -> None:
+        self._silence, self._ping_in = 0.0, self._ping_seconds
+
+    @property
+    def _ping_seconds(self) -> float:
+        return min(_PING_SECONDS, self._connect_seconds / 4)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for news, and see that the coordinator is alive: a stopped process keeps its connections."""
+        before = time.monotonic()
+        self._condition.wait(min(seconds, self._ping_seconds))
+        # Not more than it was meant to take: this process may have been stopped itself.
+        passed = min(time.monotonic() - before, 2 * seconds)
+        self._silence += passed
+        self._ping_in -= passed
+        if self._ping_in <= 0:
+            self._ping_in = self._ping_seconds
+            self._say({"ping": 1})
 
     @property
     def _who(self) -> str:
@@ -207,6 +250,12 @@ class Member:
                 f"{self._who}: no membership coordinator at {self.place} for {self._connect_seconds:g} s (last: "
                 f"{self._cause}); start it, or start it again, at the same address (`mlt elastic`), and check "
                 "MLT_ELASTIC and firewalls"
+            )
+        if self._link is not None and self._silence > self._connect_seconds:
+            raise RendezvousError(
+                f"{self._who}: the membership coordinator at {self.place} is connected and has not answered for "
+                f"{self._connect_seconds:g} s: its process is stopped or its host is overloaded; let it continue, or "
+                "end it and start another at the same address (`mlt elastic`)"
             )
 
     def _waiting_text(self) -> str:
@@ -336,6 +385,7 @@ class Member:
     def _on_message(self, link: ProvedLink, message: Message) -> None:
         on_loss: Callable[[], object] | None = None
         with self._condition:
+            self._silence = 0.0
             if "welcome" in message:
                 self._age = checked(lambda: number_of(message["welcome"]))
                 self._link, self._was_connected = link, True
@@ -350,6 +400,7 @@ class Member:
                 if self._phase == "asking":
                     self._assigned = checked(lambda: _assignment(message, self.id))
                     self._number = self._assigned.number
+                    self._phase = "forming"  # not by the thread that asks: the connection may break before it wakes
             elif "table" in message:
                 place = self._assigned
                 if place is not None and message["table"] == place.number:

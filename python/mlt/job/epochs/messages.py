@@ -4,6 +4,7 @@
                     "epoch"}
                    {"was", "workers", "services"}               the epoch that it is in, after it has connected again
                    {"ready": 1}, {"here", ...}, {"left": 1}     see ``roster``
+                   {"ping": 1}                                  while it waits; the reply is {"pong": 1}
     coordinator    {"welcome": age}, {"age"}                    the age is said again if it changes
                    {"refused", "code"}
                    {"epoch", "rank", "workers", "services"}     the members in rank order, by their ids
