@@ -52,7 +52,6 @@ TESTED_BY = {
     "mlt.demo.runner": "python/demo/test_demo_display.py",
     "mlt.demo.table": "python/demo/test_demo_display.py",
     "mlt.diagnosis.": "python/diagnosis/test_examine.py",
-    "mlt.job.epochs.member": "python/job/epochs/test_epochs_coordinator.py",
     "mlt.job.epochs.messages": "python/job/epochs/test_epochs_coordinator.py",
     "mlt.job.epochs.settings": "python/job/epochs/test_epochs_coordinator.py",
     "mlt.job._rendezvous_host": "python/job/test_rendezvous.py",

@@ -90,7 +90,7 @@ class Coordinator:
         self._wake_up()
 
     def close(self) -> None:
-        """Close all connections. The members go on until the next change."""
+        """Close all connections. The members go on until the next change. Idempotent."""
         for link in self._links.values():
             link.link.close()
         self._links.clear()
@@ -101,7 +101,25 @@ class Coordinator:
         self._waker.close()
 
     def run(self) -> None:
-        """Serve the members until ``stop``."""
+        """Serve the members until ``stop``.
+
+        An error of its own ends it, and closes all connections: the members learn that it is gone.
+        """
+        try:
+            self._serve()
+        except BaseException as error:
+            self._end_by(error)
+            raise
+
+    def _end_by(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            logger.error(
+                "membership coordinator at %s: it has failed (%s: %s): the running epoch goes on, and the next change "
+                "of members ends the job; please report this", self.place, type(error).__name__, error,
+            )  # fmt: skip
+        self.close()
+
+    def _serve(self) -> None:
         until: float | None = None
         while not self._is_stopped:
             maximum = self._handshakes.seconds_left()

@@ -132,6 +132,21 @@ def test_coordinator__that_is_connected_and_does_not_answer_is_named_within_the_
             own.ask()
 
 
+def test_coordinator__that_fails_closes_its_connections(caplog: pytest.LogCaptureFixture) -> None:
+    def answer(link: ProvedLink, message: dict[str, Any]) -> None:
+        raise ZeroDivisionError("of the test")
+
+    with Scripted(answer) as coordinator, ThreadPoolExecutor(1) as threads:
+        own = member_at(coordinator.place, 1.0)
+        serving = threads.submit(coordinator.run)
+        with takes(at_most=6.0), pytest.raises(RendezvousError, match="no membership coordinator"):
+            own.ask()
+        with pytest.raises(ZeroDivisionError):
+            serving.result(SECONDS)
+        coordinator.stop()
+    assert "it has failed (ZeroDivisionError: of the test)" in caplog.text
+
+
 def test_coordinator__that_answers_may_let_a_member_wait_for_longer_than_the_connect_timeout() -> None:
     with running(min_workers=2, wait_seconds=4.0) as coordinator:
         own = member_at(coordinator.place, 2.0)
