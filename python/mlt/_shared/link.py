@@ -79,6 +79,19 @@ class Link:
                 except OSError as error:
                     raise _broken(error) from None
 
+    def send_some(self, data: bytes | bytearray) -> int:
+        """Send as much of ``data``, which is part of lines, as the connection accepts at once; returns its length.
+
+        Raises LinkClosedError.
+        """
+        with self._lock:
+            try:
+                return self._socket.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return 0
+            except OSError as error:
+                raise _broken(error) from None
+
     def send_last(self, message: Message) -> None:
         """Send as much of ``message`` as the connection accepts at once: for the reason of a rejection, which no caller
         waits for."""

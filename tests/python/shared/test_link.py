@@ -97,3 +97,16 @@ def test_send__arrives_whole_though_it_fills_the_socket(ends: tuple[Link, socket
     text = "x" * 3_000_000
     threading.Thread(target=link.send, args=({"a": text},)).start()
     assert Link(there).receive(timeout=10) == {"a": text}
+
+
+def test_send_some__sends_what_the_connection_accepts_and_never_waits(ends: tuple[Link, socket.socket]) -> None:
+    link, there = ends
+    data = bytes(16 << 20)
+    sent = link.send_some(data)
+    assert 0 < sent < len(data)
+    while link.send_some(data):
+        pass
+    assert there.recv(1 << 20)
+    there.close()
+    with pytest.raises(LinkClosedError):
+        link.send_some(data)

@@ -8,6 +8,7 @@ blocking read or write.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import selectors
@@ -16,7 +17,6 @@ import threading
 import time
 from collections import Counter
 from types import TracebackType
-from typing import Any
 
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import Link, LinkError, Message
@@ -33,6 +33,8 @@ from mlt.job.secret import JobSecret
 
 _BACKLOG = 128
 _EXPECTED = 192
+# For a member to read what does not fit into the buffers of its connection, such as the addresses of many members.
+_SEND_SECONDS = 10.0
 
 logger = logging.getLogger("mlt")
 
@@ -62,6 +64,8 @@ class Coordinator:
         )
         self._handshakes.add(self._listener)
         self._links: dict[str, ProvedLink] = {}
+        self._send_by: dict[ProvedLink, float] = {}  # where messages are left to send: until when
+        self._last: set[ProvedLink] = set()  # closed once all is sent
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._handshakes, selectors.EVENT_READ)
         self._wake, self._waker = socket.socketpair()
@@ -94,6 +98,8 @@ class Coordinator:
         for link in self._links.values():
             link.link.close()
         self._links.clear()
+        self._send_by.clear()
+        self._last.clear()
         self._selector.close()
         self._handshakes.close()
         self._listener.close()
@@ -123,13 +129,18 @@ class Coordinator:
         until: float | None = None
         while not self._is_stopped:
             maximum = self._handshakes.seconds_left()
-            if until is not None:
-                maximum = min(maximum, max(until - time.monotonic(), 0.0))
-            for key, _ in self._selector.select(maximum):
+            for time_limit in (until, min(self._send_by.values(), default=None)):
+                if time_limit is not None:
+                    maximum = min(maximum, max(time_limit - time.monotonic(), 0.0))
+            for key, events in self._selector.select(maximum):
                 if key.fileobj is self._wake:
                     self._wake.recv(4_096)
                 elif key.data is not None:
-                    self._read(key.data)
+                    if events & selectors.EVENT_WRITE and (link := self._links.get(key.data)) is not None:
+                        self._flush(key.data, link)
+                    if events & selectors.EVENT_READ:
+                        self._read(key.data)
+            self._lose_deaf()
             for caller in self._handshakes.turn():
                 self._admit(caller)
             with self._lock:
@@ -196,7 +207,8 @@ class Coordinator:
 
     def _refuse(self, caller: Caller, link: ProvedLink, text: str, code: str = "peer_mismatch") -> None:
         self._handshakes.count("refusals")
-        self._say(link, {"refused": text, "code": code})
+        with contextlib.suppress(LinkError):
+            link.send({"refused": text, "code": code})
         caller.connection.close()
 
     def _read(self, member: str) -> None:
@@ -261,23 +273,40 @@ class Coordinator:
         link = self._links.get(member)
         if link is None:
             return
-        is_last = "refused" in message or "end" in message
         if "refused" in message:
             self._report(f"a member is refused: {message['refused']}")
-        is_sent = self._say(link, message)
-        if is_last and self._links.get(member) is link:
-            self._forget(self._links.pop(member))
-        elif not is_sent:
-            self._lose(member, "it does not read its messages")
+        if "refused" in message or "end" in message:
+            self._last.add(link)
+        link.post(message)
+        self._flush(member, link)
 
-    def _say(self, link: ProvedLink, message: dict[str, Any]) -> bool:
+    def _flush(self, member: str, link: ProvedLink) -> None:
+        """Send what the connection accepts, and have the rest sent once it accepts more."""
         try:
-            link.send(message)
-        except LinkError:
-            return False
-        return True
+            is_done = link.flush()
+        except LinkError as error:
+            self._lose(member, str(error))
+            return
+        if is_done and link in self._last:
+            self._forget(self._links.pop(member))
+        elif is_done and self._send_by.pop(link, None) is not None:
+            self._selector.modify(link.link, selectors.EVENT_READ, member)
+        elif not is_done and link not in self._send_by:
+            self._send_by[link] = time.monotonic() + _SEND_SECONDS
+            self._selector.modify(link.link, selectors.EVENT_READ | selectors.EVENT_WRITE, member)
+
+    def _lose_deaf(self) -> None:
+        """Members that have not read their messages in time."""
+        if not self._send_by:
+            return
+        now = time.monotonic()
+        for member, link in list(self._links.items()):
+            if self._send_by.get(link, now + 1.0) <= now:
+                self._lose(member, f"it has not read its messages for {_SEND_SECONDS:g} s")
 
     def _forget(self, link: ProvedLink) -> None:
+        self._send_by.pop(link, None)
+        self._last.discard(link)
         self._selector.unregister(link.link)
         link.link.close()
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlt._shared.json_lines import object_of
+from mlt._shared.json_lines import line_of, object_of
 from mlt._shared.link import Link, LinkError, Message
 from mlt.job import interfaces
 from mlt.job.epochs.settings import KINDS, Kind
@@ -141,19 +141,39 @@ class Announced:
 
 
 class ProvedLink:
-    """Messages over a ``Link`` whose handshake is complete. ``send`` from any thread, the rest from one."""
+    """Messages over a ``Link`` whose handshake is complete. ``send`` from any thread, the rest from one.
+
+    One end sends with ``send``, or with ``post`` and ``flush``, which never block.
+    """
 
     def __init__(self, link: Link, prover: Prover) -> None:
         self.link = link
         self._prover = prover
         self._sent = 0
         self._received = 0
+        self._unsent = bytearray()
 
     def send(self, message: Message, timeout: float = 0.0) -> None:
         """Raises LinkClosedError, also if the other end does not read."""
+        self.link.send(self._proved(message), timeout=timeout)
+
+    def post(self, message: Message) -> None:
+        """Let ``flush`` send it."""
+        self._unsent += line_of(self._proved(message))
+
+    def flush(self) -> bool:
+        """Send as much of what was posted as the connection accepts at once; whether that is all.
+
+        Raises LinkClosedError.
+        """
+        while self._unsent and (sent := self.link.send_some(self._unsent)):
+            del self._unsent[:sent]
+        return not self._unsent
+
+    def _proved(self, message: Message) -> Message:
         self._sent += 1
         content = json.dumps({**message, "count": self._sent}, separators=(",", ":"))
-        self.link.send({"content": content, "proof": self._prover.prove(content)}, timeout=timeout)
+        return {"content": content, "proof": self._prover.prove(content)}
 
     def take(self) -> Message | None:
         """A message that has been read already; None if none is complete. Raises LinkError."""

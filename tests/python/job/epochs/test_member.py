@@ -19,6 +19,7 @@ from transport_jobs import takes
 from mlt._shared.link import GONE_SECONDS, Link
 from mlt.elastic import _NOTICE_SECONDS
 from mlt.errors import RendezvousError
+from mlt.job.epochs import coordinator as coordinator_module
 from mlt.job.epochs import member as member_module
 from mlt.job.epochs.coordinator import Coordinator
 from mlt.job.epochs.member import EpochOverError, Member
@@ -130,6 +131,47 @@ def test_coordinator__that_is_connected_and_does_not_answer_is_named_within_the_
             pytest.raises(RendezvousError, match=names(str(coordinator.place), "has not answered for 1 s")),
         ):
             own.ask()
+
+
+def test_member__gets_messages_that_no_buffer_holds() -> None:
+    """As the addresses of thousands of members."""
+
+    def answer(link: ProvedLink, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            for number in range(3):
+                coordinator._send(own.id, {"age": number, "filler": "." * (12 << 20)})
+            coordinator._send(own.id, assignment(1, own))
+
+    with scripted(answer) as coordinator:
+        own = member_at(coordinator.place)
+        with contextlib.closing(Leaving(own)):
+            assigned = own.ask()
+            assert assigned is not None
+            assert (assigned.number, own._age) == (1, 2)
+            assert not coordinator._send_by
+
+
+def test_member__that_does_not_read_is_lost_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "_SEND_SECONDS", 0.5)
+
+    def answer(link: ProvedLink, message: dict[str, Any]) -> None:
+        coordinator._send(own.id, {"age": 0, "filler": "." * (12 << 20)})
+
+    with scripted(answer) as coordinator:
+        own = member_at(coordinator.place)
+        with contextlib.closing(Leaving(own)), ThreadPoolExecutor(1) as threads:
+            own._condition.acquire()  # its thread stops at the first message
+            try:
+                asks = threads.submit(own.ask)
+                own._condition.wait_for(lambda: own._link is not None, SECONDS)
+                own._say({"ready": 1})
+                until(lambda: coordinator._send_by, 5.0)
+                until(lambda: not coordinator._links, 5.0)
+            finally:
+                own._condition.release()
+            own.leave(is_intent=False)
+            with pytest.raises(RendezvousError):
+                asks.result(SECONDS)
 
 
 def test_coordinator__that_fails_closes_its_connections(caplog: pytest.LogCaptureFixture) -> None:
