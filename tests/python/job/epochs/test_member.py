@@ -134,7 +134,7 @@ def test_coordinator__that_is_connected_and_does_not_answer_is_named_within_the_
 
 
 def test_member__gets_messages_that_no_buffer_holds() -> None:
-    """As the addresses of thousands of members."""
+    """The addresses of thousands of members, for example."""
 
     def answer(link: ProvedLink, message: dict[str, Any]) -> None:
         if "ready" in message:
