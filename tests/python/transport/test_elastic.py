@@ -97,7 +97,7 @@ def busy_worker(pipe: Connection, name: int, place: str) -> None:
 
 
 def ended(workers: list[RankProcess]) -> list[tuple[list[int], str]]:
-    """What busy workers send at their end, after which no further member is awaited."""
+    """The sizes and weights of busy workers, which end now: no further member is awaited."""
     for one in workers:
         one.say("end")
     found = []
