@@ -21,6 +21,7 @@ from mlt.torch.sparse import SparseAverages, SparseSum
 import torch
 import torch.distributed as dist
 from mlt._gradients import services as services_module
+from mlt._shared.counts import count_of
 from mlt.errors import SizeMismatchError
 from mlt.job.rendezvous import ranks_text
 
@@ -70,14 +71,16 @@ class BucketAverages:
         _compare_options(self._group, options)
         self._is_agreed = True
 
-    def agree_on_layout(self, what: str, *, sparse: bool) -> None:
-        """Before a bucket's first step: it is sparse on every rank of the group or on none.
+    def agree_on_layout(self, what: str, *, sparse: bool, parameters: int, elements: int, last: bool) -> None:
+        """Before a bucket's first step: it is sparse on every rank of the group or on none, of as many parameters and
+        elements, and the last one everywhere or nowhere.
 
-        Otherwise each would wait for a collective that the others do not call. ``what``: the bucket, for the error.
+        Otherwise each would wait for a collective that the others do not call. DDP puts each sparse parameter into a
+        bucket of its own, so ranks with other layers may have another number of buckets: with the last one compared,
+        all make as many comparisons. ``what``: the bucket, for the error. Raises RuntimeError on every rank.
         """
         if self._group is not None:
-            fix = "create the layer with the same `sparse` on all ranks"
-            _compare_layout(self._group, sparse, f"rank {self._group.rank()}: {what} is sparse", "dense", fix)
+            _compare_layout(self._group, f"rank {self._group.rank()}: {what}", sparse, (parameters, elements, last))
 
     def start(self, tensor: torch.Tensor, *, key: int, name: str, **options: Any) -> Any:
         """Start averaging ``tensor`` in place; takes a push-pull's options. The end of the group waits for it."""
@@ -130,15 +133,22 @@ def _compare_options(group: MltProcessGroup, options: Mapping[str, float | None]
         raise RuntimeError(f"rank {group.rank()}: BoundedLossState has {found}: give all ranks the same")
 
 
-def _compare_layout(group: MltProcessGroup, sparse: bool, is_sparse: str, is_not: str, fix: str) -> None:
-    """Raise RuntimeError on every rank unless ``sparse`` is true on all ranks or on none: its texts, and what to do."""
-    of_all = _of_all(group, [sparse])
-    having = [rank for rank, values in enumerate(of_all) if values[0]]
-    if 0 < len(having) < len(of_all):
-        others = [rank for rank, values in enumerate(of_all) if not values[0]]
-        raise RuntimeError(
-            f"{is_sparse} on group {ranks_text(having)} and {is_not} on group {ranks_text(others)}: {fix}"
-        )
+def _compare_layout(group: MltProcessGroup, what: str, sparse: bool, content: tuple[int, int, bool]) -> None:
+    """Raise RuntimeError on every rank unless ``sparse`` and ``content`` are the same on all."""
+    of_all = _of_all(group, [sparse, *content])
+    having: dict[str, list[int]] = {}
+    if len({is_sparse for is_sparse, *_ in of_all}) > 1:
+        for kind in (1.0, 0.0):
+            having["sparse" if kind else "dense"] = [rank for rank, one in enumerate(of_all) if one[0] == kind]
+        fix = "create the layer with the same `sparse` on all ranks"
+    else:
+        for rank, (_, parameters, elements, last) in enumerate(of_all):
+            text = f"{count_of(int(parameters), 'parameter')} with {count_of(int(elements), 'element')}"
+            having.setdefault(f"of {text}{', the last bucket,' if last else ''}", []).append(rank)
+        fix = "create the same layers on all ranks, with the same `sparse`, and give DDP the same bucket_cap_mb"
+    if len(having) > 1:
+        found = " and ".join(f"{text} on group {ranks_text(ranks)}" for text, ranks in having.items())
+        raise RuntimeError(f"{what} is {found}: {fix}")
 
 
 def _group_of(transport: Context | PushPull | dist.ProcessGroup) -> MltProcessGroup | None:

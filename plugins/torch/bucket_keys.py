@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -25,23 +25,27 @@ class BucketKeys:
         self._labels: dict[int, str] = {}  # by key
         self._bucket_count = 0
 
-    def find(self, parameters: Iterable[torch.Tensor]) -> int | None:
+    def find(self, parameters: Sequence[torch.Tensor]) -> int | None:
         """The key of these parameters; None if they had none so far."""
         return self._keys.get(_identity(parameters))
 
-    def add(self, parameters: Iterable[torch.Tensor]) -> int:
+    def add(self, parameters: Sequence[torch.Tensor]) -> int:
         """Give these parameters the next key."""
         identity = _identity(parameters)
         key = self._keys[identity] = self._next_key
         self._next_key += 1
-        names = [self._names[one] for one in identity if one in self._names]
-        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        self._labels[key] = f" ({', '.join(names[:_SHOWN_NAMES])}{more})" if names else ""
+        self._labels[key] = self.label_of(parameters)
         return key
 
     def label(self, key: int) -> str:
-        """The names of a key's parameters, in brackets after a space; empty if they are not known."""
+        """``label_of`` a key's parameters."""
         return self._labels[key]
+
+    def label_of(self, parameters: Sequence[torch.Tensor]) -> str:
+        """The names of parameters, in brackets after a space; empty if they are not known."""
+        names = [self._names[one] for one in _identity(parameters) if one in self._names]
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        return f" ({', '.join(names[:_SHOWN_NAMES])}{more})" if names else ""
 
     def layer(self, index: int, is_last: bool) -> tuple[int, int]:
         """Bucket index to (layer, layers): the last bucket holds the front layers, which the next forward needs first.
@@ -54,5 +58,5 @@ class BucketKeys:
         return layers - 1 - index, layers
 
 
-def _identity(parameters: Iterable[torch.Tensor]) -> tuple[int, ...]:
+def _identity(parameters: Sequence[torch.Tensor]) -> tuple[int, ...]:
     return tuple(id(parameter) for parameter in parameters)

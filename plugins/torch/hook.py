@@ -127,7 +127,7 @@ class BoundedLossState(StepRecorder):
         Raises TypeError for a bucket on another device or of a type that cannot be averaged; a failed transfer raises
         from the backward pass. A bucket on a GPU goes through host memory, behind the backward pass's stream. A sparse
         bucket (``nn.Embedding(sparse=True)``) loses nothing, whatever the bound, and is averaged among the workers; one
-        that is sparse on some ranks only is a RuntimeError on all.
+        that is sparse on some ranks only, or not of the same parameters on all, is a RuntimeError on all.
         """
         buffer = bucket.buffer()
         index = bucket.index()
@@ -267,11 +267,16 @@ class BoundedLossState(StepRecorder):
         key = self._keys.find(bucket.parameters())
         if key is None:
             self._resynchronisation.check_covers(bucket.parameters())
-            key = self._keys.add(bucket.parameters())
+            parameters = bucket.parameters()
             self._averages.agree_on_layout(
-                f"gradient bucket {bucket.index()}{self._keys.label(key)}",
+                f"gradient bucket {bucket.index()}{self._keys.label_of(parameters)}",
                 sparse=bucket.buffer().layout == torch.sparse_coo,
+                parameters=len(parameters),
+                elements=sum(one.numel() for one in parameters),
+                last=bucket.is_last(),
             )
+            # Only now: a caller that catches the error and tries again compares them again.
+            key = self._keys.add(parameters)
         return key
 
     def _record(self, step: OpenStep, *, pushed_bytes: int, missing_bytes: int, repairs: int) -> None:

@@ -7,11 +7,13 @@ import subprocess
 import sys
 
 
-def launch(*words: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+def launch(*words: str, seconds: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
     """``mlt launch WORDS``, to its end."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
     command = [sys.executable, "-m", "mlt.cli.main", "launch", *words]
-    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=seconds, check=False)
+    return subprocess.run(
+        command, env={**own, **variables}, capture_output=True, text=True, timeout=seconds, check=False
+    )
 
 
 # For the start of a program: ``kill_service()``.

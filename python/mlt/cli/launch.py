@@ -128,7 +128,7 @@ def launch(
 
     With --byteps each worker also has BYTEPS_LOCAL_RANK and BYTEPS_LOCAL_SIZE; the host of rank 0 is DMLC_PS_ROOT_URI,
     and between hosts the secret must be set. With DMLC_ROLE scheduler or server, the command ends at once with status
-    0, because mlt needs none.
+    0, because mlt needs none. MLT_ELASTIC must not be set.
     """
     if byteps and services:
         raise typer.BadParameter("BytePS's workers sum among themselves; leave it out", param_hint="--services")
@@ -138,13 +138,19 @@ def launch(
         raise typer.BadParameter("the job has no --services", param_hint="--max-dead-services")
     may_die, services_may_die = _may_die(max_dead_workers, max_dead_services) if services else (0, 0)
     forms_epochs = min_workers is not None or max_workers is not None
-    if forms_epochs and (max_dead_workers is not None or max_dead_services is not None):
+    joins_epochs = is_elastic()
+    if (forms_epochs or joins_epochs) and (max_dead_workers is not None or max_dead_services is not None):
         raise typer.BadParameter(
             "in an elastic job the others continue after any failure that leaves --min-workers; leave it out",
             param_hint="--max-dead-workers" if max_dead_workers is not None else "--max-dead-services",
         )
     if byteps and forms_epochs:
         raise typer.BadParameter("an elastic job gives the ranks itself; leave it out", param_hint="--byteps")
+    if byteps and joins_epochs:
+        raise typer.BadParameter(
+            "MLT_ELASTIC is set, and an elastic job gives the ranks itself: unset it, or leave this out",
+            param_hint="--byteps",
+        )
     if byteps:
         _end_if_without_workers()
     if not command:
@@ -153,11 +159,11 @@ def launch(
         status, text = problem
         show_problem(text, is_usage=False)
         raise typer.Exit(status)
-    if forms_epochs or (is_elastic() and not byteps):
-        if forms_epochs and is_elastic():
+    if forms_epochs or joins_epochs:
+        if forms_epochs and joins_epochs:
             raise typer.BadParameter(
                 "MLT_ELASTIC is set, and the coordinator there has the bounds: unset it, or leave this out",
-                param_hint="--min-workers",
+                param_hint="--max-workers" if min_workers is None else "--min-workers",
             )
         _launch_elastic(command, 2 if workers is None else workers, services, (min_workers, max_workers), wait, grace)
     own = _workers_of_byteps(workers) if byteps else _ranks_here(2 if workers is None else workers, services)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,18 +22,18 @@ NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MLT_SE
 
 
 class Additions:
-    """Workers to start in addition, one for each SIGUSR1."""
+    """Workers to start in addition, one for each SIGUSR1 that arrives: the kernel may deliver several as one."""
 
     def __init__(self, first: int, *, say: Callable[[str], object]) -> None:
         self._next = first
-        self._wanted = 0
+        self._asked: deque[None] = deque()  # a handler may interrupt another one, or take(): a count would lose some
         self._say = say
 
     def take(self) -> Sequence[str]:
         """Names of those that were asked for since the last call."""
         names = []
-        while self._wanted:
-            self._wanted -= 1
+        while self._asked:
+            self._asked.popleft()
             names.append(f"worker {self._next}")
             self._next += 1
             self._say(f"starts {names[-1]}")
@@ -43,7 +44,7 @@ class Additions:
         """SIGUSR1 asks for one within this."""
 
         def add(*_: object) -> None:
-            self._wanted += 1
+            self._asked.append(None)
 
         before = signal.signal(signal.SIGUSR1, add)
         try:

@@ -23,6 +23,7 @@ NEEDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "--known-hosts": ("--switch",),
         "--connect-timeout": ("--job",),
     },
+    "launch": {"--wait": ("--min-workers", "--max-workers")},
     "perf": {
         "--once": ("--serve",),
         "--port": ("HOST", "--serve"),

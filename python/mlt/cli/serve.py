@@ -97,8 +97,8 @@ def serve(
     """Run a summation service: sum the workers' pushes, average over the contributions that arrived, serve the pulls.
 
     Ends when every worker has left or failed; exits with 1 if more failed than --max-dead-workers. With MLT_ELASTIC it
-    joins that job instead, serves one epoch after the other, and ends when every worker has left the job; its number,
-    rank and rendezvous are then those of the epoch.
+    joins that job instead, serves one epoch after the other, and ends when every worker has left the job; RANK,
+    WORLD_SIZE, MLT_SERVICES and MASTER_ADDR are then not read, and their options are rejected.
     """
     # Here, so that the help needs no native library.
     from mlt.context import Context
@@ -113,6 +113,7 @@ def serve(
     if _is_given(ctx, "index") and not _is_given(ctx, "rank"):
         rank = None
     if is_elastic():
+        _reject_places(ctx)
         where = {"host": host, "interface": interface, "faults": faults}
         _serve_epochs(output, job, connect_timeout, (max_dead_workers, max_wait), where)
         return
@@ -186,8 +187,8 @@ def _serve_epochs(
     from mlt.push_pull import SummationService
 
     max_dead_workers, max_wait = limits
-    options = {**where, "faults": Faults.parse(where["faults"]), "connect_timeout": connect_timeout}
     try:
+        options = {**where, "faults": Faults.parse(where["faults"]), "connect_timeout": connect_timeout}
         with Membership(kind="service", job=job, connect_timeout=connect_timeout) as membership:
             while (context := membership.next_epoch(**options)) is not None:
                 service = SummationService(context, max_dead_workers=max_dead_workers, max_wait=max_wait)
@@ -205,6 +206,16 @@ def _serve_epochs(
         show_error(error)
         raise typer.Exit(status_of(error)) from None
     output.print("mlt serve: every worker has left")
+
+
+def _reject_places(ctx: typer.Context) -> None:
+    """Raise BadParameter if the command line says where the service is in a job, which an epoch says instead."""
+    for name in ("world_size", "services", "index", "rank", "master_addr", "rendezvous_port"):
+        if _is_given(ctx, name):
+            raise typer.BadParameter(
+                "MLT_ELASTIC is set, and its coordinator gives ranks and addresses: unset it, or leave this out",
+                param_hint=f"--{name.replace('_', '-')}",
+            )
 
 
 def _indices(services: int) -> str:

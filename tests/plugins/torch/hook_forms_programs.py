@@ -162,9 +162,6 @@ def sparse_failure(gloo: Any) -> Any:
 
 def sparse_on_one_rank(gloo: Any) -> Any:
     """A rank whose table has sparse gradients, another whose table has dense ones; calls after the error work."""
-    replica = DistributedDataParallel(Tables(sparse=True, head=False))
-    names = replica.module.named_parameters()
-    state = mlt.torch.BoundedLossState(dist.group.WORLD, named_parameters=names)
 
     def hook(state: mlt.torch.BoundedLossState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if RANK == 0:
@@ -172,15 +169,35 @@ def sparse_on_one_rank(gloo: Any) -> Any:
         return mlt.torch.bounded_loss_hook(state, bucket)
 
     hook.__annotations__["bucket"], hook.__annotations__["return"] = dist.GradBucket, torch.futures.Future[torch.Tensor]
-    replica.register_comm_hook(state, hook)
-    error, started = "", time.monotonic()
-    try:
-        replica(torch.tensor([1, 2])).sum().backward()
-    except RuntimeError as raised:
-        error = str(raised)
+    return two_failures(Tables(sparse=True, head=False), hook)
+
+
+def sparse_layers_on_one_rank(gloo: Any) -> Any:
+    """The same, where the layers differ, so that DDP makes other buckets of them."""
+    return two_failures(Tables(sparse=RANK == 1), mlt.torch.bounded_loss_hook)
+
+
+def sparse_layers_below_a_large_one(gloo: Any) -> Any:
+    """The same, where the first bucket is alike."""
+    model = Tables(sparse=RANK == 1)
+    model.head = nn.Linear(WIDTH, 5_000)
+    return two_failures(model, mlt.torch.bounded_loss_hook)
+
+
+def two_failures(model: nn.Module, hook: Any) -> Any:
+    """The errors of two attempts with one state, after which calls of the group work."""
+    state = mlt.torch.BoundedLossState(dist.group.WORLD, named_parameters=model.named_parameters())
+    errors, started = [], time.monotonic()
+    for _ in range(2):
+        replica = DistributedDataParallel(model)  # one whose backward pass failed makes no other step
+        replica.register_comm_hook(state, hook)
+        try:
+            replica(torch.tensor([1, 2])).sum().backward()
+        except RuntimeError as raised:
+            errors.append(str(raised))
     seconds = time.monotonic() - started
     dist.all_reduce(after := torch.ones(3))
-    return {"error": error, "seconds": seconds, "after": after.tolist()}
+    return {"errors": errors, "seconds": seconds, "after": after.tolist()}
 
 
 def joined(gloo: Any) -> Any:

@@ -884,7 +884,9 @@ def elastic(steps: int, killed: int) -> list[float]:
 
 
 def elastic_members(steps: int, killed: int) -> list[Any]:
-    """Training of an elastic job, in which the worker of rank ``killed`` of three kills itself in the middle."""
+    """Training of an elastic job. Without ``killed``, ``steps`` steps; else the worker of this rank kills itself
+    ``steps`` steps after the third one joined, and the others end as many steps later. Each size comes with the step
+    that was the first one with it."""
     hvd.init()
     model = nn.Linear(3, 1, bias=False)
     optimizer = hvd.DistributedOptimizer(
@@ -894,19 +896,24 @@ def elastic_members(steps: int, killed: int) -> list[Any]:
 
     @hvd.elastic.run
     def training(state: Any) -> None:
-        while state.step < steps:
-            if hvd.rank() == killed and hvd.size() == 3 and state.step > steps // 3:
+        while not is_over(state):
+            if hvd.rank() == killed and hvd.size() == 3 and state.step >= state.sizes[-1][1] + steps:
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.zero_grad()
             generator = torch.Generator().manual_seed(10 * state.step + hvd.rank())
             model(torch.randn(4, 3, generator=generator)).square().sum().backward()
             optimizer.step()
-            state.step += 1
-            if hvd.size() not in state.sizes[-1:]:
-                state.sizes = [*state.sizes, hvd.size()]
+            if not state.sizes or hvd.size() != state.sizes[-1][0]:
+                state.sizes = [*state.sizes, [hvd.size(), state.step]]
                 print("size", hvd.size(), flush=True)
+            state.step += 1
             time.sleep(0.01)
             state.commit()
+
+    def is_over(state: Any) -> bool:
+        if killed < 0:
+            return state.step >= steps
+        return len(state.sizes) >= 3 and state.step >= state.sizes[2][1] + steps
 
     training(state)
     return [model.weight.flatten().tolist(), state.step, state.sizes, os.getpid()]

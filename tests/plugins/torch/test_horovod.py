@@ -113,34 +113,37 @@ def test_elastic__hosts_updated_connects_again_and_goes_on_from_where_it_was(ski
     assert outcomes == [[5.0, 5, synced, [3], True]] * 2
 
 
-def elastic_worker(place: str, killed: int) -> warm_python.WarmProcess:
+def elastic_worker(place: str, killed: int, steps: int) -> warm_python.WarmProcess:
     own = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    options = json.dumps({"steps": 150, "killed": killed})
+    options = json.dumps({"steps": steps, "killed": killed})
     env = {**own, "MLT_ELASTIC": place, "OMP_NUM_THREADS": "1"}
     return warm_python.start(MODULES, [str(PROGRAMS), "elastic_members", options], env=env)
 
 
 @pytest.mark.parametrize("killed", [0, 2])
 def test_elastic_job__grows_and_shrinks_in_the_same_processes_with_the_same_bits(killed: int) -> None:
-    with coordinator(first_workers=2) as running:
-        workers = [elastic_worker(str(running.place), killed) for _ in range(2)]
+    with coordinator(first_workers=2, wait_seconds=60.0) as running:
+        workers = [elastic_worker(str(running.place), killed, steps=50) for _ in range(2)]
         assert workers[0].stdout.readline() == "size 2\n"
-        workers.append(elastic_worker(str(running.place), killed))
+        workers.append(elastic_worker(str(running.place), killed, steps=50))
         ends = ends_of(workers, 60)
     assert sorted(status for status, *_ in ends) == [-9, 0, 0], ends
     left = [json.loads(output.splitlines()[-1]) for status, output, _ in ends if status == 0]
     assert left[0][:3] == left[1][:3]
-    assert left[0][1:3] == [150, [2, 3, 2]]
+    steps, sizes = left[0][1:3]
+    assert [size for size, _ in sizes] == [2, 3, 2]
+    assert sizes[2][1] - sizes[1][1] == 50
+    assert steps == sizes[-1][1] + 50
     pids = [process.pid for process, (status, *_) in zip(workers, ends, strict=True) if status == 0]
     assert [pid for *_, pid in left] == pids
 
 
 @pytest.mark.parametrize("seconds", [0.03, 0.08, 0.15, 0.3])
 def test_elastic_job__a_worker_that_dies_while_it_joins_ends_no_other(seconds: float) -> None:
-    with coordinator(first_workers=2) as running:
-        workers = [elastic_worker(str(running.place), killed=-1) for _ in range(2)]
+    with coordinator(first_workers=2, wait_seconds=60.0) as running:
+        workers = [elastic_worker(str(running.place), killed=-1, steps=150) for _ in range(2)]
         assert workers[0].stdout.readline() == "size 2\n"
-        dies = elastic_worker(str(running.place), killed=-1)
+        dies = elastic_worker(str(running.place), killed=-1, steps=150)
         time.sleep(seconds)
         dies.kill()
         ends = ends_of(workers, 60)

@@ -17,6 +17,8 @@ from checks import assert_names, until
 from launch_jobs import launch
 from transport_jobs import takes
 
+from mlt.cli.launch_elastic import Additions
+
 pytest.importorskip("mlt._core")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "elastic.py"
 LIMIT_SECONDS = 60.0
@@ -136,3 +138,40 @@ def test_launch__options_that_contradict_each_other_are_rejected(
     done = launch(*words, sys.executable, "-c", "")
     assert done.returncode == 2
     assert_names(done.stderr, *facts)
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (("--wait", "1s"), ("--wait", "--min-workers")),
+        (("-s", "1", "--max-dead-workers", "1"), ("--max-dead-workers", "elastic")),
+        (("-s", "1", "--max-dead-services", "1"), ("--max-dead-services", "elastic")),
+        (("--byteps",), ("--byteps", "MLT_ELASTIC")),
+        (("--min-workers", "1"), ("--min-workers", "MLT_ELASTIC")),
+        (("--max-workers", "4"), ("--max-workers", "MLT_ELASTIC")),
+    ],
+)
+def test_launch__options_that_another_jobs_coordinator_decides_are_rejected(
+    words: tuple[str, ...], facts: tuple[str, ...]
+) -> None:
+    done = launch(*words, sys.executable, "-c", "print('started')", MLT_ELASTIC="127.0.0.1:1", COLUMNS="200")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert_names(done.stderr, *facts)
+
+
+def test_additions__are_one_for_each_signal() -> None:
+    told: list[str] = []
+
+    def say(text: str) -> None:
+        told.append(text)
+        if len(told) == 2:
+            os.kill(os.getpid(), signal.SIGUSR1)  # while others are taken
+
+    additions = Additions(4, say=say)
+    with additions.by_signal():
+        assert additions.take() == []
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert additions.take() == ["worker 4", "worker 5", "worker 6"]
+        assert additions.take() == []
+    assert told == ["starts worker 4", "starts worker 5", "starts worker 6"]

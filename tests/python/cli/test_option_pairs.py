@@ -24,7 +24,7 @@ FIRST = {
 VALUES = {
     **dict.fromkeys(("--index", "--ranks", "--rounds", "--turns", "--paths"), "2"),
     **dict.fromkeys(("--rate", "--line-rate"), "1gbit"),
-    **dict.fromkeys(("--confirm", "--for", "--timeout", "--connect-timeout"), "5s"),
+    **dict.fromkeys(("--confirm", "--for", "--timeout", "--connect-timeout", "--wait"), "5s"),
     **dict.fromkeys(("--packet-hops", "--rank"), "1"),
     "--port": "1234",
     "--datapath": "udp",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import names
-from elastic_jobs import coordinator
+from elastic_jobs import Running, coordinator
 from transport_jobs import RankProcess, takes
 
 import mlt
@@ -27,6 +27,8 @@ from mlt.elastic import Membership
 
 SIZE = 5_000
 SECONDS = 30.0
+PEER_SECONDS = 3.0  # a live process may get no core for a second
+MORE_STEPS = 20
 
 
 def worker(pipe: Connection, name: int, place: str) -> None:
@@ -34,7 +36,9 @@ def worker(pipe: Connection, name: int, place: str) -> None:
     weights, step = np.zeros(SIZE, np.float32), 0
     with Membership(place) as membership:
         while True:
-            context = membership.next_epoch(operation_timeout=SECONDS, peer_timeout=1.0, suspended_timeout=1.0)
+            context = membership.next_epoch(
+                operation_timeout=SECONDS, peer_timeout=PEER_SECONDS, suspended_timeout=PEER_SECONDS
+            )
             assert context is not None
             weights, step = synchronized(context, weights, step)
             pipe.send(("epoch", membership.epoch, context.rank, context.world_size, context.services, os.getpid()))
@@ -58,26 +62,52 @@ def worker(pipe: Connection, name: int, place: str) -> None:
                 pipe.send(("failed", str(error)))
 
 
-def busy_worker(pipe: Connection, name: int, place: str, steps: int) -> None:
-    """Steps by itself; then the sizes of its epochs, and its weights."""
-    weights, step, sizes = np.zeros(SIZE, np.float32), 0, []
+def busy_worker(pipe: Connection, name: int, place: str) -> None:
+    """Steps by itself, and sends "epoch" once it has made a step of one. It votes for the end ``MORE_STEPS`` after
+    "end"; all end after the step in which all vote. Then sends the sizes of its epochs, and its weights."""
+    weights, step, sizes = np.zeros(SIZE + 1, np.float32), 0, []
+    ends_at: int | None = None
+    is_over = False
     with Membership(place) as membership:
-        while step < steps:
+        while not is_over:
             context = membership.next_epoch(operation_timeout=SECONDS)
             assert context is not None
             try:
                 weights, step = synchronized(context, weights, step)
                 sizes.append(context.world_size)
-                while step < steps and not membership.agrees_on_change(context):
-                    gradients = np.random.default_rng([step, context.rank]).random(SIZE, np.float32)
+                is_new = True
+                while not is_over and not membership.agrees_on_change(context):
+                    if ends_at is None and pipe.poll():
+                        assert pipe.recv() == "end"
+                        ends_at = step + MORE_STEPS
+                    gradients = np.random.default_rng([step, context.rank]).random(SIZE + 1, np.float32)
+                    gradients[-1] = ends_at is not None and step >= ends_at
                     if context.world_size > 1:
-                        context.all_reduce(gradients)
+                        context.all_reduce(gradients, op=mlt.Reduction.SUM)
+                    is_over = gradients[-1] == context.world_size
                     weights += gradients
                     step += 1
+                    if is_new:
+                        pipe.send(("epoch", context.world_size))
+                        is_new = False
                     time.sleep(0.01)
             except (mlt.PeerFailedError, mlt.CancelledError):
                 pass
-    pipe.send((sizes, hashlib.sha256(weights).hexdigest()))
+    pipe.send(("done", sizes, hashlib.sha256(weights).hexdigest()))
+
+
+def ended(workers: list[RankProcess]) -> list[tuple[list[int], str]]:
+    """The sizes and weights of busy workers, which end now: no further member is awaited."""
+    for one in workers:
+        one.say("end")
+    found = []
+    for one in workers:
+        message = one.hear(SECONDS)
+        while message[0] == "epoch":
+            message = one.hear(SECONDS)
+        assert message[0] == "done"
+        found.append(message[1:])
+    return found
 
 
 def synchronized(context: mlt.Context, weights: np.ndarray, step: int) -> tuple[np.ndarray, int]:
@@ -94,12 +124,17 @@ def synchronized(context: mlt.Context, weights: np.ndarray, step: int) -> tuple[
 class Job:
     """A coordinator and workers, each a process."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, running: Running | None = None) -> None:
         self.place = place
+        self.running = running
         self.workers: list[RankProcess] = []
 
-    def add(self, count: int = 1, target: Callable[..., None] = worker, *more: Any) -> list[RankProcess]:
-        added = [RankProcess(target, len(self.workers) + one, (self.place, *more)) for one in range(count)]
+    def wait_for(self, seconds: float) -> None:
+        assert self.running is not None
+        self.running.wait_for(seconds)
+
+    def add(self, count: int = 1, target: Callable[..., None] = worker) -> list[RankProcess]:
+        added = [RankProcess(target, len(self.workers) + one, (self.place,)) for one in range(count)]
         self.workers += added
         return added
 
@@ -109,14 +144,11 @@ class Job:
 
 
 @contextlib.contextmanager
-def job(workers: int, *, busy_steps: int = 0, **bounds: Any) -> Iterator[Job]:
-    with coordinator(**{"first_workers": workers, **bounds}) as running:
-        started = Job(str(running.place))
+def job(workers: int, *, target: Callable[..., None] = worker, **bounds: Any) -> Iterator[Job]:
+    with coordinator(**{"first_workers": workers, "wait_seconds": 2 * SECONDS, **bounds}) as running:
+        started = Job(str(running.place), running)
         try:
-            if busy_steps:
-                started.add(workers, busy_worker, busy_steps)
-            else:
-                started.add(workers)
+            started.add(workers, target)
             yield started
         finally:
             started.end()
@@ -174,11 +206,13 @@ def test_worker__joins_with_the_others_state_and_they_keep_their_ranks() -> None
 
 
 def test_workers__that_join_at_once_or_during_a_change_end_with_the_same_bits() -> None:
-    with job(1, busy_steps=400) as own:
-        own.add(2, busy_worker, 400)
+    with job(1, target=busy_worker) as own:
+        own.add(2, busy_worker)
         time.sleep(0.3)
-        own.add(1, busy_worker, 400)
-        done = [one.hear(SECONDS) for one in own.workers]
+        own.add(1, busy_worker)
+        for one in own.workers:
+            heard(one, "epoch")
+        done = ended(own.workers)
         assert len({digest for _, digest in done}) == 1
         assert {sizes[-1] for sizes, _ in done} == {4}
         assert all(sizes == sorted(sizes) for sizes, _ in done)
@@ -187,13 +221,18 @@ def test_workers__that_join_at_once_or_during_a_change_end_with_the_same_bits() 
 @pytest.mark.parametrize("seed", range(3))
 def test_workers__that_die_at_any_moment_leave_the_others_with_the_same_bits(seed: int) -> None:
     draw = random.Random(seed)
-    with job(4, busy_steps=250) as own:
+    with job(4, target=busy_worker) as own:
+        for one in own.workers:
+            heard(one, "epoch")
+        added = []
         for victim in draw.sample(own.workers, 2):
             time.sleep(0.5 + draw.random())
             victim.process.kill()
             own.workers.remove(victim)
-            own.add(1, busy_worker, 250)
-        done = [one.hear(SECONDS) for one in own.workers]
+            added += own.add(1, busy_worker)
+        for one in added:
+            heard(one, "epoch")
+        done = ended(own.workers)
         assert len({digest for _, digest in done}) == 1
 
 
@@ -228,8 +267,9 @@ def test_worker__that_is_killed_leaves_the_others_with_the_same_bits_in_the_same
 
 
 def test_worker__that_is_stopped_costs_its_place_only() -> None:
-    with job(3, wait_seconds=3.0) as own:
+    with job(3) as own:
         first, second, third = in_rank_order(own.workers)
+        own.wait_for(3.0)
         pid = third.process.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -262,8 +302,9 @@ def test_worker__that_dies_while_others_form_an_epoch_delays_them_for_moments_on
 
 
 def test_too_few__fail_by_name() -> None:
-    with job(2, min_workers=2, wait_seconds=2.0) as own:
+    with job(2, min_workers=2) as own:
         first, second = in_rank_order(own.workers)
+        own.wait_for(2.0)
         second.process.kill()
         first.say("step")
         heard(first, "failed")
@@ -275,7 +316,7 @@ def serve(place: str) -> subprocess.Popen[str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
     return subprocess.Popen(
         [sys.executable, "-m", "mlt.cli.main", "serve"],
-        env={**own, "MLT_ELASTIC": place, "MLT_PEER_TIMEOUT": "1s", "COLUMNS": "200"},
+        env={**own, "MLT_ELASTIC": place, "MLT_PEER_TIMEOUT": f"{PEER_SECONDS}s", "COLUMNS": "200"},
         stderr=subprocess.PIPE,
         text=True,
     )

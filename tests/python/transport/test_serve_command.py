@@ -177,3 +177,37 @@ def test_mlt__lists_its_commands_and_version() -> None:
     wrong = subprocess.run([*COMMAND, "sevre"], capture_output=True, text=True, timeout=30, check=False)
     assert wrong.returncode == 2
     assert "sevre" in wrong.stderr
+
+
+ELASTIC = {"MLT_ELASTIC": "127.0.0.1:1", "COLUMNS": "200"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--world-size", "2"),
+        ("--services", "2"),
+        ("--index", "1"),
+        ("--rank", "2"),
+        ("--master-addr", "127.0.0.1"),
+        ("--rendezvous-port", "4000"),
+    ],
+)
+def test_serve__in_an_elastic_job_rejects_a_place_of_its_own(option: str, value: str) -> None:
+    done = elastic_serve(option, value)
+    assert done.returncode == 2
+    assert_names(done.stderr, option, "MLT_ELASTIC", "leave this out")
+
+
+def test_serve__in_an_elastic_job_names_wrong_faults() -> None:
+    done = elastic_serve("--faults", "drops=1")
+    assert done.returncode == 2
+    assert_names(done.stderr, "error: --faults", "drops=1")
+    assert "Traceback" not in done.stderr
+
+
+def elastic_serve(*words: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_") and name != "RANK"}
+    return subprocess.run(
+        [*COMMAND, "serve", *words], env={**own, **ELASTIC}, capture_output=True, text=True, timeout=30, check=False
+    )

@@ -25,6 +25,7 @@ from mlt.options.limits import MAX_RANKS
 # For the members of a forming epoch to say where they listen.
 FORM_SECONDS: Final = 20.0
 SHOWN: Final = 4
+_SERVICES_OPTIONS: Final = "--min-services of mlt elastic, --services of mlt launch"
 
 
 class RefusedError(Exception):
@@ -387,7 +388,7 @@ class Roster:
         bounds = self.bounds
         needs = [f"{count_of(bounds.min_workers, 'worker')} (--min-workers)"] if workers < bounds.min_workers else []
         if services < bounds.min_services:
-            needs.append(f"{count_of(bounds.min_services, 'service')} (--min-services)")
+            needs.append(f"{count_of(bounds.min_services, 'service')} ({_SERVICES_OPTIONS})")
         here = " and ".join(
             [count_of(workers, "worker")] + ([count_of(services, "service")] if services or bounds.min_services else [])
         )

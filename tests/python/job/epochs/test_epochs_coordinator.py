@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from checks import names, until
-from elastic_jobs import LOOPBACK
+from elastic_jobs import LOOPBACK, Running
 from elastic_jobs import coordinator as coordinator_of
 from transport_jobs import takes
 
@@ -27,7 +27,7 @@ LISTENS = Announced("127.0.0.1", 4_000, (31, 3), 1, False)
 SECONDS = 10.0
 
 
-def running(place: Place = LOOPBACK, **bounds: Any) -> contextlib.AbstractContextManager[Coordinator]:
+def running(place: Place = LOOPBACK, **bounds: Any) -> contextlib.AbstractContextManager[Running]:
     return coordinator_of(place, job="lecture", secret=SECRET, **{"wait_seconds": 5.0, **bounds})
 
 
@@ -124,9 +124,7 @@ def test_too_few__fail_by_name_within_the_wait() -> None:
 
 def test_no_coordinator__is_named_within_the_connect_timeout() -> None:
     with running() as coordinator, crowd(coordinator) as own:
-        coordinator.stop()
-        time.sleep(0.2)
-        coordinator.close()
+        coordinator.end()
         with takes(at_most=4.0), pytest.raises(RendezvousError, match=names(str(own.place), "mlt elastic", "1 s")):
             own.member(connect_seconds=1.0).ask()
 
@@ -136,9 +134,7 @@ def test_coordinator__that_is_started_again_takes_the_members_back() -> None:
         one, other = own.member(), own.member()
         first = own.begin(one, other).result(SECONDS)
         place = coordinator.place
-        coordinator.stop()
-        time.sleep(0.2)
-        coordinator.close()
+        coordinator.end()
         time.sleep(1.0)
         assert (one.due, other.due, one.failure) == ("", "", None)
         with running(place, settle_seconds=2.0):
@@ -155,9 +151,7 @@ def test_member__that_waits_while_the_coordinator_is_started_again_gets_its_epoc
         waiting = own.begin(own.member())
         until(lambda: len(coordinator.counts) and coordinator.counts["elastic_accepted"])
         place = coordinator.place
-        coordinator.stop()
-        time.sleep(0.2)
-        coordinator.close()
+        coordinator.end()
         with running(place, min_workers=2):
             assert own.begin(own.member()).result(SECONDS)[0].workers == waiting.result(SECONDS)[0].workers
 

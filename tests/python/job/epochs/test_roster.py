@@ -298,7 +298,10 @@ def test_too_few_services__are_named() -> None:
     world.join("a")
     world.turn(WAIT)
     text = world.last("a", "refused")["refused"]
-    assert "the job has 1 worker and 0 services, needs 1 service (--min-services)" in text
+    assert (
+        "the job has 1 worker and 0 services, needs 1 service (--min-services of mlt elastic, --services of mlt launch)"
+        in text
+    )
 
 
 def test_too_many__are_rejected_and_one_may_join_after_a_departure() -> None:
