@@ -103,7 +103,7 @@ def perf(
     ] = "",
     loss_bound: Annotated[
         str,
-        typer.Option(metavar="LOSS,...", help="Loss bounds of mlt below 100%, such as 1%, comma-separated."),
+        typer.Option(metavar="LOSS,...", help="Loss bounds of mlt below 100%, such as 1% or 0.01, comma-separated."),
     ] = "0",
     stop: Annotated[
         Stop, typer.Option(help="Stop policy of mlt: when to complete without the missing segments.")
