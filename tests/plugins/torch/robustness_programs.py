@@ -52,8 +52,9 @@ def suspended(seconds: float) -> dict[str, Any]:
     while True:
         begun = time.monotonic()
         wrong += summed(float(rank)) != float(sum(range(size)))
-        longest = max(longest, time.monotonic() - begun)
-        if summed(float(stopper is not None and stopper.poll() is not None)) > 0:
+        is_over = summed(float(stopper is not None and stopper.poll() is not None)) > 0
+        longest = max(longest, time.monotonic() - begun)  # of both: rank 1 is stopped in either
+        if is_over:
             return {"wrong": wrong, "longest": longest}
         time.sleep(0.01)
 

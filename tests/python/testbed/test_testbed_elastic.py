@@ -101,7 +101,7 @@ def test_worker__joins_over_the_network_and_a_host_that_vanishes_leaves_the_othe
             one.comes_to(r"epoch 3: rank \d of 2", PEER_TIMEOUT + WAIT + 15)
             assert_names(one.text, "rank 2")
         assert third.process.wait(60) == 1
-        assert_names(third.text, "no membership coordinator at", own.place)
+        assert_names(third.text, "membership coordinator at", own.place)  # away, or without an answer
 
 
 def test_coordinator__that_dies_stops_no_training_and_a_new_one_takes_over() -> None:

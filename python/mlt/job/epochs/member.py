@@ -253,9 +253,9 @@ class Member:
             )
         if self._link is not None and self._silence > self._connect_seconds:
             raise RendezvousError(
-                f"{self._who}: the membership coordinator at {self.place} is connected and has not answered for "
-                f"{self._connect_seconds:g} s: its process is stopped or its host is overloaded; let it continue, or "
-                "end it and start another at the same address (`mlt elastic`)"
+                f"{self._who}: no answer from the membership coordinator at {self.place} for {self._connect_seconds:g} "
+                "s: its host is out of reach or overloaded, or its process is stopped; check the network, let it "
+                "continue, or end it and start another at the same address (`mlt elastic`)"
             )
 
     def _waiting_text(self) -> str:
