@@ -45,7 +45,8 @@ PushPullKey::PushPullKey(std::uint32_t own_index, const PushPullRequest& first_r
     partitions.push_back(std::move(partition));
     post_order.push_back(number);
   }
-  std::ranges::stable_sort(post_order, {}, [&](std::uint32_t number) { return grid.number_in_part(number); });
+  std::ranges::sort(post_order, {},
+                    [&](std::uint32_t number) { return std::pair(grid.number_in_part(number), number); });
 }
 
 bool PushPullKey::fits(const PushPullRequest& other) const {

@@ -30,9 +30,16 @@ AllocationLimit::AllocationLimit(std::uint64_t allowed) { left = allowed; }
 AllocationLimit::~AllocationLimit() { left = kNoLimit; }
 }  // namespace mlt::test
 
-// The array and nothrow forms call these by default.
+// The array forms call these by default, and so do the nothrow forms, but not those of the address sanitizer.
 void* operator new(std::size_t size) { return allocate(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
 void* operator new(std::size_t size, std::align_val_t align) { return allocate(size, static_cast<std::size_t>(align)); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return allocate(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
