@@ -1,22 +1,13 @@
 from __future__ import annotations
 
 import networkx as nx
+from drawn_topologies import modules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlt.planners.psnet.psnet import Module, build_psnet
 from studies import graph as g
 from studies.psnet.psnet_graph import logical_graph, physical_graph
-
-modules = st.builds(
-    lambda tors, down, extra, servers: Module(
-        ecs_ports=tors * down + extra % down, tor_downlinks=down, tor_uplinks=servers + 1
-    ),
-    st.integers(2, 5),
-    st.integers(1, 5),
-    st.integers(0, 4),
-    st.integers(1, 4),
-)
 
 
 @settings(deadline=None, max_examples=60)

@@ -4,6 +4,7 @@ from ipaddress import IPv4Address
 
 import pytest
 from checks import names
+from drawn_topologies import modules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,16 +13,6 @@ from mlt.planners.psnet.checks import TopologyError
 from mlt.planners.psnet.cluster_io import psnet_cluster
 from mlt.planners.psnet.psnet import Module, PSNet, build_psnet
 from mlt.planners.psnet.wiring import Wiring
-
-modules = st.builds(
-    lambda tors, down, extra, servers: Module(
-        ecs_ports=tors * down + extra % down, tor_downlinks=down, tor_uplinks=servers + 1
-    ),
-    st.integers(2, 5),
-    st.integers(1, 5),
-    st.integers(0, 4),
-    st.integers(1, 4),
-)
 
 
 def test_module__figure_2_and_the_two_examples_of_the_paper() -> None:
