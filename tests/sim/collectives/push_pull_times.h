@@ -14,6 +14,7 @@
 #include "collective/summation.h"
 #include "sim/scenarios/stream.h"
 #include "sim/scenarios/times.h"
+#include "sim/simulator_verbs.h"
 
 namespace mlt::test {
 
@@ -113,26 +114,9 @@ class PushPullHosts {
   }
 
  private:
-  struct Machine final : collective::Verbs {
-    Machine(sim::Simulator& of, std::uint16_t own_rank) : simulator(of), rank(own_rank) {}
-    core::PostStatus post_send(base::TimeNs, const core::SendRequest& request) override {
-      return simulator.send(rank, request);
-    }
-    core::PostStatus post_recv(base::TimeNs, const core::ReceiveRequest& request) override {
-      return simulator.receive(rank, request);
-    }
-    void cancel(base::TimeNs, core::OperationId operation, core::CompletionKind kind) override {
-      simulator.cancel(rank, operation, kind);
-    }
-    bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override {
-      return simulator.send_message(rank, peer, bytes);
-    }
-    std::uint32_t segment_bytes(std::uint16_t) const override {
-      return simulator.host(rank).config().endpoint.max_segment_bytes;
-    }
+  struct Machine final : sim::SimulatorVerbs {
+    using sim::SimulatorVerbs::SimulatorVerbs;
 
-    sim::Simulator& simulator;
-    std::uint16_t rank;
     std::optional<collective::PushPull> push_pull;
     std::optional<collective::Summation> summation;
     std::vector<collective::PushPullDone> done;
