@@ -14,9 +14,12 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # mxnet_models.py
 
 WARM_UP = 5
 MODULES = {"torch": ("horovod.torch", "mlt.torch.horovod"), "mxnet": ("horovod.mxnet", "mlt.mxnet")}
@@ -52,18 +55,11 @@ def of_torch(hvd: Any, options: dict[str, Any]) -> Training:
 
 def of_mxnet(hvd: Any, options: dict[str, Any]) -> Training:
     import mxnet as mx
-    from mxnet import autograd, gluon
+    from mxnet import autograd
+    from mxnet_models import dense
 
     width, count = 512, 8
-    mx.random.seed(1)
-    net = gluon.nn.HybridSequential()
-    net.add(
-        gluon.nn.Dense(width, activation="relu", in_units=32),
-        gluon.nn.Dense(width, activation="relu", in_units=width),
-        gluon.nn.Dense(10, in_units=width),
-    )
-    net.initialize(mx.init.Xavier())
-    net.hybridize()
+    net = dense(width)
     hvd.broadcast_parameters(net.collect_params(), root_rank=0)
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.01}, **options)
     own = np.random.default_rng(1 + hvd.rank())

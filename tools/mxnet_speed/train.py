@@ -13,11 +13,15 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from mxnet_models import dense
 
 WARM_UP = 5
 BATCH = 8
@@ -29,15 +33,7 @@ def main(kind: str, width: int, steps: int) -> None:
         import mlt.mxnet as hvd
 
         hvd.init()
-    mx.random.seed(1)
-    net = gluon.nn.HybridSequential()
-    net.add(
-        gluon.nn.Dense(width, activation="relu", in_units=32),
-        gluon.nn.Dense(width, activation="relu", in_units=width),
-        gluon.nn.Dense(10, in_units=width),
-    )
-    net.initialize(mx.init.Xavier())
-    net.hybridize()
+    net = dense(width)
     sgd = {"learning_rate": 0.01}
     batch, workers = BATCH, int(os.environ.get("WORLD_SIZE", "1"))
     trainer: Any
