@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -42,6 +45,24 @@ def in_threads(work: Callable[..., object], arguments: Iterable[tuple[object, ..
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def strike(pid: int, number: int = signal.SIGSTOP) -> float:
+    """Send a signal to a process, and return the time at which it had its effect: SIGSTOP is delivered to one thread,
+    and on a loaded machine the others run on for milliseconds until that one stops them."""
+    os.kill(pid, number)
+    if number == signal.SIGSTOP:
+        until(lambda: all(state in "TtZX" for state in thread_states(pid)), every=0.001)
+    return time.monotonic()
+
+
+def thread_states(pid: int) -> list[str]:
+    """The state of each thread of a process, as proc(5) spells it: T is stopped."""
+    states = []
+    for status in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            states.append(status.read_text(encoding="latin-1").rpartition(")")[2].split()[0])
+    return states
 
 
 def all_gone(pids: Iterable[int]) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import warm_python
-from checks import assert_names
+from checks import assert_names, strike
 
 from mlt._shared.ports import free_port_pair
 
@@ -79,7 +79,7 @@ def run_job(
             if rank is not None:
                 for line in processes[rank].stdout:
                     if line.strip() == request:
-                        processes[rank].send_signal(number)
+                        strike(processes[rank].pid, number)
                         break
         if kill is not None and again is not None:
             processes[kill].communicate()

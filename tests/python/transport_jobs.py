@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
-from checks import in_threads
+from checks import in_threads, strike
 
 import mlt
 from mlt._shared.ports import free_port
@@ -114,7 +114,7 @@ def paused(rank: RankProcess) -> Iterator[None]:
     """A rank whose process is stopped (SIGSTOP) within this: alive for the kernel, and silent."""
     pid = rank.process.pid
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    strike(pid)
     try:
         yield
     finally:

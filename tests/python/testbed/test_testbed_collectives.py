@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks import assert_names
+from checks import assert_names, strike
 from collective_calls import ALL_VERBS
 from testbed_lab import needs_testbed
 
@@ -117,7 +117,7 @@ def test_member_stopped_for_10_s__delays_every_collective_and_fails_none(
 ) -> None:
     with members(bed) as started:
         call(started, SURVIVORS, ALL)
-        started[VICTIM].send_signal(signal.SIGSTOP)
+        strike(started[VICTIM].pid)
         time.sleep(10.0)  # that is the subject
         started[VICTIM].send_signal(signal.SIGCONT)
         call(started, [VICTIM], ALL)

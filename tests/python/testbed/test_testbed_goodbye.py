@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import time
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from checks import assert_names
+from checks import assert_names, strike
 from testbed_lab import needs_testbed
 from testbed_ranks import running, say, tampering
 
@@ -68,7 +67,7 @@ def test_goodbye__to_a_host_that_is_gone_times_out(tmp_path: Path) -> None:
 
 def test_goodbye__to_a_stopped_process_is_not_waited_for_once_its_host_has_it() -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, couple(bed) as (leaver, other):
-        other.send_signal(signal.SIGSTOP)
+        strike(other.pid)
         say(leaver)
         assert float(leaver.stdout.readline()) < 4.0  # 1 s on a quiet machine
 

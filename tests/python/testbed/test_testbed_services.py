@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from checks import assert_names
+from checks import assert_names, strike
 from testbed_lab import needs_testbed, python
 
 from mlt.testbed import Testbed
@@ -99,8 +99,7 @@ def ended_alike(workers: list[subprocess.Popen[str]]) -> list[str]:
 
 def blow(rank: subprocess.Popen[str], number: signal.Signals) -> float:
     time.sleep(0.3)  # in the middle of the steps
-    os.kill(rank.pid, number)
-    return time.monotonic()
+    return strike(rank.pid, number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -14,7 +14,7 @@ from socket import IPPROTO_TCP as TCP
 from socket import IPPROTO_UDP as UDP
 
 import pytest
-from checks import assert_names
+from checks import assert_names, strike
 from testbed_lab import needs_testbed
 from testbed_ranks import running, say, tampering, texts_of
 
@@ -120,7 +120,7 @@ def test_operation__names_what_became_blocked_after_the_ranks_connected(host: st
 def test_stopped_for_5_s__job_goes_on_with_default_times() -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, stepping(bed, 2) as ranks:
         call(ranks[:1], 200)
-        ranks[1].send_signal(signal.SIGSTOP)
+        strike(ranks[1].pid)
         call(ranks[1:], 200)
         time.sleep(5.0)  # that is the subject
         ranks[1].send_signal(signal.SIGCONT)
@@ -129,7 +129,7 @@ def test_stopped_for_5_s__job_goes_on_with_default_times() -> None:
 
 def test_stopped_while_udp_is_blocked__has_no_verdict_before_it_runs_again(tmp_path: Path) -> None:
     with Testbed(hosts=2, rate="200mbit") as bed, stepping(bed, 2) as ranks:
-        ranks[1].send_signal(signal.SIGSTOP)
+        strike(ranks[1].pid)
         with tampering(bed, "host1", tmp_path, drop=UDP):
             call(ranks, 1)
             time.sleep(8.0)  # longer than the check of a rank that runs, and than peer_timeout

@@ -3,7 +3,6 @@ answer."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks import strike
 from transport_jobs import free_port, local_job
 
 import mlt
@@ -121,7 +121,7 @@ def test_post_send__to_a_rank_that_died_or_stopped_before_names_it(
             for one in others:
                 assert one.stdout is not None
                 assert one.stdout.readline() == b"up\n"
-            os.kill(victim.pid, kind)
+            strike(victim.pid, kind)
             began = time.monotonic()
             with pytest.raises(mlt.PeerFailedError, match=f"could not reach rank {rank} at") as caught:
                 context.post_send(np.zeros(1), to=rank)

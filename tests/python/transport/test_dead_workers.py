@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from checks import assert_names, until
+from checks import assert_names, strike, until
 from launch_jobs import KILL_SERVICE, launch
 from test_serve_command import COMMAND, environment
 from transport_jobs import START_SECONDS, RankProcess, local_job, open_rank, process_job, takes
@@ -69,7 +68,7 @@ def test_push_pull__continues_without_a_worker_that_is_killed_or_hangs(blow: sig
         for one in ranks[:2]:
             one.say(0.0)  # in flight, and waits for rank 2
         with takes(at_most=PEER_TIMEOUT + 4):
-            os.kill(pid, blow)
+            strike(pid, blow)
             results = [one.hear() for one in ranks[:2]]
         assert results[0] == results[1]
         assert results[0][1] == 10.5

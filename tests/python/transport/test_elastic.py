@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import names
+from checks import names, strike
 from elastic_jobs import Running, coordinator
 from transport_jobs import RankProcess, takes
 
@@ -272,7 +272,7 @@ def test_worker__that_is_stopped_costs_its_place_only() -> None:
         own.wait_for(3.0)
         pid = third.process.pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        strike(pid)
         try:
             with takes(at_most=15.0):
                 for one in (first, second):

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from checks import assert_names, until
+from checks import assert_names, strike, until
 from rank_jobs import ends_of
 from transport_jobs import START_SECONDS, RankProcess, open_rank, paused, process_job, takes
 
@@ -71,7 +71,7 @@ def test_transfer__with_a_rank_that_dies_or_hangs_fails_in_time(blow: signal.Sig
         pid = ranks[2].process.pid
         assert pid is not None
         struck = time.monotonic()
-        os.kill(pid, blow)
+        strike(pid, blow)
         for one in ranks[:2]:
             one.say("go")
         for one in ranks[:2]:
