@@ -142,15 +142,16 @@ test-cpp: $(VENV)/.tools
 
 # Tests that measure a speed, a delay or a share of the processor run alone. All others run two at a time: they compute,
 # or wait.
-TIMED_TESTS := tests/python/perf tests/python/transport/test_spin.py \
+TIMED_TESTS := $(foreach topic,collective_speed crossover perf_local perf_raw_udp perf_testbed scale,\
+    tests/python/perf/test_$(topic).py) tests/python/transport/test_spin.py \
   $(foreach topic,beside_tcp delay_line links proofs red slow_host,tests/python/testbed/test_testbed_$(topic).py)
 test-python: $(WHEEL_AND_TOOLS)
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
-	failed=0; $(BIN)/python -m pytest -n auto --dist loadfile tests/plugins tests/python \
+	failed=0; $(BIN)/python -m pytest -n auto --dist loadfile --durations=40 tests/plugins tests/python \
 	  $(addprefix --ignore=,$(TIMED_TESTS)) || failed=1; \
-	$(BIN)/python -m pytest $(TIMED_TESTS) || failed=1; exit $$failed
+	$(BIN)/python -m pytest --durations=20 $(TIMED_TESTS) || failed=1; exit $$failed
 endif
 
 build-asan build-tsan: build-%: $(VENV)/.tools

@@ -139,20 +139,24 @@ std::vector<float> gradient(std::size_t elements, std::uint16_t worker, std::siz
 
 bool is_mean_of_some(const std::vector<float>& got, const std::vector<std::vector<float>>& pushed,
                      const std::set<std::uint16_t>& always) {
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    bool found = false;
-    for (std::uint32_t subset = 1; subset < (1U << pushed.size()) && !found; ++subset) {
-      float sum = 0;
-      int terms = 0;
-      bool has_all = true;
-      for (std::uint16_t worker = 0; worker < pushed.size(); ++worker) {
-        const bool is_in = ((subset >> worker) & 1U) != 0;
-        if (is_in) sum += pushed[worker][i], ++terms;
-        has_all = has_all && (is_in || !always.contains(worker));
-      }
-      found = has_all && std::abs(got[i] - sum / static_cast<float>(terms)) < 1e-3F;
+  std::uint32_t needed = 0;
+  for (const std::uint16_t worker : always) needed |= 1U << worker;
+  const auto is_mean_of = [&](std::uint32_t subset, std::size_t i) {
+    if ((subset & needed) != needed || subset == 0) return false;
+    float sum = 0;
+    for (std::uint16_t worker = 0; worker < pushed.size(); ++worker) {
+      if (((subset >> worker) & 1U) != 0) sum += pushed[worker][i];
     }
-    if (!found) return false;
+    return std::abs(got[i] - sum / static_cast<float>(std::popcount(subset))) < 1e-3F;
+  };
+  // Elements are lost by the segment, so that the neighbour's workers are tried first.
+  std::uint32_t last = (1U << pushed.size()) - 1;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (is_mean_of(last, i)) continue;
+    std::uint32_t subset = 1;
+    while (subset < (1U << pushed.size()) && !is_mean_of(subset, i)) ++subset;
+    if (subset == 1U << pushed.size()) return false;
+    last = subset;
   }
   return true;
 }

@@ -46,6 +46,7 @@ struct World {
     sim::SimulatorConfig made = test::configured(kRate, static_cast<std::uint8_t>(1 + prng.below(3)));
     made.seed = seed;
     made.host.endpoint.operation_timeout_ns = kTimeoutNs;
+    made.host.endpoint.early_segments = 2'048;
     // Few slots now and then: posts must wait for room.
     if (prng.chance(0.3)) made.host.endpoint.max_sends = made.host.endpoint.max_receives = 40;
     return made;

@@ -29,7 +29,8 @@ AllReduces ring_of(std::uint16_t ranks, double line, double slowness) {
 
 // The tensor crosses the slow host's links once, and all others twice: a host of half the rate then costs 1 / (1 - 1/n)
 // of equal chunks on equal links, a third with 4 hosts and a seventh with 8, where equal chunks cost twice the time.
-TEST_CASE("shares_by_rate__make_a_slow_host_cost_what_it_must_and_nothing_where_links_are_equal") {
+TEST_CASE("shares_by_rate__make_a_slow_host_cost_what_it_must_and_nothing_where_links_are_equal" *
+          doctest::test_suite("long")) {
   for (const auto& [ranks, line] :
        {std::pair{std::uint16_t{4}, 1.0}, {std::uint16_t{4}, 10.0}, {std::uint16_t{8}, 10.0}}) {
     CAPTURE(ranks);
