@@ -453,6 +453,10 @@ class Engine {
 
   OperationId post_send(const SendOptions& options);
   OperationId post_recv(const ReceiveOptions& options);
+  // Many at once, for small tensors: one lock, and packets that leave together. Returns their ids in the same order. If
+  // one is rejected, none is posted, and the error says which.
+  std::vector<OperationId> post_sends(std::span<const SendOptions> options);
+  std::vector<OperationId> post_recvs(std::span<const ReceiveOptions> options);
   // Collectives complete like sends and receives.
   OperationId post_all_reduce(const AllReduceOptions& options);
   OperationId post_all_to_all(const AllToAllOptions& options);
@@ -479,6 +483,11 @@ class Engine {
   // called every 100 ms meanwhile, and may throw to end the wait.
   std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns,
                                  const std::function<void()>& now_and_then = nullptr);
+  // wait() for several, which wakes the thread once, when the last has ended. The completions in the same order, of
+  // failed operations too; nothing if the time passed first: then none was taken. Throws Error(kUnknownOperation), and
+  // takes none, if an operation is unknown, another thread waits for it, or it is named twice.
+  std::optional<std::vector<Completion>> wait_all(std::span<const OperationId> operations, std::int64_t timeout_ns,
+                                                  const std::function<void()>& now_and_then = nullptr);
   // Makes next_watched() return the operation's completion. False if it was taken already.
   bool watch(OperationId operation);
   // Blocks until a watched operation ends; nothing if the time passed, or the engine was closed and all were taken.

@@ -304,6 +304,12 @@ MLT_API int mlt_segment_count(mlt_context* context, uint16_t peer, uint64_t tota
 /* Each starts an operation and sets *operation to its number. On an error nothing was started. */
 MLT_API int mlt_post_send(mlt_context* context, const mlt_send_options* options, uint64_t* operation);
 MLT_API int mlt_post_receive(mlt_context* context, const mlt_receive_options* options, uint64_t* operation);
+/* Many at once, for small tensors: one lock, and packets that leave together. options: `count` structures of one size.
+ * Sets operations[i] to the number of options[i]. On an error, whose text says which of them it is about, none was
+ * started. */
+MLT_API int mlt_post_sends(mlt_context* context, const mlt_send_options* options, size_t count, uint64_t* operations);
+MLT_API int mlt_post_receives(mlt_context* context, const mlt_receive_options* options, size_t count,
+                              uint64_t* operations);
 MLT_API int mlt_post_all_reduce(mlt_context* context, const mlt_collective_options* options, uint64_t* operation);
 MLT_API int mlt_post_all_to_all(mlt_context* context, const mlt_collective_options* options, uint64_t* operation);
 MLT_API int mlt_post_gather(mlt_context* context, const mlt_collective_options* options, uint64_t* operation);
@@ -328,6 +334,10 @@ MLT_API int mlt_test(mlt_context* context, uint64_t operation, mlt_completion* c
 /* The same, but waits for up to timeout_ns (< 0: without end). */
 MLT_API int mlt_wait(mlt_context* context, uint64_t operation, int64_t timeout_ns, mlt_completion* completion,
                      size_t completion_bytes);
+/* mlt_wait() for `count` operations, whose completions are written in the same order once the last has ended. Any other
+ * result: none was taken. */
+MLT_API int mlt_wait_all(mlt_context* context, const uint64_t* operations, size_t count, int64_t timeout_ns,
+                         mlt_completion* completions, size_t completion_bytes);
 MLT_API void mlt_completion_release(mlt_completion* completion);
 
 #ifdef __cplusplus

@@ -10,8 +10,9 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from mlt import _core, _waits, priority
 from mlt._shared import first_failure, known_variables
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 Fill = Literal["zero", "keep"]
 Stop = Literal["patient", "eager"]
 
+_has_failed = attrgetter("failed")  # of a native completion: called without Python's own frames
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 _warned_of_small_buffer = False
 
@@ -384,6 +386,95 @@ class Context(GroupCollectives):
             raise explained(error, "post_recv", Context.post_recv.__annotations__, given) from None
         return Operation(operation, "recv", from_, tag, self)
 
+    def post_sends(
+        self,
+        transfers: Iterable[tuple[Any, int] | tuple[Any, int, int]],
+        prio_func: priority.PriorityFunction | None = None,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> list[Operation]:
+        """Start many sends with one call; of small tensors several times as many a second as with ``post_send``.
+
+        ``transfers``: tuples ``(tensor, to)`` or ``(tensor, to, tag)``. The other arguments are those of ``post_send``,
+        and apply to each. Returns the operations in the same order. If one is rejected, none is posted: the error is
+        that of ``post_send``, and says which it is. The peers receive them by ``post_recvs`` or ``post_recv``.
+
+        >>> sends = rank_0.post_sends([(bytes([n] * 4), 1, n) for n in range(100)])
+        >>> buffers = [bytearray(4) for _ in range(100)]
+        >>> receives = rank_1.post_recvs([(buffer, 0, n) for n, buffer in enumerate(buffers)])
+        >>> len(rank_1.wait_all(receives)), buffers[99].hex(), sum(done.bytes for done in rank_0.wait_all(sends))
+        (100, '63636363', 400)
+        """
+        listed = _listed(transfers, "post_sends")
+        if layers < 1 or not 0 <= layer < layers:
+            raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers ({len(listed)} sends)")
+        by_magnitude = prio_func is None or prio_func is priority.magnitude
+        priorities = None
+        if prio_func is not None and not by_magnitude and prio_func is not priority.all_important:
+            priorities = []
+            for one in listed:
+                tensor, to = one[0], one[1]
+                grid = self._grid(_core.tensor_info(tensor, dtype or ""), to, layer, layers)
+                what = f"send of tag {one[2] if len(one) > 2 else 0} to rank {to}"
+                priorities.append(self._segment_priorities(tensor, prio_func, grid, what))
+        try:
+            ids = self._engine.post_sends(
+                listed, layer, layers, priorities, by_magnitude, times.limit_ns(timeout), dtype or ""
+            )
+        except TypeError as error:
+            given = {"layer": layer, "layers": layers, "dtype": dtype}
+            raise explained(error, "post_sends", Context.post_sends.__annotations__, given) from None
+        return self._operations(ids, "send", listed)
+
+    def post_recvs(
+        self,
+        transfers: Iterable[tuple[Any, int] | tuple[Any, int, int]],
+        loss_bound: float | str = 0.0,
+        *,
+        fill: Fill = "zero",
+        stop: Stop = "patient",
+        deadline: float | None = None,
+        timeout: float | None = None,
+        dtype: str | None = None,
+        up_to: bool = False,
+    ) -> list[Operation]:
+        """Start many receives with one call, as ``post_sends`` does for sends.
+
+        ``transfers``: tuples ``(tensor, from_)`` or ``(tensor, from_, tag)``. The other arguments are those of
+        ``post_recv``, and apply to each. If one is rejected, none is posted.
+
+        >>> buffers = [bytearray(1), bytearray(1)]
+        >>> receives = rank_1.post_recvs([(buffers[0], 0, 5), (buffers[1], 0, 6)])
+        >>> sends = rank_0.post_sends([(b"a", 1, 5), (b"b", 1, 6)])
+        >>> [done.status for done in rank_1.wait_all(receives)], bytes(buffers[0] + buffers[1])
+        (['complete', 'complete'], b'ab')
+        """
+        listed = _listed(transfers, "post_recvs")
+        try:
+            ids = self._engine.post_recvs(
+                listed,
+                loss_bound_of(loss_bound) if isinstance(loss_bound, str) else loss_bound,
+                fill != "zero" and _choice(fill, "fill", "zero", "keep"),
+                stop != "patient" and _choice(stop, "stop", "patient", "eager"),
+                times.limit_ns(deadline, "deadline"),
+                times.limit_ns(timeout),
+                dtype or "",
+                up_to,
+            )
+        except TypeError as error:
+            given = {"loss_bound": loss_bound, "dtype": dtype, "up_to": up_to}
+            raise explained(error, "post_recvs", Context.post_recvs.__annotations__, given) from None
+        return self._operations(ids, "recv", listed)
+
+    def _operations(self, ids: list[int], kind: Literal["send", "recv"], transfers: Sequence[Any]) -> list[Operation]:
+        return [
+            Operation(number, kind, one[1], one[2] if len(one) > 2 else 0, self)
+            for number, one in zip(ids, transfers, strict=True)
+        ]
+
     def poll_cq(self, max_completions: int = 64) -> list[Completion]:
         """Take up to ``max_completions`` completions that no thread waits for, oldest first. Never blocks.
 
@@ -425,6 +516,80 @@ class Context(GroupCollectives):
         if native.failed:
             completion.raise_if_failed()
         return completion
+
+    def wait_all(
+        self, ops: Iterable[Operation], timeout: float | None = None, *, raise_failed: bool = True
+    ) -> list[Completion]:
+        """Block until each of ``ops`` has completed or failed, and return the completions in the same order.
+
+        For many small operations cheaper than a ``wait`` for each: the thread wakes up once. Then raises the
+        TransferError of the first in this order that failed; with ``raise_failed=False`` see ``Completion.failed``.
+        Raises WaitTimeoutError after ``timeout`` seconds: all operations that had no callback can then be waited for
+        again. Raises UnknownOperationError if the completion of one was taken before, or if ``ops`` has it twice.
+
+        >>> ops = rank_0.post_sends([(b"one", 1, 3), (b"two", 1, 4)])
+        >>> ops += rank_1.post_recvs([(bytearray(3), 0, 3), (bytearray(2), 0, 4)])[:0]
+        >>> done = rank_0.wait_all(ops, timeout=10, raise_failed=False)
+        >>> [one.status for one in done]
+        ['complete', 'size_mismatch']
+        """
+        listed = list(ops)
+        has_watched = False
+        for op in listed:
+            if type(op) is not Operation or op._context is not self:
+                self._refuse_to_wait(op)
+            has_watched = has_watched or op._watch is not None
+        natives = self._wait_all_watched(listed, timeout) if has_watched else self._wait_all(listed, timeout)
+        if natives is None:
+            left = [op for op in listed if not op.done()] or listed
+            raise WaitTimeoutError(
+                f"rank {self.rank}: {len(left)} of {len(listed)} operations are still in progress after {timeout:g} s, "
+                f"the first of them the {left[0]} (wait again or cancel them)"
+            )
+        completions = list(map(Completion, listed, natives))
+        if raise_failed and any(map(_has_failed, natives)):
+            for completion in completions:
+                completion.raise_if_failed()
+        return completions
+
+    def _refuse_to_wait(self, op: object) -> NoReturn:
+        if type(op) is not Operation:
+            raise TypeError(f"wait_all() takes Operations of sends, receives and collectives, not {type(op).__name__}")
+        raise ConfigError(f"rank {self.rank}: wait_all(): another context posted the {op}: wait for it there")
+
+    def _wait_all(self, ops: list[Operation], timeout: float | None) -> list[_core.Completion] | None:
+        """None: the time passed, and none was taken."""
+
+        def on_quiet(seconds: int) -> None:
+            next((op for op in ops if not op.done()), ops[0]).on_quiet(seconds)
+
+        timeout_ns = -1 if timeout is None else max(round(timeout * 1e9), 0)
+        natives = self._engine.wait_all([op._id for op in ops], timeout_ns, on_quiet)
+        if natives is not None:
+            for op, native in zip(ops, natives, strict=True):
+                if op._watch is not None:  # since this wait began
+                    op.settle(native)
+        return natives
+
+    def _wait_all_watched(self, ops: list[Operation], timeout: float | None) -> list[_core.Completion] | None:
+        """Those with callbacks first: a wait for them may be repeated."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        found: dict[Operation, _core.Completion] = {}
+
+        def left() -> float | None:
+            return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+        for op in ops:
+            if op._watch is not None and (native := op._watch.wait(op, left())) is not None:
+                found[op] = native
+            elif op._watch is not None:
+                return None
+        plain = [op for op in ops if op not in found]
+        natives = self._wait_all(plain, left())
+        if natives is None:
+            return None
+        found.update(zip(plain, natives, strict=True))
+        return [found[op] for op in ops]
 
     def cancel(self, op: Operation, *, reason: str = "") -> None:
         """Request the cancellation of ``op``. It still completes: as "cancelled", or with its earlier status.
@@ -555,6 +720,17 @@ def _tag(tag: int) -> int:
     if not 0 <= tag < 2**63:
         raise ConfigError(f"tag is {tag}; tags are integers in [0, 2**63)")
     return tag
+
+
+def _listed(transfers: Iterable[Any], function: str) -> Sequence[Any]:
+    if isinstance(transfers, list | tuple):
+        return transfers
+    try:
+        return list(transfers)
+    except TypeError:
+        raise TypeError(
+            f"{function}() takes a list of tuples (tensor, rank, tag), not a {type(transfers).__name__}"
+        ) from None
 
 
 def _choice(value: str, name: str, off: str, on: str) -> bool:

@@ -54,10 +54,31 @@ void register_transfers(py::class_<EngineHandle>& engine) {
           },
           py::arg("tensor"), py::arg("from_"), py::arg("tag"), py::arg("loss_bound"), py::arg("keep_missing"),
           py::arg("eager"), py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("up_to") = false)
+      .def(
+          "post_sends",
+          [](EngineHandle& self, py::handle transfers, std::uint32_t layer, std::uint32_t layers,
+             const py::object& priorities, bool by_magnitude, std::int64_t timeout_ns, std::string dtype) {
+            return self.post_sends(
+                transfers, SendArguments{0, 0, layer, layers, py::none(), by_magnitude, timeout_ns, std::move(dtype)},
+                priorities);
+          },
+          py::arg("transfers"), py::arg("layer"), py::arg("layers"), py::arg("priorities"), py::arg("by_magnitude"),
+          py::arg("timeout_ns"), py::arg("dtype"))
+      .def(
+          "post_recvs",
+          [](EngineHandle& self, py::handle transfers, double loss_bound, bool keep_missing, bool eager,
+             std::int64_t deadline_ns, std::int64_t timeout_ns, std::string dtype, bool up_to) {
+            return self.post_recvs(transfers, ReceiveArguments{0, 0, loss_bound, keep_missing, eager, deadline_ns,
+                                                               timeout_ns, std::move(dtype), up_to});
+          },
+          py::arg("transfers"), py::arg("loss_bound"), py::arg("keep_missing"), py::arg("eager"),
+          py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("up_to"))
       .def("set_hosts", &EngineHandle::set_hosts, py::arg("hosts"))
       .def("cancel", &EngineHandle::cancel, py::arg("operation"), py::arg("reason") = "")
       .def("poll", &EngineHandle::poll, py::arg("max_completions"))
       .def("wait", &EngineHandle::wait, py::arg("operation"), py::arg("timeout_ns"), py::arg("on_quiet") = py::none())
+      .def("wait_all", &EngineHandle::wait_all, py::arg("operations"), py::arg("timeout_ns"),
+           py::arg("on_quiet") = py::none())
       .def("watch", &EngineHandle::watch, py::arg("operation"))
       .def("next_watched", &EngineHandle::next_watched, py::arg("timeout_ns"))
       .def("is_done", &EngineHandle::is_done, py::arg("operation"));

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "bindings/process_exit.h"
@@ -63,6 +64,68 @@ void hand_back(Completion& done) {
   // Dropping them may run Python code, which must find the completion in a valid state.
   const std::vector<TensorView> views = std::exchange(lent->views, {});
   if (!lent->handle) done.lent.reset();
+}
+
+std::string send_name(std::uint64_t tag, std::uint16_t to) {
+  return "send of tag " + std::to_string(tag) + " to rank " + std::to_string(to);
+}
+
+std::string receive_name(std::uint64_t tag, std::uint16_t from) {
+  return "receive of tag " + std::to_string(tag) + " from rank " + std::to_string(from);
+}
+
+// One of a list of transfers.
+struct Transfer {
+  py::object tensor;
+  std::int64_t peer = 0;
+  std::uint64_t tag = 0;
+};
+
+// Empty if it is no integer, or beyond 64 bits.
+std::optional<std::int64_t> integer(py::handle object) {
+  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+  int overflow = 0;
+  const std::int64_t value = index ? PyLong_AsLongLongAndOverflow(index.ptr(), &overflow) : 0;
+  PyErr_Clear();
+  if (!index || overflow != 0) return std::nullopt;
+  return value;
+}
+
+// Entries (tensor, rank) and (tensor, rank, tag). Throws TypeError or Error(kConfig), and names the entry's number.
+std::vector<Transfer> read_transfers(py::handle transfers, const char* function) {
+  const std::string name = function;
+  const auto list = py::reinterpret_steal<py::object>(PySequence_Fast(transfers.ptr(), ""));
+  if (!list) {
+    PyErr_Clear();
+    throw py::type_error(name + "() takes a list of tuples (tensor, rank, tag), not a " +
+                         Py_TYPE(transfers.ptr())->tp_name);
+  }
+  const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(list.ptr()));
+  std::vector<Transfer> all;
+  all.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto place = [&] { return name + "(): number " + std::to_string(i + 1) + " of the list "; };
+    PyObject* const entry = PySequence_Fast_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i));
+    const Py_ssize_t parts = PyTuple_Check(entry) != 0 ? PyTuple_GET_SIZE(entry) : 0;
+    if (parts != 2 && parts != 3)
+      throw py::type_error(place() + "is not a tuple (tensor, rank) or (tensor, rank, tag)");
+    Transfer one{.tensor = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(entry, 0))};
+    const std::optional<std::int64_t> peer = integer(PyTuple_GET_ITEM(entry, 1));
+    if (!peer) throw py::type_error(place() + "has a rank that is not an integer");
+    one.peer = *peer;
+    if (parts == 3) {
+      PyObject* const given = PyTuple_GET_ITEM(entry, 2);
+      if (PyIndex_Check(given) == 0) throw py::type_error(place() + "has a tag that is not an integer");
+      const std::optional<std::int64_t> tag = integer(given);
+      if (!tag || *tag < 0) {
+        throw Error(ErrorCode::kConfig,
+                    place() + "has tag " + std::string(py::str(given)) + "; tags are integers in [0, 2**63)");
+      }
+      one.tag = static_cast<std::uint64_t>(*tag);
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
 }
 
 bool overlap(const TensorView& a, const TensorView& b) {
@@ -215,45 +278,100 @@ OperationId EngineHandle::post_tensor(TensorView view, OptionsOf&& options_of,
   });
 }
 
+SendOptions EngineHandle::send_options(const TensorView& view, std::uint16_t to, std::uint64_t tag,
+                                       const SendArguments& arguments) const {
+  return SendOptions{.to = to,
+                     .tag = tag,
+                     .data = {view.data(), view.bytes()},
+                     .element = view.element(),
+                     .layer = arguments.layer,
+                     .layers = arguments.layers,
+                     .priorities = copy_priorities(arguments.priorities),
+                     .by_magnitude = arguments.by_magnitude && is_floating_point(view.element()),
+                     .timeout_ns = arguments.timeout_ns,
+                     .lent = nullptr};
+}
+
+ReceiveOptions EngineHandle::receive_options(const TensorView& view, std::uint16_t from, std::uint64_t tag,
+                                             const ReceiveArguments& arguments) const {
+  return ReceiveOptions{.from = from,
+                        .tag = tag,
+                        .data = {view.data(), view.bytes()},
+                        .element = view.element(),
+                        .up_to = arguments.up_to,
+                        .loss_bound = arguments.loss_bound,
+                        .keep_missing = arguments.keep_missing,
+                        .eager = arguments.eager,
+                        .deadline_ns = arguments.deadline_ns,
+                        .timeout_ns = arguments.timeout_ns,
+                        .lent = nullptr};
+}
+
 OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& arguments) {
   engine();  // rejects the call in a fork first
   const std::uint16_t to = peer_rank(arguments.to);
-  const auto what = [&] { return "send of tag " + std::to_string(arguments.tag) + " to rank " + std::to_string(to); };
-  const auto options_of = [&](const TensorView& view) {
-    return SendOptions{.to = to,
-                       .tag = arguments.tag,
-                       .data = {view.data(), view.bytes()},
-                       .element = view.element(),
-                       .layer = arguments.layer,
-                       .layers = arguments.layers,
-                       .priorities = copy_priorities(arguments.priorities),
-                       .by_magnitude = arguments.by_magnitude && is_floating_point(view.element()),
-                       .timeout_ns = arguments.timeout_ns,
-                       .lent = nullptr};
-  };
-  return post_tensor(lend(what, tensor, false, arguments.dtype), options_of, &Engine::post_send);
+  const auto what = [&] { return send_name(arguments.tag, to); };
+  return post_tensor(
+      lend(what, tensor, false, arguments.dtype),
+      [&](const TensorView& view) { return send_options(view, to, arguments.tag, arguments); }, &Engine::post_send);
 }
 
 OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& arguments) {
   engine();  // rejects the call in a fork first
   const std::uint16_t from = peer_rank(arguments.from);
-  const auto what = [&] {
-    return "receive of tag " + std::to_string(arguments.tag) + " from rank " + std::to_string(from);
+  const auto what = [&] { return receive_name(arguments.tag, from); };
+  return post_tensor(
+      lend(what, tensor, true, arguments.dtype),
+      [&](const TensorView& view) { return receive_options(view, from, arguments.tag, arguments); },
+      &Engine::post_recv);
+}
+
+// The options of each of a list of transfers. `options_of(view, rank, tag, place)` returns them without `lent`.
+template <typename OptionsOf>
+auto EngineHandle::list_of(py::handle transfers, const char* function, bool writable, const std::string& dtype,
+                           OptionsOf&& options_of) const {
+  using Options = std::invoke_result_t<OptionsOf, const TensorView&, std::uint16_t, std::uint64_t, std::size_t>;
+  const std::vector<Transfer> all = read_transfers(transfers, function);
+  std::vector<Options> list;
+  list.reserve(all.size());
+  for (const Transfer& one : all) {
+    try {
+      const std::uint16_t peer = peer_rank(one.peer);
+      const auto what = [&] { return writable ? receive_name(one.tag, peer) : send_name(one.tag, peer); };
+      const auto lent = std::make_shared<Lent>(lend(what, one.tensor, writable, dtype));
+      list.push_back(options_of(lent->views.front(), peer, one.tag, list.size()));
+      list.back().lent = lent;
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  std::string(error.what()) + " (number " + std::to_string(list.size() + 1) + " of " +
+                      std::to_string(all.size()) + " transfers, of which none was posted)",
+                  error.peer());
+    }
+  }
+  return list;
+}
+
+std::vector<OperationId> EngineHandle::post_sends(py::handle transfers, const SendArguments& common,
+                                                  const py::object& priorities) {
+  Engine& target = engine();
+  const auto options_of = [&](const TensorView& view, std::uint16_t to, std::uint64_t tag, std::size_t place) {
+    SendOptions options = send_options(view, to, tag, common);
+    if (!priorities.is_none()) options.priorities = copy_priorities(priorities[py::int_(place)]);
+    return options;
   };
-  const auto options_of = [&](const TensorView& view) {
-    return ReceiveOptions{.from = from,
-                          .tag = arguments.tag,
-                          .data = {view.data(), view.bytes()},
-                          .element = view.element(),
-                          .up_to = arguments.up_to,
-                          .loss_bound = arguments.loss_bound,
-                          .keep_missing = arguments.keep_missing,
-                          .eager = arguments.eager,
-                          .deadline_ns = arguments.deadline_ns,
-                          .timeout_ns = arguments.timeout_ns,
-                          .lent = nullptr};
+  const std::vector<SendOptions> list = list_of(transfers, "post_sends", false, common.dtype, options_of);
+  const CallWithoutGil call(*this);
+  return target.post_sends(list);
+}
+
+std::vector<OperationId> EngineHandle::post_recvs(py::handle transfers, const ReceiveArguments& common) {
+  Engine& target = engine();
+  const auto options_of = [&](const TensorView& view, std::uint16_t from, std::uint64_t tag, std::size_t) {
+    return receive_options(view, from, tag, common);
   };
-  return post_tensor(lend(what, tensor, true, arguments.dtype), options_of, &Engine::post_recv);
+  const std::vector<ReceiveOptions> list = list_of(transfers, "post_recvs", true, common.dtype, options_of);
+  const CallWithoutGil call(*this);
+  return target.post_recvs(list);
 }
 
 std::vector<Completion> EngineHandle::poll(std::size_t max_completions) {
@@ -266,26 +384,42 @@ std::vector<Completion> EngineHandle::poll(std::size_t max_completions) {
   return finished;
 }
 
+// Runs `wait(now_and_then)` without the GIL. `on_quiet(seconds)`, unless it is None, is called every second.
+template <typename Wait>
+auto EngineHandle::wait_without_gil(const py::object& on_quiet, Wait&& wait) const {
+  const CallWithoutGil call(*this);
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  std::int64_t seconds = 0;
+  return wait([&] {
+    look_for_signals();
+    const std::int64_t passed = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();
+    if (passed == seconds) return;
+    const py::gil_scoped_acquire acquire;
+    while (seconds < passed) {
+      ++seconds;
+      if (!on_quiet.is_none()) on_quiet(seconds);
+    }
+  });
+}
+
 std::optional<Completion> EngineHandle::wait(OperationId operation, std::int64_t timeout_ns,
                                              const py::object& on_quiet) {
   Engine& target = engine();
-  std::optional<Completion> done = [&] {
-    const CallWithoutGil call(*this);
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point start = Clock::now();
-    std::int64_t seconds = 0;
-    return target.wait(operation, timeout_ns, [&] {
-      look_for_signals();
-      const std::int64_t passed = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();
-      if (passed == seconds) return;
-      const py::gil_scoped_acquire acquire;
-      while (seconds < passed) {
-        ++seconds;
-        if (!on_quiet.is_none()) on_quiet(seconds);
-      }
-    });
-  }();
+  std::optional<Completion> done = wait_without_gil(
+      on_quiet, [&](const auto& now_and_then) { return target.wait(operation, timeout_ns, now_and_then); });
   if (done) hand_back(*done);
+  return done;
+}
+
+std::optional<std::vector<Completion>> EngineHandle::wait_all(const std::vector<OperationId>& operations,
+                                                              std::int64_t timeout_ns, const py::object& on_quiet) {
+  Engine& target = engine();
+  std::optional<std::vector<Completion>> done = wait_without_gil(
+      on_quiet, [&](const auto& now_and_then) { return target.wait_all(operations, timeout_ns, now_and_then); });
+  if (done) {
+    for (Completion& one : *done) hand_back(one);
+  }
   return done;
 }
 

@@ -100,6 +100,10 @@ class EngineHandle {
 
   OperationId post_send(py::handle tensor, const SendArguments& arguments);
   OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
+  // Posts all or none. `transfers`: tuples of tensor, rank and, unless it is 0, tag, which replace those of `common`.
+  // `priorities`: None, or one entry for each transfer, as in SendArguments.
+  std::vector<OperationId> post_sends(py::handle transfers, const SendArguments& common, const py::object& priorities);
+  std::vector<OperationId> post_recvs(py::handle transfers, const ReceiveArguments& common);
   // `tensor` may be a list of tensors, which are carried as one.
   OperationId post_all_reduce(py::handle tensor, Reduction reduction, Algorithm algorithm, bool lossy_results,
                               const CollectiveArguments& arguments);
@@ -125,6 +129,9 @@ class EngineHandle {
   std::vector<Completion> poll(std::size_t max_completions);
   // `on_quiet(seconds)`, unless it is None, is called once for every second that the wait has lasted.
   std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns, const py::object& on_quiet);
+  // The same of several, which are taken together or, if the time passes first, not at all.
+  std::optional<std::vector<Completion>> wait_all(const std::vector<OperationId>& operations, std::int64_t timeout_ns,
+                                                  const py::object& on_quiet);
   bool watch(OperationId operation);
   std::optional<Completion> next_watched(std::int64_t timeout_ns);
   std::optional<bool> is_done(OperationId operation) const;
@@ -186,6 +193,15 @@ class EngineHandle {
   }
   template <typename OptionsOf, typename PostOptions>
   OperationId post_tensor(TensorView view, OptionsOf&& options_of, OperationId (Engine::*post)(const PostOptions&));
+  SendOptions send_options(const TensorView& view, std::uint16_t to, std::uint64_t tag,
+                           const SendArguments& arguments) const;
+  ReceiveOptions receive_options(const TensorView& view, std::uint16_t from, std::uint64_t tag,
+                                 const ReceiveArguments& arguments) const;
+  template <typename OptionsOf>
+  auto list_of(py::handle transfers, const char* function, bool writable, const std::string& dtype,
+               OptionsOf&& options_of) const;
+  template <typename Wait>
+  auto wait_without_gil(const py::object& on_quiet, Wait&& wait) const;
   [[noreturn]] void refuse_tensor(const std::string& operation, const Error& error) const;
   // Whether this process is a fork of the one that created this object.
   bool is_fork() const;

@@ -167,6 +167,73 @@ int post(mlt_context* context, std::uint64_t* operation, const char* function, P
   });
 }
 
+SendOptions send_of(const mlt_send_options* options, const char* name) {
+  const mlt_send_options given = read(options, name, "options");
+  check((given.reserved[0] | given.reserved[1] | given.reserved[2]) == 0, name, "reserved must be 0");
+  check((given.segment_priorities == nullptr) == (given.segment_priority_count == 0), name,
+        "segment_priorities and segment_priority_count must both be set, or both be 0");
+  SendOptions send;
+  send.to = given.to;
+  send.tag = given.tag;
+  send.data = bytes_of<const std::byte>(given.data, given.bytes, name, "data");
+  send.element = element_of(given.element, name);
+  send.layer = given.layer;
+  send.layers = layers_of(given.layers);
+  if (given.segment_priority_count > 0) {
+    send.priorities.assign(given.segment_priorities, given.segment_priorities + given.segment_priority_count);
+  }
+  send.by_magnitude = flag(given.by_magnitude, name, "by_magnitude");
+  check(!send.by_magnitude || send.priorities.empty(), name, "segment_priorities and by_magnitude exclude each other");
+  check(given.timeout_ns >= 0, name, "timeout_ns must not be negative");
+  send.timeout_ns = given.timeout_ns;
+  return send;
+}
+
+ReceiveOptions receive_of(const mlt_receive_options* options, const char* name) {
+  const mlt_receive_options given = read(options, name, "options");
+  ReceiveOptions receive;
+  receive.from = given.from;
+  receive.tag = given.tag;
+  receive.data = bytes_of<std::byte>(given.data, given.bytes, name, "data");
+  receive.element = element_of(given.element, name);
+  receive.up_to = flag(given.up_to, name, "up_to");
+  receive.loss_bound = given.loss_bound;
+  receive.keep_missing = flag(given.keep_missing, name, "keep_missing");
+  receive.eager = flag(given.eager, name, "eager");
+  receive.deadline_ns = given.deadline_ns;
+  receive.timeout_ns = given.timeout_ns;
+  return receive;
+}
+
+// Runs a post of several. The structures lie as far apart as the first says that it is long.
+template <typename Given, typename Options>
+int post_list(mlt_context* context, const Given* given, std::size_t count, std::uint64_t* operations,
+              const char* function, Options (*read_one)(const Given*, const char*),
+              std::vector<OperationId> (Engine::*start)(std::span<const Options>)) {
+  return call([&] {
+    mlt_context& own = checked(context, function);
+    check(count > 0, function, "count is 0");
+    check(given != nullptr, function, "options is NULL");
+    check(operations != nullptr, function, "operations is NULL");
+    check(given->size % alignof(Given) == 0, function, "the size of options must be sizeof of the structure");
+    std::vector<Options> list;
+    list.reserve(count);
+    const auto* next = reinterpret_cast<const unsigned char*>(given);
+    for (std::size_t i = 0; i < count; ++i, next += given->size) {
+      const auto* const one = reinterpret_cast<const Given*>(next);
+      try {
+        if (i > 0) check(one->size == given->size, function, "its size is another than that of the first");
+        list.push_back(read_one(one, function));
+      } catch (const Error& error) {
+        reject(std::string(error.what()) + " (number " + std::to_string(i + 1) + " of " + std::to_string(count) +
+               " transfers, of which none was posted)");
+      }
+    }
+    const std::vector<OperationId> ids = (own.engine.*start)(list);
+    std::ranges::copy(ids, operations);
+  });
+}
+
 // Which members of mlt_collective_options a collective uses beside those that all have.
 struct Uses {
   bool input = false;
@@ -248,46 +315,21 @@ Reduction reduction_of(const mlt_collective_options& given, const char* function
 using namespace mlt;
 
 int mlt_post_send(mlt_context* context, const mlt_send_options* options, uint64_t* operation) {
-  return c::post(context, operation, __func__, [&, name = __func__](Engine& engine) {
-    const mlt_send_options given = c::read(options, name, "options");
-    c::check((given.reserved[0] | given.reserved[1] | given.reserved[2]) == 0, name, "reserved must be 0");
-    c::check((given.segment_priorities == nullptr) == (given.segment_priority_count == 0), name,
-             "segment_priorities and segment_priority_count must both be set, or both be 0");
-    SendOptions send;
-    send.to = given.to;
-    send.tag = given.tag;
-    send.data = c::bytes_of<const std::byte>(given.data, given.bytes, name, "data");
-    send.element = c::element_of(given.element, name);
-    send.layer = given.layer;
-    send.layers = c::layers_of(given.layers);
-    if (given.segment_priority_count > 0) {
-      send.priorities.assign(given.segment_priorities, given.segment_priorities + given.segment_priority_count);
-    }
-    send.by_magnitude = c::flag(given.by_magnitude, name, "by_magnitude");
-    c::check(!send.by_magnitude || send.priorities.empty(), name,
-             "segment_priorities and by_magnitude exclude each other");
-    c::check(given.timeout_ns >= 0, name, "timeout_ns must not be negative");
-    send.timeout_ns = given.timeout_ns;
-    return engine.post_send(send);
-  });
+  return c::post(context, operation, __func__,
+                 [&, name = __func__](Engine& engine) { return engine.post_send(c::send_of(options, name)); });
 }
 
 int mlt_post_receive(mlt_context* context, const mlt_receive_options* options, uint64_t* operation) {
-  return c::post(context, operation, __func__, [&, name = __func__](Engine& engine) {
-    const mlt_receive_options given = c::read(options, name, "options");
-    ReceiveOptions receive;
-    receive.from = given.from;
-    receive.tag = given.tag;
-    receive.data = c::bytes_of<std::byte>(given.data, given.bytes, name, "data");
-    receive.element = c::element_of(given.element, name);
-    receive.up_to = c::flag(given.up_to, name, "up_to");
-    receive.loss_bound = given.loss_bound;
-    receive.keep_missing = c::flag(given.keep_missing, name, "keep_missing");
-    receive.eager = c::flag(given.eager, name, "eager");
-    receive.deadline_ns = given.deadline_ns;
-    receive.timeout_ns = given.timeout_ns;
-    return engine.post_recv(receive);
-  });
+  return c::post(context, operation, __func__,
+                 [&, name = __func__](Engine& engine) { return engine.post_recv(c::receive_of(options, name)); });
+}
+
+int mlt_post_sends(mlt_context* context, const mlt_send_options* options, size_t count, uint64_t* operations) {
+  return c::post_list(context, options, count, operations, __func__, c::send_of, &Engine::post_sends);
+}
+
+int mlt_post_receives(mlt_context* context, const mlt_receive_options* options, size_t count, uint64_t* operations) {
+  return c::post_list(context, options, count, operations, __func__, c::receive_of, &Engine::post_recvs);
 }
 
 namespace mlt::c {
@@ -454,6 +496,28 @@ int mlt_wait(mlt_context* context, uint64_t operation, int64_t timeout_ns, mlt_c
              size_t completion_bytes) {
   return c::take_one(completion, completion_bytes, __func__,
                      [&, name = __func__] { return c::checked(context, name).engine.wait(operation, timeout_ns); });
+}
+
+int mlt_wait_all(mlt_context* context, const uint64_t* operations, size_t count, int64_t timeout_ns,
+                 mlt_completion* completions, size_t completion_bytes) {
+  int result = MLT_OK;
+  const int code = c::call([&, name = __func__] {
+    mlt_context& own = c::checked(context, name);
+    c::check(count > 0, name, "count is 0");
+    c::check(operations != nullptr, name, "operations is NULL");
+    c::check_space(completions, completion_bytes, name);
+    std::optional<std::vector<Completion>> done = own.engine.wait_all({operations, count}, timeout_ns);
+    if (!done) {
+      result = MLT_IN_PROGRESS;
+      return;
+    }
+    auto* next = reinterpret_cast<unsigned char*>(completions);
+    for (Completion& one : *done) {
+      c::write(std::move(one), reinterpret_cast<mlt_completion*>(next), completion_bytes);
+      next += completion_bytes;
+    }
+  });
+  return code != MLT_OK ? code : result;
 }
 
 void mlt_completion_release(mlt_completion* completion) {

@@ -346,8 +346,10 @@ void Driving::park() {
     io_wake_.wait(lock, is_called);
     io_rests_ = false;
   } else {
-    io_wake_.wait_for(lock, std::chrono::nanoseconds(is_crowded_.load() ? kCrowdLeases * lease_ns_ : lease_ns_),
-                      is_called);
+    base::DurationNs lease = lease_ns_;
+    // In a crowd a wait lasts for many leases, and each check takes a CPU from the ranks that it waits for.
+    if (is_crowded_.load()) lease = seat_ != nullptr ? kLongSeatNs : kCrowdLeases * lease_ns_;
+    io_wake_.wait_for(lock, std::chrono::nanoseconds(lease), is_called);
     lease_ns_ = std::min(2 * lease_ns_, kLongestLeaseNs);
   }
   io_parked_ = false;

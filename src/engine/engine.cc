@@ -155,19 +155,28 @@ void take_priorities(const engine::OperationSubmitter& submitter, const engine::
   }
 }
 
-}  // namespace
+// A checked operation and its request, which lacks what only the record has: its id, and where its priorities are.
+template <typename Request>
+struct NewTransfer {
+  engine::Operation operation;
+  Request request;
+};
 
-OperationId Engine::post_send(const SendOptions& options) {
-  Impl& impl = *impl_;
-  engine::Operation operation = transfer_of(impl.submitter, Verb::kSend, options.to, options);
-  impl.submitter.check_layer(operation, options.layer, options.layers);
-  const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
-  core::SendRequest request;
+using NewSend = NewTransfer<core::SendRequest>;
+using NewReceive = NewTransfer<core::ReceiveRequest>;
+
+NewSend check_send(const Engine& self, const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
+                   const SendOptions& options) {
+  NewSend made;
+  engine::Operation& operation = made.operation = transfer_of(submitter, Verb::kSend, options.to, options);
+  submitter.check_layer(operation, options.layer, options.layers);
+  const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, loop.dscp().data_classes);
+  core::SendRequest& request = made.request;
   if (!options.priorities.empty()) {
-    take_priorities(impl.submitter, impl.loop, operation, options.priorities,
-                    segment_count(options.to, options.data.size()));
+    take_priorities(submitter, loop, operation, options.priorities,
+                    self.segment_count(options.to, options.data.size()));
   } else if (options.by_magnitude && wire::is_floating_point(engine::wire_element(options.element))) {
-    const core::SegmentGrid grid(static_cast<std::uint32_t>(options.data.size()), segment_bytes(options.to));
+    const core::SegmentGrid grid(static_cast<std::uint32_t>(options.data.size()), self.segment_bytes(options.to));
     // A single segment is never below the median.
     if (grid.count() > 1) {
       operation.priorities.resize(grid.count());
@@ -177,37 +186,32 @@ OperationId Engine::post_send(const SendOptions& options) {
     }
   }
   operation.lent = options.lent;
-  const engine::OperationTable::Begun begun = impl.submitter.begin(std::move(operation));
-  request.operation = begun.id;
   request.peer = options.to;
   request.tag = options.tag;
   request.data = options.data;
   request.element = engine::wire_element(options.element);
   request.may_have_parity = true;
   request.order = options.layer;
-  request.priorities = begun.operation->priorities;
   request.uniform_priority = core::SegmentPriority::important(traffic_class);
-  if (request.classify != nullptr) request.classify_context = &begun.operation->classifier;
   request.timeout_ns = options.timeout_ns;
-  impl.submitter.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
-  return begun.id;
+  return made;
 }
 
-OperationId Engine::post_recv(const ReceiveOptions& options) {
-  Impl& impl = *impl_;
-  engine::Operation operation = transfer_of(impl.submitter, Verb::kReceive, options.from, options);
-  impl.submitter.check_loss_bound(operation, options.loss_bound);
+NewReceive check_receive(const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
+                         const ReceiveOptions& options) {
+  NewReceive made;
+  engine::Operation& operation = made.operation = transfer_of(submitter, Verb::kReceive, options.from, options);
+  submitter.check_loss_bound(operation, options.loss_bound);
   if (options.loss_bound > 0 && !wire::is_floating_point(engine::wire_element(options.element))) {
-    impl.submitter.reject(operation, ErrorCode::kBuffer,
-                          engine::refusal_text(core::PostStatus::kLossyInteger, "", impl.loop.options()));
+    submitter.reject(operation, ErrorCode::kBuffer,
+                     engine::refusal_text(core::PostStatus::kLossyInteger, "", loop.options()));
   }
   if (options.deadline_ns < 0 || options.timeout_ns < 0) {
-    impl.submitter.reject(operation, ErrorCode::kConfig, "a deadline or timeout must not be negative");
+    submitter.reject(operation, ErrorCode::kConfig, "a deadline or timeout must not be negative");
   }
   operation.up_to = options.up_to;
   operation.lent = options.lent;
-  core::ReceiveRequest request;
-  request.operation = impl.submitter.begin(std::move(operation)).id;
+  core::ReceiveRequest& request = made.request;
   request.peer = options.from;
   request.tag = options.tag;
   request.data = options.data;
@@ -217,9 +221,98 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   request.stop = options.eager ? core::StopPolicy::kEager : core::StopPolicy::kPatient;
   request.fill = options.keep_missing ? core::Fill::kKeep : core::Fill::kZero;
   request.deadline_ns = options.deadline_ns;
-  request.timeout_ns = options.timeout_ns > 0 ? options.timeout_ns : impl.loop.options().operation_timeout_ns;
-  impl.submitter.submit(request.operation, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
-  return request.operation;
+  request.timeout_ns = options.timeout_ns > 0 ? options.timeout_ns : loop.options().operation_timeout_ns;
+  return made;
+}
+
+void set_record(core::SendRequest& request, const engine::OperationTable::Begun& begun) {
+  request.operation = begun.id;
+  request.priorities = begun.operation->priorities;
+  if (request.classify != nullptr) request.classify_context = &begun.operation->classifier;
+}
+
+void set_record(core::ReceiveRequest& request, const engine::OperationTable::Begun& begun) {
+  request.operation = begun.id;
+}
+
+template <typename Request>
+OperationId post_transfer(engine::OperationSubmitter& submitter, engine::EventLoop& loop, NewTransfer<Request>&& made) {
+  const engine::OperationTable::Begun begun = submitter.begin(std::move(made.operation));
+  set_record(made.request, begun);
+  submitter.submit(begun.id, [&loop, request = made.request](base::TimeNs now) { loop.post(now, request); });
+  return begun.id;
+}
+
+std::uint16_t peer_of(const SendOptions& options) { return options.to; }
+std::uint16_t peer_of(const ReceiveOptions& options) { return options.from; }
+
+// `check(options)` returns the checked transfer, or throws.
+template <typename Request, typename Options, typename Check>
+std::vector<OperationId> post_transfers(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
+                                        std::span<const Options> all, Check&& check) {
+  if (all.empty()) return {};
+  if (loop.options().connects_on_use) {
+    // All connections at once: each check below would wait for its own.
+    std::vector<std::uint16_t> peers;
+    for (const Options& options : all) {
+      const std::uint16_t peer = peer_of(options);
+      if (peer < loop.options().ranks && std::ranges::find(peers, peer) == peers.end()) peers.push_back(peer);
+    }
+    loop.use_and_wait(peers);
+  }
+  std::vector<engine::Operation> operations;
+  std::vector<Request> requests;
+  std::vector<OperationId> ids;
+  operations.reserve(all.size());
+  requests.reserve(all.size());
+  ids.reserve(all.size());
+  for (const Options& options : all) {
+    try {
+      NewTransfer<Request> made = check(options);
+      operations.push_back(std::move(made.operation));
+      requests.push_back(made.request);
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  std::string(error.what()) + " (number " + std::to_string(requests.size() + 1) + " of " +
+                      std::to_string(all.size()) + " transfers, of which none was posted)",
+                  error.peer());
+    }
+  }
+  const std::vector<engine::OperationTable::Begun> begun = submitter.begin_all(operations);
+  for (std::size_t i = 0; i < begun.size(); ++i) {
+    set_record(requests[i], begun[i]);
+    ids.push_back(begun[i].id);
+  }
+  submitter.submit_all(ids, [&loop, posted = std::move(requests)](base::TimeNs now) {
+    for (const Request& request : posted) loop.post(now, request);
+  });
+  return ids;
+}
+
+}  // namespace
+
+OperationId Engine::post_send(const SendOptions& options) {
+  Impl& impl = *impl_;
+  return post_transfer(impl.submitter, impl.loop, check_send(*this, impl.submitter, impl.loop, options));
+}
+
+OperationId Engine::post_recv(const ReceiveOptions& options) {
+  Impl& impl = *impl_;
+  return post_transfer(impl.submitter, impl.loop, check_receive(impl.submitter, impl.loop, options));
+}
+
+std::vector<OperationId> Engine::post_sends(std::span<const SendOptions> options) {
+  Impl& impl = *impl_;
+  return post_transfers<core::SendRequest>(impl.submitter, impl.loop, options, [&](const SendOptions& one) {
+    return check_send(*this, impl.submitter, impl.loop, one);
+  });
+}
+
+std::vector<OperationId> Engine::post_recvs(std::span<const ReceiveOptions> options) {
+  Impl& impl = *impl_;
+  return post_transfers<core::ReceiveRequest>(impl.submitter, impl.loop, options, [&](const ReceiveOptions& one) {
+    return check_receive(impl.submitter, impl.loop, one);
+  });
 }
 
 void Engine::cancel(OperationId operation, const std::string& reason) {
@@ -290,6 +383,23 @@ std::optional<Completion> Engine::wait(OperationId operation, std::int64_t timeo
       break;
   }
   impl_->submitter.fail_unknown(operation);
+}
+
+std::optional<std::vector<Completion>> Engine::wait_all(std::span<const OperationId> operations,
+                                                        std::int64_t timeout_ns,
+                                                        const std::function<void()>& now_and_then) {
+  std::optional<std::vector<Completion>> done(std::in_place, operations.size());
+  OperationId unknown = 0;
+  using Result = engine::OperationTable::WaitResult;
+  switch (impl_->loop.operations().wait_all(operations, timeout_ns, now_and_then, *done, unknown)) {
+    case Result::kDone:
+      return done;
+    case Result::kTimeout:
+      return std::nullopt;
+    case Result::kUnknown:
+      break;
+  }
+  impl_->submitter.fail_unknown(unknown);
 }
 
 bool Engine::watch(OperationId operation) { return impl_->loop.operations().watch(operation); }

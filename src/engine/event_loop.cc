@@ -241,7 +241,7 @@ bool EventLoop::run_commands() {
 
 bool EventLoop::step(bool is_channel_quiet) {
   bool busy = run_commands();
-  user_operations_.take_small_post();  // sent by this turn
+  user_operations_.take_small_posts();  // sent by this turn
   const TimeNs now = now_ = io::monotonic_now();
   ++turns_;
   turn_bytes_ = 0;
@@ -281,9 +281,10 @@ bool EventLoop::run_posts() {
   run_commands();
   now_ = io::monotonic_now();
   drain_completions(now_);
-  const bool is_small = user_operations_.take_small_post();
-  if (is_small && posts_may_wait()) {
-    if (posts_waiting_++ == 0) posts_due_ = base::after(now_, kPostsWaitNs);
+  const std::size_t small = user_operations_.take_small_posts();
+  if (small > 0 && posts_waiting_ + small <= kMaxPostsWaiting && posts_may_wait()) {
+    if (posts_waiting_ == 0) posts_due_ = base::after(now_, kPostsWaitNs);
+    posts_waiting_ += small;
     return has_more_to_send_;
   }
   posts_waiting_ = 0;

@@ -75,9 +75,26 @@ OperationTable::Begun OperationSubmitter::begin(Operation&& operation) {
              "(MLT_MAX_OPERATIONS)");
 }
 
+std::vector<OperationTable::Begun> OperationSubmitter::begin_all(std::span<Operation> operations) {
+  std::vector<OperationTable::Begun> begun(operations.size());
+  if (loop_.operations().begin_all(operations, begun)) return begun;
+  check_open(operations.front());
+  const std::size_t limit = loop_.options().max_operations;
+  fail(ErrorCode::kLimit, "a list of " + std::to_string(operations.size()) + " transfers was rejected: with " +
+                              std::to_string(loop_.operations().size()) +
+                              " operations that are in progress or done and not taken they " +
+                              "exceed max_operations (MLT_MAX_OPERATIONS), which is " + std::to_string(limit) +
+                              ": poll or wait for some, post fewer at once, or raise it");
+}
+
 // The loop did not take the command.
-void OperationSubmitter::withdraw(OperationId id) {
-  const std::string name = loop_.operations().forget(id);
+void OperationSubmitter::withdraw(std::span<const OperationId> ids) {
+  std::string name;
+  for (const OperationId id : ids) {
+    std::string own = loop_.operations().forget(id);
+    if (name.empty()) name = std::move(own);
+  }
+  if (ids.size() > 1) name += " and " + std::to_string(ids.size() - 1) + " more";
   if (closed_) fail(ErrorCode::kClosed, name + " was rejected: the context is closed");
   fail(ErrorCode::kLimit,
        name + " was rejected: the event loop's command queue is full: post fewer operations at once");

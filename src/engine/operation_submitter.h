@@ -7,9 +7,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/event.h"
 #include "engine/event_loop.h"
@@ -43,14 +45,21 @@ class OperationSubmitter {
   void check_layer(const Operation& operation, std::uint32_t layer, std::uint32_t layers) const;
 
   OperationTable::Begun begin(Operation&& operation);
+  // Registers all or none. They are of one verb.
+  std::vector<OperationTable::Begun> begin_all(std::span<Operation> operations);
   // Passes the command of an operation that begin() registered to the loop.
   template <typename Command>
   void submit(OperationId id, Command&& command) {
-    if (!loop_.run_command(std::forward<Command>(command))) withdraw(id);
+    if (!loop_.run_command(std::forward<Command>(command))) withdraw({&id, 1});
+  }
+  // The same for several with one command.
+  template <typename Command>
+  void submit_all(std::span<const OperationId> ids, Command&& command) {
+    if (!loop_.run_command(std::forward<Command>(command))) withdraw(ids);
   }
 
  private:
-  [[noreturn]] void withdraw(OperationId id);
+  [[noreturn]] void withdraw(std::span<const OperationId> ids);
 
   EventLoop& loop_;
   std::atomic<bool> closed_{false};

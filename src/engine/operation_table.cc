@@ -66,24 +66,20 @@ std::string Operation::name() const {
 OperationTable::Begun OperationTable::begin(Operation&& operation) {
   const std::lock_guard lock(mutex_);
   if (closed_ || size_ >= limit_) return {};
-  OperationId place = records_.size();
-  Record* record = nullptr;
-  if (free_.empty()) {
-    record = &records_.emplace_back();
-    // Taking a completion must not allocate: free() finds a slot for every record.
-    if (free_.capacity() < records_.size()) free_.reserve(2 * records_.size());
-  } else {
-    record = free_.back();
-    free_.pop_back();
-    place = record->done.operation & (kPlaces - 1);
+  return begin_locked(std::move(operation));
+}
+
+bool OperationTable::begin_all(std::span<Operation> operations, std::span<Begun> begun) {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || operations.size() > limit_ - size_) return false;
+  std::size_t count = 0;
+  try {
+    for (; count < operations.size(); ++count) begun[count] = begin_locked(std::move(operations[count]));
+  } catch (...) {  // no memory
+    while (count > 0) withdraw(*find(begun[--count].id));
+    throw;
   }
-  record->operation = std::move(operation);
-  record->id = ++sequence_ << kPlaceBits | place;
-  set_unclaimed(*record, true);
-  ++size_;
-  in_progress_.fetch_add(1, std::memory_order_relaxed);
-  if (record->operation.lent) lending_.fetch_add(1, std::memory_order_relaxed);
-  return {record->id, &record->operation};
+  return true;
 }
 
 std::string OperationTable::forget(OperationId id) {
@@ -91,8 +87,7 @@ std::string OperationTable::forget(OperationId id) {
   Record* const record = find(id);
   if (record == nullptr) return {};
   std::string name = record->operation.name();
-  if (!record->is_done) in_progress_.fetch_sub(1, std::memory_order_relaxed);
-  free(*record);
+  withdraw(*record);
   return name;
 }
 
@@ -114,7 +109,7 @@ void OperationTable::finish(Completion done) {
     lock.lock();
   }
   end(*record, std::move(done));
-  if (record->waiter == nullptr) notify_unclaimed(*record);
+  if (record->wait == nullptr) notify_unclaimed(*record);
 }
 
 void OperationTable::finish_all(const std::function<std::string(const std::string& name)>& word) {
@@ -151,7 +146,7 @@ bool OperationTable::watch(OperationId id) {
   Record* const record = find(id);
   if (record == nullptr) return false;
   record->is_watched = true;
-  if (record->is_done && record->waiter == nullptr) notify_unclaimed(*record);
+  if (record->is_done && record->wait == nullptr) notify_unclaimed(*record);
   return true;
 }
 
@@ -179,50 +174,62 @@ std::optional<Completion> OperationTable::next(bool is_watched, std::optional<St
 
 OperationTable::WaitResult OperationTable::wait(OperationId id, std::int64_t timeout_ns,
                                                 const std::function<void()>& now_and_then, Completion& done) {
+  OperationId unknown = 0;
+  return wait_all({&id, 1}, timeout_ns, now_and_then, {&done, 1}, unknown);
+}
+
+OperationTable::WaitResult OperationTable::wait_all(std::span<const OperationId> ids, std::int64_t timeout_ns,
+                                                    const std::function<void()>& now_and_then,
+                                                    std::span<Completion> done, OperationId& unknown) {
   std::unique_lock lock(mutex_);
-  Record* const record = find(id);
-  if (record == nullptr || record->waiter != nullptr) return WaitResult::kUnknown;
-  if (!record->is_done) {
-    const std::optional<SteadyTime> until = deadline_after(timeout_ns);
-    Waiter waiter;
-    record->waiter = &waiter;
+  Wait wait;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Record* const record = find(ids[i]);
+    if (record == nullptr || record->wait != nullptr) {
+      unknown = ids[i];
+      stop_waiting(ids.first(i));
+      return WaitResult::kUnknown;
+    }
+    record->wait = &wait;
+    if (record->is_done) continue;
+    ++wait.left;
     set_unclaimed(*record, false);
+  }
+  if (wait.left > 0) {
     try {
-      while (!record->is_done) {
+      const std::optional<SteadyTime> until = deadline_after(timeout_ns);
+      while (wait.left > 0) {
         lock.unlock();
         std::optional<SteadyTime> slice = until;
         if (now_and_then) {
           slice = *deadline_after(kSliceNs);
           if (until) slice = std::min(*slice, *until);
         }
-        driving_.wait(waiter, slice);
+        driving_.wait(wait.waiter, slice);
         lock.lock();
-        if (record->is_done || !now_and_then || slice == until) break;
+        if (wait.left == 0 || !now_and_then || slice == until) break;
         lock.unlock();
         now_and_then();
         lock.lock();
       }
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
-      record->waiter = nullptr;
-      set_unclaimed(*record, !record->is_done);
-      if (record->is_done) notify_unclaimed(*record);
+      stop_waiting(ids);
       throw;
     }
-    record->waiter = nullptr;
-    if (!record->is_done) {
-      set_unclaimed(*record, true);
+    if (wait.left > 0) {
+      stop_waiting(ids);
       return WaitResult::kTimeout;
     }
   }
-  done = take(*record);
+  for (std::size_t i = 0; i < ids.size(); ++i) done[i] = take(*find(ids[i]));
   return WaitResult::kDone;
 }
 
 OperationTable::WaitResult OperationTable::test(OperationId id, Completion& done) {
   const std::lock_guard lock(mutex_);
   Record* const record = find(id);
-  if (record == nullptr || record->waiter != nullptr) return WaitResult::kUnknown;
+  if (record == nullptr || record->wait != nullptr) return WaitResult::kUnknown;
   if (!record->is_done) return WaitResult::kTimeout;
   done = take(*record);
   return WaitResult::kDone;
@@ -254,6 +261,32 @@ std::size_t OperationTable::size() {
 
 // ---- with mutex_ ---------------------------------------------------------------------------------------------------
 
+OperationTable::Begun OperationTable::begin_locked(Operation&& operation) {
+  OperationId place = records_.size();
+  Record* record = nullptr;
+  if (free_.empty()) {
+    record = &records_.emplace_back();
+    // Taking a completion must not allocate: free() finds a slot for every record.
+    if (free_.capacity() < records_.size()) free_.reserve(2 * records_.size());
+  } else {
+    record = free_.back();
+    free_.pop_back();
+    place = record->done.operation & (kPlaces - 1);
+  }
+  record->operation = std::move(operation);
+  record->id = ++sequence_ << kPlaceBits | place;
+  set_unclaimed(*record, true);
+  ++size_;
+  in_progress_.fetch_add(1, std::memory_order_relaxed);
+  if (record->operation.lent) lending_.fetch_add(1, std::memory_order_relaxed);
+  return {record->id, &record->operation};
+}
+
+void OperationTable::withdraw(Record& record) {
+  if (!record.is_done) in_progress_.fetch_sub(1, std::memory_order_relaxed);
+  free(record);
+}
+
 OperationTable::Record* OperationTable::find(OperationId id) {
   const OperationId place = id & (kPlaces - 1);
   if (id == 0 || place >= records_.size() || records_[place].id != id) return nullptr;
@@ -277,7 +310,17 @@ void OperationTable::end(Record& record, Completion done) {
   newest_ = &record;
   in_progress_.fetch_sub(1, std::memory_order_relaxed);
   // The waiter exists until its thread has taken mutex_ itself.
-  if (record.waiter != nullptr) driving_.notify(*record.waiter);
+  if (record.wait != nullptr && --record.wait->left == 0) driving_.notify(record.wait->waiter);
+}
+
+// The operations have other takers again.
+void OperationTable::stop_waiting(std::span<const OperationId> ids) {
+  for (const OperationId id : ids) {
+    Record& record = *find(id);
+    record.wait = nullptr;
+    set_unclaimed(record, !record.is_done);
+    if (record.is_done) notify_unclaimed(record);
+  }
 }
 
 Completion OperationTable::take(Record& record) {
@@ -309,7 +352,7 @@ void OperationTable::notify_unclaimed(const Record& record) {
 
 OperationTable::Record* OperationTable::oldest_unclaimed(bool is_watched) {
   for (Record* record = oldest_; record != nullptr; record = record->next) {
-    if (record->waiter == nullptr && record->is_watched == is_watched) return record;
+    if (record->wait == nullptr && record->is_watched == is_watched) return record;
   }
   return nullptr;
 }

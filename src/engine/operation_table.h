@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,8 @@ class OperationTable {
   // Registers an operation before the event loop gets it. No record if the limit is reached or the table is closed:
   // after finish_all() nothing would end it. `operation` is unchanged then.
   Begun begin(Operation&& operation);
+  // The same of several, all or none: false if they do not all fit. `begun` has one element for each.
+  bool begin_all(std::span<Operation> operations, std::span<Begun> begun);
   // Withdraws an operation that never reached the event loop, and returns its name. finish_all() may have ended it.
   std::string forget(OperationId id);
 
@@ -90,6 +93,11 @@ class OperationTable {
   // Only this thread gets the completion meanwhile. `now_and_then`, if set, is called every kSliceNs.
   static constexpr std::int64_t kSliceNs = 100'000'000;
   WaitResult wait(OperationId id, std::int64_t timeout_ns, const std::function<void()>& now_and_then, Completion& done);
+  // Waits until all have ended, and is woken once. Takes all completions or, unless the result is kDone, none.
+  // kUnknown: `unknown` is one that is unknown, that another thread waits for, or that is named twice. `done` has one
+  // element for each.
+  WaitResult wait_all(std::span<const OperationId> ids, std::int64_t timeout_ns,
+                      const std::function<void()>& now_and_then, std::span<Completion> done, OperationId& unknown);
 
   // Takes the completion if the operation ended, and never waits. kTimeout: it is in progress.
   WaitResult test(OperationId id, Completion& done);
@@ -113,18 +121,27 @@ class OperationTable {
   static constexpr unsigned kPlaceBits = 18;
   static constexpr OperationId kPlaces = OperationId{1} << kPlaceBits;
 
+  // A thread that waits for one operation or several; with mutex_.
+  struct Wait {
+    Waiter waiter;
+    std::size_t left = 0;  // that have not ended
+  };
+
   struct Record {
     Operation operation;
     Completion done;
     OperationId id = 0;  // 0: free
     bool is_done = false;
     bool is_watched = false;
-    Waiter* waiter = nullptr;  // on the stack of the thread that waits for this operation
+    Wait* wait = nullptr;  // on the stack of the thread that waits for this operation
     Record* previous = nullptr;
     Record* next = nullptr;  // in the list of completed ones, oldest first
   };
 
+  Begun begin_locked(Operation&& operation);
   Record* find(OperationId id);
+  void withdraw(Record& record);
+  void stop_waiting(std::span<const OperationId> ids);
   void set_unclaimed(const Record& record, bool is_unclaimed);
   void end(Record& record, Completion done);
   Completion take(Record& record);

@@ -50,13 +50,19 @@ class UserOperations {
   bool on_timeout(base::TimeNs now);
   base::TimeNs next_timeout() const { return checksums_.next_timeout(); }
   const collective::ChecksumCounts& checksum_counts() const { return checksums_.counts(); }
-  // Whether there was a post since the last call, and all of them were of a few hundred bytes.
-  bool take_small_post() { return std::exchange(has_small_, false) & !std::exchange(has_large_, false); }
+  // Number of posts since the last call, if all of them were of a few hundred bytes, else 0.
+  std::size_t take_small_posts() {
+    const std::size_t small = std::exchange(small_posts_, 0);
+    return std::exchange(has_large_, false) ? 0 : small;
+  }
 
  private:
   static constexpr std::size_t kSmallBytes = 448;  // with its header, a datagram that may leave with others
 
-  void note_size(std::size_t bytes) { (bytes <= kSmallBytes ? has_small_ : has_large_) = true; }
+  void note_size(std::size_t bytes) {
+    ++small_posts_;
+    has_large_ |= bytes > kSmallBytes;
+  }
   // False if it was rejected, because the peer's option is another.
   bool check_checksums(OperationId operation, std::uint16_t peer, std::uint64_t tag);
   void reject(OperationId operation, std::uint16_t peer, std::uint64_t tag, core::PostStatus status);
@@ -73,7 +79,7 @@ class UserOperations {
   const Transmitter& transmitter_;
   SendChecksum send_checksum_;
   TransferChecksums checksums_;
-  bool has_small_ = false;
+  std::size_t small_posts_ = 0;  // since take_small_posts(), as long as has_large_ is false
   bool has_large_ = false;
 };
 

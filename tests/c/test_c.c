@@ -158,6 +158,59 @@ static void send_and_receive__by_test_poll_and_wait(void) {
   FAILS(mlt_wait(contexts[0], sent, 0, done, sizeof done[0]), MLT_ERROR_UNKNOWN_OPERATION, "was never posted");
 }
 
+static void lists__are_posted_and_waited_for_together(void) {
+  enum { LIST = 200 };
+  static unsigned char data[LIST][8], got[LIST][8];
+  static mlt_send_options sends[LIST];
+  static mlt_receive_options receives[LIST];
+  static mlt_completion done[LIST];
+  uint64_t sent[LIST], received[LIST];
+  size_t i;
+  for (i = 0; i < LIST; ++i) {
+    memset(data[i], (int)i, sizeof data[i]);
+    sends[i] = send_of(data[i], sizeof data[i], 1000 + i);
+    receives[i] = receive_of(got[i], sizeof got[i], 1000 + i);
+  }
+  OK(mlt_post_receives(contexts[1], receives, LIST, received));
+  CHECK(mlt_wait_all(contexts[1], received, LIST, 1000, done, sizeof done[0]) == MLT_IN_PROGRESS);
+  OK(mlt_post_sends(contexts[0], sends, LIST, sent));
+  OK(mlt_wait_all(contexts[1], received, LIST, LONG_WAIT, done, sizeof done[0]));
+  for (i = 0; i < LIST; ++i) {
+    CHECK(done[i].operation == received[i] && done[i].error == MLT_OK && done[i].tag == 1000 + i);
+    mlt_completion_release(&done[i]);
+  }
+  OK(mlt_wait_all(contexts[0], sent, LIST, LONG_WAIT, done, sizeof done[0]));
+  CHECK(memcmp(data, got, sizeof data) == 0);
+  FAILS(mlt_wait_all(contexts[0], sent, LIST, 0, done, sizeof done[0]), MLT_ERROR_UNKNOWN_OPERATION,
+        "was never posted");
+
+  /* One that is rejected: none is started. */
+  sent[0] = 77;
+  sends[LIST - 1].to = 9;
+  FAILS(mlt_post_sends(contexts[0], sends, LIST, sent), MLT_ERROR_UNKNOWN_PEER, "number 200 of 200");
+  CHECK(mlt_error_peer() == 9);
+  sends[LIST - 1].to = 1;
+  sends[3].element = 99;
+  FAILS(mlt_post_sends(contexts[0], sends, LIST, sent), MLT_ERROR_CONFIG, "number 4 of 200");
+  sends[3].element = MLT_UINT8;
+  sends[3].size += 8;
+  FAILS(mlt_post_sends(contexts[0], sends, LIST, sent), MLT_ERROR_CONFIG, "number 4 of 200");
+  sends[3].size -= 8;
+  sends[0].size = 3;
+  FAILS(mlt_post_sends(contexts[0], sends, LIST, sent), MLT_ERROR_CONFIG, "sizeof");
+  sends[0].size = sizeof sends[0];
+  receives[1].loss_bound = 0.5;
+  FAILS(mlt_post_receives(contexts[1], receives, LIST, received), MLT_ERROR_BUFFER, "number 2 of 200");
+  FAILS(mlt_post_sends(NULL, sends, LIST, sent), MLT_ERROR_CONFIG, "context is NULL");
+  FAILS(mlt_post_sends(contexts[0], NULL, LIST, sent), MLT_ERROR_CONFIG, "options is NULL");
+  FAILS(mlt_post_sends(contexts[0], sends, 0, sent), MLT_ERROR_CONFIG, "count is 0");
+  FAILS(mlt_post_sends(contexts[0], sends, LIST, NULL), MLT_ERROR_CONFIG, "operations is NULL");
+  FAILS(mlt_wait_all(contexts[0], NULL, 1, 0, done, sizeof done[0]), MLT_ERROR_CONFIG, "operations is NULL");
+  FAILS(mlt_wait_all(contexts[0], sent, 0, 0, done, sizeof done[0]), MLT_ERROR_CONFIG, "count is 0");
+  FAILS(mlt_wait_all(contexts[0], sent, 1, 0, NULL, sizeof done[0]), MLT_ERROR_CONFIG, "completion is NULL");
+  CHECK(sent[0] == 77);
+}
+
 /* Posts the same collective on both ranks and waits for both. */
 static void on_both(int (*post)(mlt_context*, const mlt_collective_options*, uint64_t*),
                     const mlt_collective_options* options) {
@@ -851,6 +904,7 @@ int main(int argc, char** argv) {
   connect_start__lets_peers_follow();
   open_pair();
   send_and_receive__by_test_poll_and_wait();
+  lists__are_posted_and_waited_for_together();
   collectives__have_the_right_results();
   collectives__with_lossy_results_and_with_a_nan();
   collectives__of_a_list_of_tensors();

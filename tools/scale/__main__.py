@@ -62,7 +62,9 @@ def measure(form: Form) -> dict[str, Any]:
         "jobs": [job("mlt", size) for size in form.sizes],
         "keys": [attempt(cases.key_rounds, form.workers, count, rounds=form.key_rounds) for count in form.keys],
         "messages": [
-            *(attempt(cases.small_messages, "mlt", datapath, form.messages) for datapath in cases.DATAPATHS),
+            *(attempt(cases.small_messages, "mlt", path, form.messages, cases.LISTS) for path in cases.DATAPATHS),
+            *(attempt(cases.small_messages, "mlt", path, form.messages) for path in cases.DATAPATHS),
+            attempt(cases.small_messages, "sockets", "UDP", form.messages),
             *([attempt(cases.small_messages, "gloo", "TCP", form.messages)] if form.gloo_sizes else []),
         ],
         "simulated": [attempt(cases.simulated_job, size) for size in form.simulated_sizes],

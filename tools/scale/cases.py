@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 import statistics
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ranks import LIMIT_SECONDS, GlooRank, MltRank, Rank
+from ranks import LIMIT_SECONDS, SMALL_LIST, GlooRank, MltRank, Rank, SocketRank
 from team import Phase, Team
 
 import mlt
@@ -20,10 +21,11 @@ FLOATS = {"4 B": 1, "1 MiB": 1 << 18}
 KEY_BYTES = 64 << 10
 # By the name in the tables; None: the ranks choose, and take shared memory on one host.
 DATAPATHS = {"UDP": "udp", "shared memory": None}
+LISTS = f"lists of {SMALL_LIST}"
 # Packets of mlt by their counters: what a rank sent.
 PACKETS = ("data_packets_sent", "acks_sent", "probes_sent", "bitmaps_sent", "stops_sent")
 # Parameters of a case that are figures of the same name.
-IDENTITY = ("transport", "ranks", "workers", "keys", "datapath")
+IDENTITY = ("transport", "ranks", "workers", "keys", "datapath", "posts")
 
 SIMULATION = Path(__file__).resolve().parents[2] / "build" / "default" / "tests" / "mlt_sim_scale"
 
@@ -36,6 +38,13 @@ def serve(transport: str, ranks: int, services: int = 0, datapath: str | None = 
         import torch.distributed  # noqa: F401 - here, not in every rank
 
         return functools.partial(GlooRank, workers=ranks, port=port)
+    if transport == "sockets":
+        pair = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]  # the ranks inherit them
+        for one in pair:
+            one.bind(("127.0.0.1", 0))
+        for one, other in zip(pair, reversed(pair), strict=True):
+            one.connect(other.getsockname())
+        return functools.partial(SocketRank, sockets=pair)
     _ = (mlt.Context, mlt.SummationService, mlt.PushPull)  # loaded on first use: here, not in every rank
     return functools.partial(MltRank, workers=ranks, services=services, port=port, datapath=datapath)
 
@@ -123,17 +132,19 @@ def key_rounds(workers: int, keys: int, *, rounds: int) -> Figures:
     }
 
 
-def small_messages(transport: str, datapath: str, count: int) -> Figures:
-    """Two ranks; ``datapath`` is one of ``DATAPATHS``, and for gloo only a name."""
+def small_messages(transport: str, datapath: str, count: int, posts: str = "one by one") -> Figures:
+    """Two ranks; ``datapath`` is one of ``DATAPATHS``, and for others than mlt only a name. ``posts``: LISTS, or one by
+    one."""
     chosen = DATAPATHS.get(datapath)
     with Team(2, serve(transport, 2, datapath=chosen), f"{transport}, {datapath}, small messages") as team:
         team.order("connect", limit=LIMIT_SECONDS + 30)
-        phase = team.order("small_messages", count, limit=LIMIT_SECONDS)
+        phase = team.order("small_lists" if posts == LISTS else "small_messages", count, limit=LIMIT_SECONDS)
         found = _counters(team, transport)
         team.order("close", limit=60)
     figures = {
         "transport": transport,
         "datapath": datapath,
+        "posts": posts,
         "messages_per_second": count / max(phase.values),
         "cpu_microseconds_per_message": phase.cpu_seconds / count * 1e6,
     }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import logging
 import os
+import socket
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import mlt
 
 SMALL_BYTES, SMALL_WINDOW = 64, 256
+SMALL_LIST = 64  # messages that are posted and awaited together
 # Of every operation and start: what takes longer has failed.
 LIMIT_SECONDS = 120.0
 
@@ -123,6 +126,24 @@ class MltRank(Rank):
             posted.popleft().wait()
         return time.monotonic() - began
 
+    def small_lists(self, count: int) -> float:
+        """The same in lists."""
+        buffers = [np.zeros(SMALL_BYTES, np.uint8) for _ in range(SMALL_WINDOW)]
+        post = self._context.post_sends if self._rank == 0 else self._context.post_recvs
+        lists = [
+            [(buffers[place], 1 - self._rank, place) for place in range(first, first + SMALL_LIST)]
+            for first in range(0, SMALL_WINDOW, SMALL_LIST)
+        ]
+        posted: deque[list[mlt.Operation]] = deque()
+        began = time.monotonic()
+        for number in range(count // SMALL_LIST):
+            if len(posted) == len(lists):
+                self._context.wait_all(posted.popleft())
+            posted.append(post(lists[number % len(lists)]))
+        while posted:
+            self._context.wait_all(posted.popleft())
+        return time.monotonic() - began
+
     def counters(self) -> dict[str, int]:
         return dict(self._context.counters())
 
@@ -134,6 +155,39 @@ class MltRank(Rank):
 
     def close(self) -> None:
         self._context.close()
+
+
+class SocketRank(Rank):
+    """Bare UDP sockets, from Python: a datagram each way for each message, without order, repair or matching."""
+
+    def __init__(self, rank: int, sockets: Sequence[socket.socket]) -> None:
+        super().__init__()
+        self._rank, self._socket = rank, sockets[rank]
+
+    def connect(self) -> None:
+        self._socket.settimeout(10.0)  # a datagram was lost
+        # Space for the window, in small pieces of memory: the kernel takes twice what it is told.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 200_000)
+
+    def small_messages(self, count: int) -> float:
+        """Rank 0 sends, rank 1 receives and replies to each; seconds."""
+        message, own = bytes(SMALL_BYTES), self._socket
+        began = time.monotonic()
+        for number in range(count):
+            if self._rank == 1:
+                own.recv(SMALL_BYTES)
+                own.send(b"received")
+                continue
+            if number >= SMALL_WINDOW:
+                own.recv(SMALL_BYTES)
+            own.send(message)
+        if self._rank == 0:
+            for _ in range(min(count, SMALL_WINDOW)):
+                own.recv(SMALL_BYTES)
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class GlooRank(Rank):

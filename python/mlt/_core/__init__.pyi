@@ -239,6 +239,27 @@ class Engine:
         dtype: str,
         up_to: bool = ...,
     ) -> int: ...
+    def post_sends(
+        self,
+        transfers: Sequence[tuple[Any, int] | tuple[Any, int, int]],
+        layer: int,
+        layers: int,
+        priorities: list[Any] | None,
+        by_magnitude: bool,
+        timeout_ns: int,
+        dtype: str,
+    ) -> list[int]: ...
+    def post_recvs(
+        self,
+        transfers: Sequence[tuple[Any, int] | tuple[Any, int, int]],
+        loss_bound: float,
+        keep_missing: bool,
+        eager: bool,
+        deadline_ns: int,
+        timeout_ns: int,
+        dtype: str,
+        up_to: bool,
+    ) -> list[int]: ...
     def post_all_reduce(
         self,
         tensor: Any,
@@ -364,6 +385,9 @@ class Engine:
     def wait(
         self, operation: int, timeout_ns: int, on_quiet: Callable[[int], None] | None = None
     ) -> Completion | None: ...
+    def wait_all(
+        self, operations: Sequence[int], timeout_ns: int, on_quiet: Callable[[int], None] | None = None
+    ) -> list[Completion] | None: ...
     def watch(self, operation: int) -> bool: ...
     def next_watched(self, timeout_ns: int) -> Completion | None: ...
     def is_done(self, operation: int) -> bool | None: ...

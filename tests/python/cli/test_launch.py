@@ -60,6 +60,13 @@ def test_launch__runs_the_example_of_collectives() -> None:
     ]
 
 
+def test_launch__runs_the_example_of_many_messages() -> None:
+    done = launch("-n", "2", sys.executable, str(EXAMPLES / "many_messages.py"))
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(":")[0] for line in done.stdout.splitlines()]
+    assert lines == ["[1] one_by_one", "[1] in_lists"]
+
+
 def test_launch__runs_the_example_of_the_readme(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     (program,) = (block for block in blocks if "mlt.Context()" in block)

@@ -39,9 +39,10 @@ def key_run(count: int, per_key: float, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def message_run(rate: float, transport: str = "mlt") -> dict[str, Any]:
+def message_run(rate: float, transport: str = "mlt", posts: str = "lists of 64") -> dict[str, Any]:
     return {
-        "transport": transport, "datapath": "UDP", "messages_per_second": rate, "cpu_microseconds_per_message": 3.0,
+        "transport": transport, "datapath": "UDP", "posts": posts, "messages_per_second": rate,
+        "cpu_microseconds_per_message": 3.0,
     }  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def test_measure__a_case_that_failed_misses_its_targets(
     monkeypatch.setattr(scale.cases, "job", job_of)
     monkeypatch.setattr(scale.cases, "key_rounds", lambda _, keys, *, rounds: key_run(keys, 0.001))
     monkeypatch.setattr(scale.cases, "simulated_job", simulated_run)
-    monkeypatch.setattr(scale.cases, "small_messages", lambda transport, _, __: message_run(400_000, transport))
+    monkeypatch.setattr(scale.cases, "small_messages", lambda transport, *_: message_run(400_000, transport))
     found = scale.measure(scale.LONG)
     assert found["jobs"][-1] == {"transport": "mlt", "ranks": 256, "error": "rank 5 died during all_reduce"}
     verdicts = scale.check(scale.LONG, found)
@@ -189,6 +190,17 @@ def test_simulated_job__names_what_failed(scale: ModuleType, monkeypatch: pytest
         scale.cases.simulated_job(64)
     program.write_text('#!/bin/sh\necho "{\\"ranks\\": $2}"\n', encoding="ascii")
     assert scale.cases.simulated_job(64) == {"ranks": 64}
+
+
+def test_check__messages_beside_bare_sockets(scale: ModuleType) -> None:
+    found = figures(scale)
+    found["messages"][1:1] = [message_run(90_000, posts="one by one"), message_run(150_000, "sockets")]
+    lists, single, sockets, gloo = (one for one in scale.check(scale.LONG, found) if one.run == "messages")
+    assert (lists.met, single.met, sockets.met, gloo.met) == (True, None, None, None)
+    assert_names(lists.case, "mlt", "UDP", "lists of 64")
+    assert_names(lists.measured, "2.00 of bare sockets")
+    assert_names(single.measured, "0.60 of bare sockets")
+    assert "of bare" not in sockets.measured
 
 
 def test_check__failed_keys_and_messages(scale: ModuleType) -> None:

@@ -254,6 +254,22 @@ TEST_CASE("driving__the_io_thread_takes_over_after_a_lease_from_waits_that_were_
   }
 }
 
+TEST_CASE("driving__the_io_thread_takes_over_in_a_crowd_from_waits_short_and_long") {
+  DrivingWorld world;
+  world.post([&](base::TimeNs) { world.driving.set_crowded(true); });
+  std::atomic<int> datagrams{0};
+  world.loop.on_datagram = [&] { ++datagrams; };
+  int round = 0;
+  for (const base::DurationNs waited : {base::DurationNs{0}, kSecond / 500, kSecond / 50, kSecond / 10}) {
+    CAPTURE(waited);
+    Waiter waiter;
+    CHECK_FALSE(world.driving.wait(waiter, engine::deadline_after(waited)));
+    world.loop.deliver();
+    CHECK(soon([&] { return datagrams == round + 1; }));
+    ++round;
+  }
+}
+
 TEST_CASE("driving__a_post_wakes_a_sleeper_only_for_what_is_due_before_it_wakes_by_itself") {
   DrivingWorld world;
   Waiter waiter;

@@ -72,6 +72,81 @@ TEST_CASE("begin__is_refused_at_the_limit_and_leaves_the_operation_as_it_was") {
   CHECK(table.begin(std::move(operation)).operation != nullptr);
 }
 
+TEST_CASE("begin_all__registers_all_or_none") {
+  OperationTableWorld world(4);
+  Table& table = world.table;
+  const mlt::OperationId first = table.begin({}).id;
+  std::vector<mlt::engine::Operation> operations(4);
+  for (std::size_t i = 0; i < operations.size(); ++i) operations[i].tag = i;
+  std::vector<Table::Begun> begun(4);
+  CHECK_FALSE(table.begin_all(operations, begun));
+  CHECK(table.size() == 1);
+  CHECK(operations[3].tag == 3);
+  table.forget(first);
+  REQUIRE(table.begin_all(operations, begun));
+  CHECK(table.size() == 4);
+  CHECK(table.in_progress() == 4);
+  for (std::size_t i = 0; i < begun.size(); ++i) CHECK(begun[i].operation->tag == i);
+  table.finish_all([](const std::string& name) { return name; });
+  for (int i = 0; i < 4; ++i) CHECK(table.take_any().has_value());
+  CHECK_FALSE(table.begin_all({operations.data(), 1}, begun));
+}
+
+TEST_CASE("wait_all__wakes_once_when_the_last_has_ended_and_takes_none_before") {
+  OperationTableWorld world(8);
+  Table& table = world.table;
+  std::vector<mlt::OperationId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(table.begin({}).id);
+  std::vector<Completion> done(ids.size());
+  mlt::OperationId unknown = 0;
+  table.finish(ended(ids[3]));
+  CHECK(table.wait_all(ids, 1'000'000, nullptr, done, unknown) == Table::WaitResult::kTimeout);
+  CHECK(table.is_done(ids[3]) == true);
+  CHECK(table.is_unclaimed(ids[0]));
+  CHECK_FALSE(table.is_unclaimed(ids[3]));
+  // While a thread waits for them they are no other's, those that have ended included.
+  int calls = 0;
+  const auto within = [&] {
+    ++calls;
+    CHECK_FALSE(table.is_unclaimed(ids[0]));
+    CHECK_FALSE(table.take_any().has_value());
+    mlt::OperationId other = 0;
+    std::vector<Completion> one(1);
+    CHECK(table.wait_all({ids.data(), 1}, 0, nullptr, one, other) == Table::WaitResult::kUnknown);
+    CHECK(other == ids[0]);
+    if (calls == 1) {
+      for (const std::size_t i : {4U, 1U, 0U}) table.finish(ended(ids[i]));
+    } else {
+      table.finish(ended(ids[2]));
+    }
+  };
+  CHECK(table.wait_all(ids, -1, within, done, unknown) == Table::WaitResult::kDone);
+  CHECK(calls == 2);
+  for (std::size_t i = 0; i < ids.size(); ++i) CHECK(done[i].operation == ids[i]);
+  CHECK(table.size() == 0);
+}
+
+TEST_CASE("wait_all__of_an_unknown_one_or_one_named_twice_leaves_all_to_other_takers") {
+  OperationTableWorld world(8);
+  Table& table = world.table;
+  const mlt::OperationId first = table.begin({}).id, second = table.begin({}).id;
+  table.finish(ended(first));
+  std::vector<Completion> done(3);
+  for (const mlt::OperationId wrong : {first, second, second + 1, mlt::OperationId{0}}) {
+    const std::vector<mlt::OperationId> ids{first, second, wrong};
+    mlt::OperationId unknown = 7;
+    CHECK(table.wait_all(ids, -1, nullptr, done, unknown) == Table::WaitResult::kUnknown);
+    CHECK(unknown == wrong);
+    CHECK(table.is_unclaimed(second));
+  }
+  const auto leave = [] { throw std::runtime_error("enough"); };
+  mlt::OperationId unknown = 0;
+  const std::vector<mlt::OperationId> both{first, second};
+  CHECK_THROWS_AS(table.wait_all(both, -1, leave, {done.data(), 2}, unknown), std::runtime_error);
+  CHECK(table.take_any()->operation == first);
+  CHECK(table.is_unclaimed(second));
+}
+
 TEST_CASE("name__of_a_barrier_has_no_size") {
   mlt::engine::Operation operation;
   operation.verb = mlt::Verb::kBarrier;
