@@ -75,7 +75,7 @@ TESTS = {
     "src/engine": {"test_engine": "unit/engine"},
     "src/io/control": {"test_io": "unit/io/control"},
 }
-# The swarm runs neither, but for collectives in some seeds: only faults that name it as their hunter are worth its time.
+# The swarm runs neither, but for collectives in some seeds: it hunts those faults alone that name it as their hunter.
 NOT_IN_SWARM = ("src/collective", "src/engine", "src/io/control")
 
 
