@@ -115,8 +115,8 @@ struct Options {
   // Ring all-reduces give slow links less to carry, in groups of which all members do (docs/collectives.md). The order
   // of a sum then depends on the rates that were measured.
   bool shares_by_rate = false;
-  // Collectives, sends and receives carry a checksum of each transfer, from memory to memory: one that arrives changed
-  // fails, and names the sender (docs/collectives.md). The same on every rank.
+  // Collectives, push-pulls, sends and receives carry a checksum of each transfer, from memory to memory: one that
+  // arrives changed fails, and names the sender (docs/collectives.md). The same on every rank.
   bool checksums = false;
   // Exact tensors get parity packets, from which receivers restore lost segments, where packets were lost lately and a
   // repair would take longer (docs/bound.md).

@@ -144,7 +144,7 @@ typedef struct mlt_options {
   uint32_t early_transfers;
   uint32_t max_window_mib;
   uint32_t busy_poll_us;
-  uint32_t checksums; /* 1: collectives, sends, receives carry checksums (docs/collectives.md); same everywhere */
+  uint32_t checksums;          /* 1: all transfers carry checksums (docs/collectives.md); the same on every rank */
   uint32_t erasure_correction; /* 1: exact tensors get parity packets where that pays (docs/bound.md) */
   uint32_t connects_on_use; /* 1: connections are set up by the first post to a peer (docs/scale.md); on every rank */
   uint16_t rank;

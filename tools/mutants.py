@@ -75,7 +75,7 @@ TESTS = {
     "src/engine": {"test_engine": "unit/engine"},
     "src/io/control": {"test_io": "unit/io/control"},
 }
-# The swarm runs neither.
+# The swarm runs neither, but for collectives in some seeds: it hunts those faults alone that name it as their hunter.
 NOT_IN_SWARM = ("src/collective", "src/engine", "src/io/control")
 
 
@@ -110,7 +110,8 @@ def hunters_of(choice: str, mutant: Mutant, seeds: int) -> list[Hunter]:
         return [micro(seeds)] if choice in ("all", "micro") else []
     if mutant.hunter == "swarm" and choice == "micro":
         return []
-    chosen = [swarm(seeds)] if choice in ("all", "swarm") and folder not in NOT_IN_SWARM else []
+    is_seen = folder not in NOT_IN_SWARM or mutant.hunter == "swarm"
+    chosen = [swarm(seeds)] if choice in ("all", "swarm") and is_seen else []
     if choice == "micro":
         chosen.append(micro(seeds))
     if choice in ("all", "tests"):

@@ -93,9 +93,9 @@ class Context(GroupCollectives):
     ``shares_by_rate``: all-reduces around a ring give slow links less to carry, as far as all ranks of a group say so
     (None: MLT_SHARES_BY_RATE, else False). The order of a sum then depends on measured rates, so that two runs may
     differ in the last bit. See docs/collectives.md.
-    ``checksums``: collectives, sends and receives have a checksum, from one rank's memory to another's (None:
-    MLT_CHECKSUMS, else False); the same on every rank. Data that arrives changed fails the call with a CancelledError
-    that names the sender. It costs CPU time. See docs/collectives.md.
+    ``checksums``: collectives, push-pulls, sends and receives have a checksum, from one rank's memory to another's
+    (None: MLT_CHECKSUMS, else False); the same on every rank. Data that arrives changed fails the call with a
+    CancelledError that names the sender. It costs CPU time. See docs/collectives.md.
     ``erasure_correction``: exact tensors get parity packets, from which receivers restore lost segments, where packets
     were lost lately and a repair would take longer (None: MLT_ERASURE_CORRECTION, else False). See docs/bound.md.
     ``connects_on_use``: two ranks are connected when one of them first posts something to the other, instead of all
@@ -256,7 +256,7 @@ class Context(GroupCollectives):
 
     @property
     def checksums(self) -> bool:
-        """Whether collectives, sends and receives have checksums from memory to memory."""
+        """Whether collectives, push-pulls, sends and receives have checksums from memory to memory."""
         return self._checksums
 
     @property

@@ -1,11 +1,42 @@
 #include "collective/checksums.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
 
 namespace mlt::collective {
+
+namespace {
+
+std::string in_hexadecimal(std::uint64_t value) {
+  std::array<char, 16> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value, 16).ptr};
+}
+
+}  // namespace
+
+ChecksumCounts& ChecksumCounts::operator+=(const ChecksumCounts& other) {
+  compared += other.compared;
+  incomplete += other.incomplete;
+  different += other.different;
+  return *this;
+}
+
+std::string damage_text(std::uint16_t sender, std::uint16_t receiver, const std::string& place, std::uint64_t sent,
+                        std::uint64_t received, const std::string& unusable) {
+  return "data of rank " + std::to_string(sender) + " arrived changed at rank " + std::to_string(receiver) + " (" +
+         place + "checksum sent " + in_hexadecimal(sent) + ", received " + in_hexadecimal(received) +
+         "): the memory, an interface or a driver of one of the two hosts damages data; do not use " + unusable +
+         ", and test both hosts before they continue";
+}
+
+std::string checksums_differ_text(std::uint16_t with, std::uint16_t without) {
+  return "rank " + std::to_string(with) + " takes checksums and rank " + std::to_string(without) +
+         " none: set checksums (MLT_CHECKSUMS) on all ranks alike";
+}
 
 // PROTOCOL 22.9.2: The checksum of a transfer MUST be the sum, modulo 2^64, of m(x) over the payloads of its packets
 //     that are not empty, where x is the offset of the payload times 2^32 plus its CRC-32C, and m(x) is computed so: x

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/event.h"
@@ -19,6 +20,15 @@
 namespace mlt::collective {
 
 inline constexpr std::size_t kChecksumBytes = 8;
+
+// Transfers of operations with checksums, at the side that compares them.
+struct ChecksumCounts {
+  std::uint64_t compared = 0;
+  std::uint64_t incomplete = 0;  // part of the transfer is missing, within the bound: not compared
+  std::uint64_t different = 0;   // of the compared: of each operation that failed of it, one
+
+  ChecksumCounts& operator+=(const ChecksumCounts& other);
+};
 
 class StreamChecksums {
  public:
@@ -85,5 +95,12 @@ class StreamChecksums {
 std::uint64_t segment_checksum(std::uint64_t offset_bytes, std::span<const std::byte> payload);
 // Of a transfer's data, as it is cut into packets.
 std::uint64_t transfer_checksum(std::span<const std::byte> data, std::uint32_t segment_bytes);
+
+// The error of an operation whose data of rank `sender` arrived changed at `receiver`. `place`: of the transfer within
+// the operation, ended by a comma and a space, or empty. `unusable`: what the caller must not use.
+std::string damage_text(std::uint16_t sender, std::uint16_t receiver, const std::string& place, std::uint64_t sent,
+                        std::uint64_t received, const std::string& unusable);
+// The error where of two ranks one has checksums and the other none.
+std::string checksums_differ_text(std::uint16_t with, std::uint16_t without);
 
 }  // namespace mlt::collective

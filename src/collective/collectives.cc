@@ -9,15 +9,6 @@
 
 namespace mlt::collective {
 
-namespace {
-
-std::string hexadecimal(std::uint64_t value) {
-  std::array<char, 16> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value, 16).ptr};
-}
-
-}  // namespace
-
 std::uint64_t Collectives::group_id(const std::vector<std::uint16_t>& ranks, std::uint32_t stream) {
   std::uint64_t hash = 0xCBF29CE484222325ULL;
   const auto add = [&hash](std::uint32_t two_bytes) {
@@ -365,11 +356,9 @@ void Collectives::compare_checksums(TimeNs now, Active& active, const Stream& st
   ++checksum_counts_.different;
   fail(now, active,
        {core::CompletionStatus::kCancelled, stream.peer,
-        "data of " + rank_text(stream.peer) + " arrived changed at " + rank_text(rank_) + " (transfer " +
-            std::to_string(found->step + 1) + " of " + std::to_string(stream.steps) + ", checksum sent " +
-            hexadecimal(found->sent) + ", received " + hexadecimal(found->received) +
-            "): the memory, an interface or a driver of one of the two hosts damages data; do not use results of this "
-            "call, and test both hosts before they continue",
+        damage_text(stream.peer, rank_,
+                    "transfer " + std::to_string(found->step + 1) + " of " + std::to_string(stream.steps) + ", ",
+                    found->sent, found->received, "results of this call"),
         true},
        true);
 }

@@ -36,13 +36,6 @@ inline constexpr std::size_t kMaxGroups = 16'384;
 // Max failures, reported by one rank, of groups not used here yet.
 inline constexpr std::size_t kMaxHeard = 64;
 
-// Transfers received in collectives with checksums.
-struct ChecksumCounts {
-  std::uint64_t compared = 0;
-  std::uint64_t incomplete = 0;  // part of the transfer is missing, within the bound: not compared
-  std::uint64_t different = 0;   // of the compared: of each collective that failed of it, one
-};
-
 class Collectives {
  public:
   Collectives(std::uint16_t rank, Verbs& verbs, base::DurationNs default_timeout_ns,

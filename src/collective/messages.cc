@@ -11,7 +11,9 @@ namespace mlt::collective {
 namespace {
 
 constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5, kFailed = 6, kCalled = 7,
-                       kGone = 8, kOverdue = 9, kMove = 10, kMoved = 11, kLost = 12, kExcluded = 13, kLoads = 14;
+                       kGone = 8, kOverdue = 9, kMove = 10, kMoved = 11, kLost = 12, kExcluded = 13, kLoads = 14,
+                       kChecksum = 15, kDamaged = 16;
+constexpr std::uint8_t kHasChecksums = 128;  // of a registration's class
 constexpr std::size_t kMaxText = 1'000;
 constexpr std::size_t kMaxRanks = 65'536;
 constexpr std::size_t kMaxCellBytes = 65'536;  // of 4 MiB in segments of 8 bytes
@@ -113,7 +115,7 @@ void write_shape(Writer& w, const Register& m) {
   w.u64(std::bit_cast<std::uint64_t>(m.loss_bound));
   w.u8(m.average ? 1 : 0);
   w.u32(m.order);
-  w.u8(m.traffic_class);
+  w.u8(static_cast<std::uint8_t>((m.traffic_class & ~kHasChecksums) | (m.checksums ? kHasChecksums : 0)));
   w.u64(m.tensor_elements);
   w.u32(m.services);
   w.u32(m.max_dead_services);
@@ -129,7 +131,9 @@ Register read_shape(Reader& r, std::uint64_t key, std::uint32_t partition) {
   m.loss_bound = std::bit_cast<double>(r.u64());
   m.average = r.u8() != 0;
   m.order = r.u32();
-  m.traffic_class = r.u8();
+  const std::uint8_t traffic_class = r.u8();
+  m.traffic_class = static_cast<std::uint8_t>(traffic_class & ~kHasChecksums);
+  m.checksums = (traffic_class & kHasChecksums) != 0;
   m.tensor_elements = r.u64();
   m.services = r.u32();
   m.max_dead_services = r.u16();
@@ -229,6 +233,19 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u64(0);
                           w.u32(static_cast<std::uint32_t>(m.units.size()));
                           w.words(m.units);
+                        },
+                        [&](const Checksum& m) {
+                          w.u8(kChecksum);
+                          w.u64(m.key);
+                          w.u32(m.partition);
+                          w.u64(m.checksum);
+                        },
+                        [&](const Damaged& m) {
+                          w.u8(kDamaged);
+                          w.u64(m.key);
+                          w.u32(m.partition);
+                          w.u32(m.rank);
+                          w.text(m.text);
                         }},
              message);
 }
@@ -314,6 +331,18 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
     case kLoads:
       message = Loads{r.words(partition)};
       break;
+    case kChecksum:
+      message = Checksum{key, partition, r.u64()};
+      break;
+    case kDamaged: {
+      Damaged m;
+      m.key = key;
+      m.partition = partition;
+      m.rank = r.u16();
+      m.text = r.text();
+      message = std::move(m);
+      break;
+    }
     default:
       return std::nullopt;
   }

@@ -26,6 +26,7 @@ struct Register {
   std::uint64_t tensor_elements = 0;  // of all partitions together
   std::uint32_t services = 1;         // over which the tensor is cut
   std::uint16_t max_dead_services = 0;
+  bool checksums = false;  // of each push and result (push_checksums.h)
 };
 
 // Service -> worker: pushes may begin.
@@ -125,8 +126,23 @@ struct Loads {
   std::vector<std::uint32_t> units;  // per service; none if they are equal
 };
 
+// Worker -> service: of the push that it just posted. Service -> worker: of the result, whose sum is complete.
+struct Checksum {
+  std::uint64_t key = 0;
+  std::uint32_t partition = 0;
+  std::uint64_t checksum = 0;
+};
+
+// Worker -> service: the result arrived changed. Service -> worker: a push or a result did.
+struct Damaged {
+  std::uint64_t key = 0;
+  std::uint32_t partition = 0;
+  std::uint16_t rank = 0;  // that sent the data
+  std::string text;
+};
+
 using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called, Gone, Overdue, Move, Moved,
-                             Lost, Excluded, Loads>;
+                             Lost, Excluded, Loads, Checksum, Damaged>;
 
 void encode(const Message& message, std::vector<std::byte>& out);
 // Empty if the bytes are not exactly one message.

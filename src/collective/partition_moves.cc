@@ -7,6 +7,9 @@ namespace mlt::collective {
 void PartitionMoves::leave(PushPullKey& key, Partition& partition) {
   if (partition.registered) ++key.unregistered;
   partition.registered = partition.must_replay = false;
+  // A result that its service can't confirm any more is repeated by the next one.
+  partition.unchecked.reset();
+  partition.result_checksums.clear();
   partition.moving = true;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/bitmap.h"
 #include "base/check.h"
+#include "collective/push_checksums.h"
 #include "collective/reduction.h"
 
 namespace mlt::collective {
@@ -30,7 +31,7 @@ std::uint64_t PartitionSums::cost_bytes(const Register& shape, std::uint16_t wor
   const std::uint64_t cells = cells_of(shape);
   const std::uint64_t result_bytes = sizeof(Result) + base::words_for_bits(cells) * sizeof(std::uint64_t);
   return kPartitionCostBytes + 2 * std::uint64_t{shape.elements} * sizeof(float) + cells * sizeof(Cell) +
-         std::uint64_t{workers} * (2 + 2 * result_bytes);
+         std::uint64_t{workers} * (2 + 2 * result_bytes + (shape.checksums ? PushChecksums::cost_bytes() : 0));
 }
 
 void PartitionSums::Buffer::end_result(std::uint16_t worker) {

@@ -71,6 +71,8 @@ class PartitionSums {
 
   // Where the pushes of this round go.
   void receive(core::ReceiveRequest& request, std::uint16_t worker);
+  // Of this round, once it has ended.
+  std::span<const float> result() const { return buffers_[current_].values; }
   // Every push is over: completes the other cells with what has arrived.
   void end_round();
   // Elements of `workers` pushes that did not arrive.

@@ -7,10 +7,19 @@
 
 namespace mlt::collective {
 
+namespace {
+
+// Of a partition: its service has two buffers, the results of both of which may be on their way.
+constexpr std::size_t kMaxResultChecksums = 2;
+
+}  // namespace
+
 PushPull::PushPull(const PushPullConfig& config, Verbs& verbs)
     : services_(config.services, config.max_dead_services, config.loads.value_or(ServiceLoads(config.services.size()))),
       verbs_(verbs),
       default_timeout_ns_(config.default_timeout_ns),
+      rank_(config.rank),
+      has_checksums_(config.checksums),
       gone_(services_, verbs),
       posts_(services_, verbs, config.default_timeout_ns),
       moves_(services_, survivors_, posts_, verbs) {
@@ -26,7 +35,10 @@ PushPull::PushPull(const PushPullConfig& config, Verbs& verbs)
 
 PushPull::Key& PushPull::key_of(const PushPullRequest& request) {
   const auto [found, is_new] = by_key_.try_emplace(request.key, static_cast<std::uint32_t>(keys_.size()));
-  if (is_new) keys_.push_back(std::make_unique<Key>(found->second, request, services_, verbs_));
+  if (is_new) {
+    keys_.push_back(std::make_unique<Key>(found->second, request, services_, verbs_));
+    keys_.back()->checksums = has_checksums_;
+  }
   return *keys_[found->second];
 }
 
@@ -48,7 +60,7 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
   }
   Key& key = key_of(request);
   if (key.is_broken()) {
-    return fail_at_once(request, CompletionStatus::kPeerFailed, key.broken_by,
+    return fail_at_once(request, key.broken_status, key.broken_by,
                         "key " + std::to_string(request.key) + " failed before: " + key.broken);
   }
   if (key.active) {
@@ -146,6 +158,15 @@ std::optional<KeyFailure> PushPull::timeout_failure(const Key& key) const {
         CompletionStatus::kTimedOut, -1,
         text + " timed out waiting for a free operation slot: push fewer keys at once, or raise the timeout"};
   }
+  // PROTOCOL 14.3.7: A worker that has waited for the checksum of a result until the key's timeout MUST fail the key as
+  //     timed out.
+  const auto unchecked =
+      std::ranges::find_if(key.partitions, [](const Partition& one) { return one.unchecked.has_value(); });
+  if (unchecked != key.partitions.end()) {
+    return KeyFailure{CompletionStatus::kTimedOut, unchecked->service,
+                      "the result of " + what(unchecked) + " arrived, but not the checksum of " +
+                          service_text(unchecked->service) + ": another worker's push or its checksum may be late"};
+  }
   const auto cancelled =
       std::ranges::find_if(key.partitions, [](const Partition& one) { return one.pulling && !one.pull_posted; });
   if (cancelled == key.partitions.end()) return std::nullopt;
@@ -190,6 +211,17 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     if (key == nullptr) return;
     break_key(now, *key,
               {CompletionStatus::kTimedOut, overdue->rank, service_text(from) + " stopped waiting: " + overdue->text});
+  } else if (const auto* checksum = std::get_if<Checksum>(&message)) {
+    key = find(from, checksum->key, checksum->partition);
+    if (key == nullptr || !key->checksums || key->is_broken()) return;
+    std::vector<std::uint64_t>& waiting = key->partitions[checksum->partition].result_checksums;
+    if (waiting.size() >= kMaxResultChecksums) return;
+    waiting.push_back(checksum->checksum);
+    check_result(now, *key, checksum->partition);
+  } else if (const auto* damaged = std::get_if<Damaged>(&message)) {
+    // PROTOCOL 14.3.6: A worker that receives damaged MUST fail the key as cancelled, naming the rank.
+    key = find(from, damaged->key, damaged->partition);
+    if (key != nullptr) break_damaged(now, *key, damaged->rank, damaged->text);
   }
   if (key != nullptr) finish_if_over(now, *key);
 }
@@ -259,6 +291,10 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
     partition.pull_posted = false;
     return;
   }
+  if (!is_send && key.checksums && !core::is_failure(completion.status) && !key.is_broken()) {
+    hold_result(now, key, index, completion);
+    return finish_if_over(now, key);
+  }
   in_progress = false;
   --key.outstanding;
   key.done.repaired_segments += completion.repaired_segments;
@@ -281,6 +317,50 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   }
   if (partition.moving) moves_.ask_next_service(key, index);
   finish_if_over(now, key);
+}
+
+void PushPull::hold_result(TimeNs now, Key& key, std::uint32_t index, const core::Completion& completion) {
+  Partition& partition = key.partitions[index];
+  partition.pull_posted = false;
+  // Its service is gone before it confirmed the result: the next one repeats it.
+  if (partition.moving) return moves_.ask_next_service(key, index);
+  key.done.repaired_segments += completion.repaired_segments;
+  partition.unchecked.emplace();
+  partition.unchecked->missing_bytes = completion.missing_bytes;
+  if (completion.missing_bytes == 0) {
+    const auto result = std::as_bytes(key.request.output.subspan(partition.first, partition.count));
+    partition.unchecked->checksum = transfer_checksum(result, std::max(1U, verbs_.segment_bytes(partition.service)));
+  }
+  key.stand_in(partition, completion);
+  // The endpoint's timer does not apply any more.
+  if (!deadlines_.has(key.index)) deadlines_.set(key.index, std::max(now, key.expires_ns));
+  check_result(now, key, index);
+}
+
+// PROTOCOL 14.3.5: A worker MUST NOT complete a partition before it has the checksum of its result, and MUST compare it
+//     with that of what arrived, if nothing is missing. Where they differ, it MUST fail the key as cancelled, and send
+//     damaged to the service, naming the service, which then does as in 14.3.3.
+void PushPull::check_result(TimeNs now, Key& key, std::uint32_t index) {
+  Partition& partition = key.partitions[index];
+  if (!partition.unchecked || partition.result_checksums.empty()) return;
+  const std::uint64_t sent = partition.result_checksums.front();
+  partition.result_checksums.erase(partition.result_checksums.begin());
+  const Partition::Unchecked result = *std::exchange(partition.unchecked, std::nullopt);
+  ++(result.checksum ? checksum_counts_.compared : checksum_counts_.incomplete);
+  if (result.checksum && *result.checksum != sent) {
+    ++checksum_counts_.different;
+    const std::string text =
+        damage_text(partition.service, rank_,
+                    "pull of partition " + std::to_string(index) + " of key " + std::to_string(key.key) + ", ", sent,
+                    *result.checksum, "the result");
+    encode(Damaged{key.key, index, partition.service, text}, scratch_);
+    verbs_.send_message(partition.service, scratch_);
+    return break_damaged(now, key, partition.service, text);
+  }
+  partition.pulling = false;
+  --key.outstanding;
+  key.done.missing_bytes += result.missing_bytes;
+  partition.record.on_result();
 }
 
 void PushPull::on_replayed(TimeNs now, Key& key, std::uint32_t index, CompletionStatus status) {
@@ -335,6 +415,11 @@ void PushPull::break_key(TimeNs now, Key& key, const KeyFailure& failure) {
     if (partition.pushing) posts_.cancel_push(now, key, i);
     if (partition.pulling) posts_.cancel_pull(now, key, i);
   }
+}
+
+void PushPull::break_damaged(TimeNs now, Key& key, std::uint16_t sender, const std::string& text) {
+  if (!key.is_broken()) key.broken_status = CompletionStatus::kCancelled;
+  break_key(now, key, {CompletionStatus::kCancelled, sender, text});
 }
 
 void PushPull::finish_if_over(TimeNs now, Key& key) {

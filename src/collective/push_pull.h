@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "collective/checksums.h"
 #include "collective/deadlines.h"
 #include "collective/messages.h"
 #include "collective/partition_moves.h"
@@ -37,6 +38,7 @@ struct PushPullConfig {
   // From the loss of a connection until the job has decided which end continues.
   base::DurationNs max_undecided_ns = 33 * base::kSecond;
   std::optional<ServiceLoads> loads;  // of the services; default: equal
+  bool checksums = false;             // of each push and result, as at all other workers and services
 };
 
 class PushPull {
@@ -60,6 +62,8 @@ class PushPull {
   const Survivors* survivors() const { return survivors_ ? &*survivors_ : nullptr; }
   // Workers that a service sums without, because they died or left.
   std::size_t workers_gone() const { return gone_.count(); }
+  // Of results.
+  const ChecksumCounts& checksum_counts() const { return checksum_counts_; }
 
  private:
   using Key = PushPullKey;
@@ -78,12 +82,18 @@ class PushPull {
   void post_all(TimeNs now, Key& key);
   void post(TimeNs now, Key& key, std::uint32_t partition);
   void on_replayed(TimeNs now, Key& key, std::uint32_t partition, CompletionStatus status);
+  // The result is here, and waits for its service's checksum.
+  void hold_result(TimeNs now, Key& key, std::uint32_t partition, const core::Completion& completion);
+  // Ends the pull once both are here.
+  void check_result(TimeNs now, Key& key, std::uint32_t partition);
   KeyFailure transfer_failure(const Key& key, std::uint32_t partition, bool is_send, CompletionStatus status) const;
   // Empty if the endpoint's timers end the key.
   std::optional<KeyFailure> timeout_failure(const Key& key) const;
   void fail_at_once(const PushPullRequest& request, CompletionStatus status, int peer, const std::string& text);
   // Only the first cause counts. Cancels operations in progress and waits for them, so that the buffers are unused.
   void break_key(TimeNs now, Key& key, const KeyFailure& failure);
+  // Data of `sender` arrived changed.
+  void break_damaged(TimeNs now, Key& key, std::uint16_t sender, const std::string& text);
   void finish_if_over(TimeNs now, Key& key);
 
   void apply_exclusions(TimeNs now);
@@ -98,6 +108,9 @@ class PushPull {
   ServiceChoice services_;
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
+  std::uint16_t rank_;
+  bool has_checksums_;
+  ChecksumCounts checksum_counts_;
   bool has_sent_loads_ = false;
   std::optional<Survivors> survivors_;  // where there are several services
   ReportedGone gone_;                   // workers that a service sums without

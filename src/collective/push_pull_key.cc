@@ -71,6 +71,8 @@ Register PushPullKey::shape_of(std::uint32_t partition, const ServiceChoice& ser
   shape.tensor_elements = elements;
   shape.services = static_cast<std::uint32_t>(services.count());
   shape.max_dead_services = services.max_dead();
+  // PROTOCOL 14.3.1: A worker with checksums MUST say so in its registrations and moves. ...
+  shape.checksums = checksums;
   return shape;
 }
 
@@ -101,6 +103,7 @@ void PushPullKey::begin_round() {
 
 void PushPullKey::end_unposted() {
   for (Partition& partition : partitions) {
+    partition.unchecked.reset();
     if (partition.pushing && !partition.push_posted) {
       partition.pushing = false;
       --outstanding;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,13 @@ struct PushPullKey {
     bool pulling = false;
     bool push_posted = false;
     bool pull_posted = false;
+    // A result that is here, and its service's checksum is not: still `pulling`, with nothing posted.
+    struct Unchecked {
+      std::optional<std::uint64_t> checksum;  // nothing: part of it is missing, within the bound
+      std::uint64_t missing_bytes = 0;
+    };
+    std::optional<Unchecked> unchecked;
+    std::vector<std::uint64_t> result_checksums;  // from the service, of results that are not here yet
 
     bool is_posted() const { return (pushing && push_posted) || (pulling && pull_posted); }
   };
@@ -76,6 +84,7 @@ struct PushPullKey {
   std::size_t elements;
   double loss_bound;
   bool average;
+  bool checksums = false;  // of each push and result
   std::vector<Partition> partitions;
   // In which they are posted: a part of each service in turn, so that no service's link waits for that of another.
   std::vector<std::uint32_t> post_order;
@@ -90,6 +99,7 @@ struct PushPullKey {
   PushPullDone done;
   std::string broken;  // why the key is unusable
   int broken_by = -1;
+  core::CompletionStatus broken_status = core::CompletionStatus::kPeerFailed;  // of later push-pulls
   int next_broken_by = -1;  // the worker whose failure breaks the key after the current round
 };
 

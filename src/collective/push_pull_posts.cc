@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "collective/checksums.h"
 #include "core/segmenter.h"
 
 namespace mlt::collective {
@@ -68,7 +69,9 @@ core::PostStatus PushPullPosts::post_replay(TimeNs now, PushPullKey& key, std::u
   const core::PostStatus status = verbs_.post_send(now, replay);
   partition.must_replay = status != core::PostStatus::kPosted;
   partition.replaying = status == core::PostStatus::kPosted;
-  if (partition.replaying && partition.on_demand) send_ready(key, index);
+  if (!partition.replaying) return status;
+  if (key.checksums) send_checksum(key, index, replay.data);
+  if (partition.on_demand) send_ready(key, index);
   return status;
 }
 
@@ -111,11 +114,24 @@ core::PostStatus PushPullPosts::post_push(TimeNs now, PushPullKey& key, std::uin
   push.timeout_ns = time_left(now, key);
   const core::PostStatus status = verbs_.post_send(now, push);
   partition.push_posted = status == core::PostStatus::kPosted;
-  if (!partition.push_posted || !partition.on_demand) return status;
+  if (!partition.push_posted) return status;
+  // Without it the service would not end the iteration.
+  if (key.checksums && !send_checksum(key, index, push.data) && !services_.may_move()) {
+    return core::PostStatus::kPeerNotConnected;
+  }
+  if (!partition.on_demand) return status;
   // PROTOCOL 14.1.7: A worker whose registration or move got the reply "on demand" MUST send ready with each push. The
   //     service MUST post the receive then, and not before.
   // Without it the push would wait for a receive that the service does not post.
   return send_ready(key, index) || services_.may_move() ? status : core::PostStatus::kPeerNotConnected;
+}
+
+// PROTOCOL 14.3.2: A worker with checksums MUST send checksum with each push: that (22.9.2) of what was in memory when
+//     it posted the push.
+bool PushPullPosts::send_checksum(const PushPullKey& key, std::uint32_t index, std::span<const std::byte> data) {
+  const std::uint16_t service = key.partitions[index].service;
+  encode(Checksum{key.key, index, transfer_checksum(data, std::max(1U, verbs_.segment_bytes(service)))}, scratch_);
+  return verbs_.send_message(service, scratch_);
 }
 
 bool PushPullPosts::send_ready(const PushPullKey& key, std::uint32_t index) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,7 @@ class PushPullPosts {
   core::PostStatus post_replay(TimeNs now, PushPullKey& key, std::uint32_t partition);
   core::PostStatus post_pull(TimeNs now, PushPullKey& key, std::uint32_t partition);
   core::PostStatus post_push(TimeNs now, PushPullKey& key, std::uint32_t partition);
+  bool send_checksum(const PushPullKey& key, std::uint32_t partition, std::span<const std::byte> data);
   bool send_ready(const PushPullKey& key, std::uint32_t partition);
 
   const ServiceChoice& services_;

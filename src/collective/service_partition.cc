@@ -7,6 +7,7 @@ ServicePartition::ServicePartition(const Register& registration, std::uint16_t f
     : shape(registration),
       index(own_index),
       sums(registration, own_index, gone.workers(), begun),
+      checksums(registration.checksums ? gone.workers() : std::uint16_t{0}),
       first_worker(from),
       registered(gone.workers()),
       pushes(gone.workers()),
@@ -54,6 +55,8 @@ std::uint64_t ServicePartition::missing_elements(const GoneWorkers& gone, std::s
 void ServicePartition::encode_failure(std::vector<std::byte>& out) const {
   if (!refusal.empty()) {
     encode(Refused{shape.key, shape.partition, refusal}, out);
+  } else if (!damage.empty()) {
+    encode(Damaged{shape.key, shape.partition, static_cast<std::uint16_t>(failed_rank), damage}, out);
   } else if (!overdue.empty()) {
     encode(Overdue{shape.key, shape.partition, static_cast<std::uint16_t>(failed_rank), overdue}, out);
   } else {

@@ -10,14 +10,15 @@
 #include "collective/gone_workers.h"
 #include "collective/messages.h"
 #include "collective/partition_sums.h"
+#include "collective/push_checksums.h"
 #include "collective/takeover.h"
 
 namespace mlt::collective {
 
 struct ServicePartition {
-  // State of a worker's push in the round: not expected yet, receive waits for space, receive posted, over: complete,
-  // late, or of a worker that is gone.
-  enum class Push : std::uint8_t { kIdle, kWaiting, kPosted, kArrived };
+  // State of a worker's push in the round: not expected yet, receive waits for space, receive posted, whole, and its
+  // checksum has yet to come, over: complete, late, or of a worker that is gone.
+  enum class Push : std::uint8_t { kIdle, kWaiting, kPosted, kUnchecked, kArrived };
 
   // `registration`: of the first worker. `begun`: see PartitionSums.
   ServicePartition(const Register& registration, std::uint16_t from, std::uint32_t own_index, const GoneWorkers& gone,
@@ -40,6 +41,7 @@ struct ServicePartition {
   Register shape;
   std::uint32_t index;
   PartitionSums sums;
+  PushChecksums checksums;
   std::uint16_t first_worker;    // `shape` is its registration
   std::vector<bool> registered;  // per worker
   std::vector<Push> pushes;      // per worker
@@ -56,6 +58,7 @@ struct ServicePartition {
   int failed_rank;                  // no further rounds; -1: none
   std::string refusal;              // why, where a worker registered another tensor than the first
   std::string overdue;              // why, where pushes came too late
+  std::string damage;               // why, where data arrived changed
   bool is_failure_announced = false;
 };
 

@@ -62,6 +62,7 @@ bool ServicePosts::post_push(TimeNs now, ServicePartition& partition, std::uint1
   // PROTOCOL 14.1.8: A push MAY lose up to the bound.
   request.loss_bound = partition.shape.loss_bound;
   partition.sums.receive(request, worker);
+  if (partition.checksums.are_on()) partition.checksums.watch(worker, request);
   // A worker may take any time between two iterations; its connection reports its death.
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_recv(now, request);

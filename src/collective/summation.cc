@@ -1,6 +1,7 @@
 #include "collective/summation.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -29,6 +30,8 @@ void Summation::on_message(TimeNs now, std::uint16_t from, const Message& messag
   if (const auto* move = std::get_if<Move>(&message)) on_register(now, from, move->shape, move);
   if (const auto* ready = std::get_if<Ready>(&message)) on_ready(now, from, *ready);
   if (const auto* loads = std::get_if<Loads>(&message)) on_loads(now, from, loads->units);
+  if (const auto* checksum = std::get_if<Checksum>(&message)) on_checksum(now, from, *checksum);
+  if (const auto* damaged = std::get_if<Damaged>(&message)) on_damaged(now, from, *damaged);
   if (const auto* lost = std::get_if<Lost>(&message)) survivors_.on_message(now, from, *lost);
   if (const auto* excluded = std::get_if<Excluded>(&message)) survivors_.on_message(now, from, *excluded);
   apply_exclusions(now);
@@ -101,7 +104,14 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   Partition* found = partitions_.find_or_make(from, shape, move != nullptr, refusal);
   if (found == nullptr) return refuse(from, shape, refusal);
   Partition& partition = *found;
-  if (const std::string text = difference(from, shape, partition.first_worker, partition.shape); !text.empty()) {
+  // PROTOCOL 14.3.1: ... A service MUST refuse those of a worker that differs from it in that, as it refuses a tensor
+  //     that differs from another worker's.
+  std::string text = difference(from, shape, partition.first_worker, partition.shape);
+  if (shape.checksums != config_.checksums) {
+    const std::uint16_t own = std::max(config_.rank, config_.workers);
+    text = shape.checksums ? checksums_differ_text(from, own) : checksums_differ_text(own, from);
+  }
+  if (!text.empty()) {
     // PROTOCOL 14.1.5: ... Where it differs from another worker's, the service MUST also send refused, with both
     //     workers and their tensors, to every worker that registered the partition and to every one that registers it
     //     later, and end its iterations as 14.1.10 says.
@@ -242,10 +252,82 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
   if (!is_send) {
     partition.has_push = partition.has_push || !is_failure;
     if (!is_loss) partition.missing_bytes += completion.missing_bytes;
-    end_push(now, partition, worker);
+    if (partition.checksums.are_on() && !is_failure && completion.missing_bytes == 0) {
+      return check_push(now, partition, worker);
+    }
+    end_push_unchecked(now, partition, worker);
     limit_wait(now, partition);
   }
   advance(now, partition);
+}
+
+void Summation::end_push_unchecked(TimeNs now, Partition& partition, std::uint16_t worker) {
+  if (partition.checksums.are_on()) {
+    partition.checksums.skip(worker);
+    ++checksum_counts_.incomplete;
+  }
+  end_push(now, partition, worker);
+}
+
+// PROTOCOL 14.3.3: A service MUST NOT end an iteration before it has the checksum of every push of which nothing is
+//     missing, except where it ends without the push (14.1.16, 14.1.17), and MUST compare it with that of what arrived.
+//     Where they differ, it MUST send damaged, naming the worker, to every worker that registered the partition, and
+//     end its iterations as 14.1.10 says.
+void Summation::check_push(TimeNs now, Partition& partition, std::uint16_t worker) {
+  const auto found = partition.checksums.compare(worker);
+  if (!found) {
+    partition.pushes[worker] = Push::kUnchecked;
+    return limit_wait(now, partition);
+  }
+  ++checksum_counts_.compared;
+  if (!found->is_equal()) {
+    ++checksum_counts_.different;
+    const std::uint16_t own = std::max(config_.rank, config_.workers);
+    return give_up_damaged(
+        now, partition, worker,
+        damage_text(worker, own, "push of " + partition.text() + ", ", found->sent, found->received, "the result"));
+  }
+  end_push(now, partition, worker);
+  limit_wait(now, partition);
+  advance(now, partition);
+}
+
+void Summation::on_checksum(TimeNs now, std::uint16_t from, const Checksum& checksum) {
+  Partition* partition = partitions_.find(checksum.key, checksum.partition);
+  if (partition == nullptr || !partition->checksums.are_on()) return;
+  if (from >= config_.workers || !partition->registered[from]) return;
+  partition->checksums.on_sent(from, checksum.checksum);
+  if (partition->pushes[from] == Push::kUnchecked && !partition->has_failed()) check_push(now, *partition, from);
+}
+
+void Summation::on_damaged(TimeNs now, std::uint16_t from, const Damaged& damaged) {
+  Partition* partition = partitions_.find(damaged.key, damaged.partition);
+  if (partition == nullptr || !partition->checksums.are_on() || partition->has_failed()) return;
+  if (from >= config_.workers || !partition->registered[from]) return;
+  give_up_damaged(now, *partition, damaged.rank, damaged.text);
+}
+
+void Summation::give_up_damaged(TimeNs now, Partition& partition, std::uint16_t rank, const std::string& text) {
+  verbs_.notice(text);
+  partition.damage = text;
+  fail_and_announce(now, partition, rank);
+}
+
+// PROTOCOL 14.3.4: When an iteration has ended, the service MUST send checksum, that of the sum, to every worker that
+//     gets the result.
+void Summation::send_result_checksums(const Partition& partition) {
+  if (!partition.checksums.are_on()) return;
+  const auto result = std::as_bytes(partition.sums.result());
+  // Workers that share memory with the service have longer segments.
+  std::map<std::uint32_t, std::uint64_t> by_segment_bytes;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (gone_.contains(worker) || !partition.sums.is_receiver(worker)) continue;
+    const std::uint32_t segment_bytes = std::max(1U, verbs_.segment_bytes(worker));
+    const auto [found, is_new] = by_segment_bytes.try_emplace(segment_bytes);
+    if (is_new) found->second = transfer_checksum(result, segment_bytes);
+    encode(Checksum{partition.shape.key, partition.shape.partition, found->second}, scratch_);
+    verbs_.send_message(worker, scratch_);
+  }
 }
 
 void Summation::end_push(TimeNs now, Partition& partition, std::uint16_t worker) {
@@ -258,6 +340,7 @@ void Summation::on_pushed(TimeNs now, Partition& partition) {
   gone_.report();
   partition.sums.end_round();
   ++rounds_summed_;
+  send_result_checksums(partition);
   posts_.send_results(now, partition);
 }
 
@@ -308,8 +391,11 @@ void Summation::sum_without(TimeNs now, Partition& partition, const WaitLimit::O
       posts_.expect_push(now, partition, worker);
     } else if (partition.pushes[worker] == Push::kPosted) {
       posts_.cancel_push(now, partition, worker);
+    } else if (partition.pushes[worker] == Push::kUnchecked) {
+      end_push_unchecked(now, partition, worker);
     }
   }
+  advance(now, partition);
 }
 
 void Summation::give_up(TimeNs now, Partition& partition, const std::vector<std::uint16_t>& workers,
@@ -350,8 +436,8 @@ void Summation::announce_failure(TimeNs now, Partition& partition) {
   if (std::exchange(partition.is_failure_announced, true)) return;
   partition.encode_failure(scratch_);
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    // A late worker lives, and learns that the others did not wait.
-    const bool is_reached = worker != partition.failed_rank || !partition.overdue.empty();
+    // A late worker, or one whose data arrived changed, lives, and learns that the others did not wait.
+    const bool is_reached = worker != partition.failed_rank || !partition.overdue.empty() || !partition.damage.empty();
     if (is_reached && partition.registered[worker]) verbs_.send_message(worker, scratch_);
   }
   if (is_summed || partition.sums.sum().sending == 0) return;
@@ -441,7 +527,9 @@ void Summation::lose_worker(TimeNs now, Partition& partition, std::uint16_t work
     if (!partition.sums.buffer(buffer).results[worker].is_pending) continue;
     posts_.cancel_result(now, partition, worker, buffer);
   }
-  if (partition.pushes[worker] == Push::kIdle || partition.pushes[worker] == Push::kWaiting) {
+  if (partition.pushes[worker] == Push::kUnchecked) {
+    end_push_unchecked(now, partition, worker);
+  } else if (partition.pushes[worker] == Push::kIdle || partition.pushes[worker] == Push::kWaiting) {
     end_push(now, partition, worker);
   }
   if (partition.takeover.is_waiting()) return begin_takeover(now, partition);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "collective/agreed_loads.h"
+#include "collective/checksums.h"
 #include "collective/deadlines.h"
 #include "collective/gone_workers.h"
 #include "collective/messages.h"
@@ -43,6 +44,7 @@ struct SummationConfig {
   // From the first report of a worker that had a part in rounds of a service that is gone to that of the last, and
   // from the loss of a connection until the job has decided which end continues.
   base::DurationNs max_takeover_wait_ns = 33 * base::kSecond;
+  bool checksums = false;  // of each push and result, as at all workers
 };
 
 class Summation {
@@ -72,6 +74,8 @@ class Summation {
   // Pushes that rounds ended without, because they came late.
   std::uint64_t late_pushes() const { return late_pushes_; }
   std::uint64_t bytes_held() const { return partitions_.bytes_held(); }
+  // Of pushes.
+  const ChecksumCounts& checksum_counts() const { return checksum_counts_; }
 
  private:
   using Partition = ServicePartition;
@@ -92,6 +96,15 @@ class Summation {
 
   // The worker's push is over, whatever arrived of it.
   void end_push(TimeNs now, Partition& partition, std::uint16_t worker);
+  // The same, of a partition without checksums too: the push is not compared.
+  void end_push_unchecked(TimeNs now, Partition& partition, std::uint16_t worker);
+  // The worker's push is whole: ends it, or the partition's rounds, once its checksum is here.
+  void check_push(TimeNs now, Partition& partition, std::uint16_t worker);
+  void on_checksum(TimeNs now, std::uint16_t from, const Checksum& checksum);
+  void on_damaged(TimeNs now, std::uint16_t from, const Damaged& damaged);
+  // No further rounds of the partition, because data of `rank` arrived changed.
+  void give_up_damaged(TimeNs now, Partition& partition, std::uint16_t rank, const std::string& text);
+  void send_result_checksums(const Partition& partition);
   void on_pushed(TimeNs now, Partition& partition);
   // Begins the next round if this one is over.
   void advance(TimeNs now, Partition& partition);
@@ -139,6 +152,7 @@ class Summation {
   std::uint64_t late_pushes_ = 0;
   TimeNs late_notice_ns_ = base::kNever;  // of the newest line about them, one in a second
   std::uint64_t rounds_summed_ = 0;
+  ChecksumCounts checksum_counts_;
 };
 
 }  // namespace mlt::collective

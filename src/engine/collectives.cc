@@ -42,7 +42,7 @@ void Collectives::use_services(TimeNs now, std::vector<std::uint16_t> services, 
   collective::Verbs& verbs = *this;
   const base::DurationNs max_undecided_ns = base::after(options_.peer_timeout_ns, options_.suspended_timeout_ns);
   const collective::PushPullConfig config{options_.rank,    services, max_dead_services, options_.operation_timeout_ns,
-                                          max_undecided_ns, loads};
+                                          max_undecided_ns, loads,    options_.checksums};
   push_pull_ = std::make_unique<collective::PushPull>(config, verbs);
   for (const std::uint16_t service : services) {
     const PeerState state = peers_.state(service);
@@ -62,6 +62,7 @@ void Collectives::serve(TimeNs now, std::uint16_t workers, const ServiceOptions&
   config.max_dead_workers = options.max_dead_workers;
   config.max_wait_ns = options.max_wait_ns;
   config.max_takeover_wait_ns = base::after(options_.peer_timeout_ns, options_.suspended_timeout_ns);
+  config.checksums = options_.checksums;
   collective::Verbs& verbs = *this;
   summation_ = std::make_unique<collective::Summation>(config, verbs);
   // Ranks that are already down send nothing more: the service must report them to the others.
@@ -160,6 +161,13 @@ void Collectives::finish() {
 std::optional<CounterSnapshot::OfService> Collectives::service_counts() const {
   if (!summation_) return std::nullopt;
   return CounterSnapshot::OfService{summation_->rounds_summed(), summation_->late_pushes()};
+}
+
+collective::ChecksumCounts Collectives::checksum_counts() const {
+  collective::ChecksumCounts counts = collectives_.checksum_counts();
+  if (push_pull_) counts += push_pull_->checksum_counts();
+  if (summation_) counts += summation_->checksum_counts();
+  return counts;
 }
 
 std::uint64_t Collectives::workers_gone() const {

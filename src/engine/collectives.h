@@ -60,7 +60,8 @@ class Collectives final : private collective::Verbs {
   // Ranks that a collective of a group still waits for; empty if `operation` is none.
   std::vector<std::uint16_t> awaited(core::OperationId operation) const { return collectives_.awaited(operation); }
   std::uint64_t rings_cut_by_rate() const { return collectives_.rings_cut_by_rate(); }
-  const collective::ChecksumCounts& checksum_counts() const { return collectives_.checksum_counts(); }
+  // Of all of them.
+  collective::ChecksumCounts checksum_counts() const;
   // Empty if this rank is not a service.
   std::optional<CounterSnapshot::OfService> service_counts() const;
   std::uint64_t workers_gone() const;

@@ -445,9 +445,7 @@ bool EventLoop::run_and_wait(Query&& query) {
 
 void EventLoop::snapshot_counters() {
   collective::ChecksumCounts checksums = collectives_.checksum_counts();
-  checksums.compared += user_operations_.checksum_counts().compared;
-  checksums.incomplete += user_operations_.checksum_counts().incomplete;
-  checksums.different += user_operations_.checksum_counts().different;
+  checksums += user_operations_.checksum_counts();
   counter_snapshot_.take({endpoint_, datapath_, *channel_, driving_, transmitter_.failures(), turns_,
                           collectives_.rings_cut_by_rate(), checksums, collectives_.workers_gone(),
                           collectives_.service_counts()});

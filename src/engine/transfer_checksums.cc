@@ -1,8 +1,6 @@
 #include "engine/transfer_checksums.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <iterator>
 
 #include "base/bytes.h"
@@ -15,18 +13,11 @@ namespace {
 // Of the last four bytes of a report.
 constexpr std::uint32_t kOfSend = 1, kHasNone = 2;
 
-std::string in_hexadecimal(std::uint64_t value) {
-  std::array<char, 16> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value, 16).ptr};
-}
-
 }  // namespace
 
 std::string TransferChecksums::refusal(std::uint16_t peer) const {
   if (!differing_.contains(peer)) return "";
-  const std::string with = "rank " + std::to_string(is_on_ ? rank_ : peer),
-                    without = "rank " + std::to_string(is_on_ ? peer : rank_);
-  return with + " takes checksums and " + without + " none: set checksums (MLT_CHECKSUMS) on all ranks alike";
+  return is_on_ ? collective::checksums_differ_text(rank_, peer) : collective::checksums_differ_text(peer, rank_);
 }
 
 void TransferChecksums::on_post(const core::SendRequest& request, std::uint32_t segment_bytes) {
@@ -95,13 +86,9 @@ void TransferChecksums::compare(const Key& key, std::uint64_t own, const Found& 
   ++(other ? counts_.compared : counts_.incomplete);
   if (!other || *other == own) return;
   ++counts_.different;
-  const std::string here = "rank " + std::to_string(rank_), there = "rank " + std::to_string(key.peer);
   fail(done, Status::kCancelled,
-       "data of " + (key.is_send ? here : there) + " arrived changed at " + (key.is_send ? there : here) +
-           " (checksum sent " + in_hexadecimal(key.is_send ? own : *other) + ", received " +
-           in_hexadecimal(key.is_send ? *other : own) +
-           "): the memory, an interface or a driver of one of the two hosts damages data; do not use what was "
-           "received, and test both hosts before they continue");
+       key.is_send ? collective::damage_text(rank_, key.peer, "", own, *other, "what was received")
+                   : collective::damage_text(key.peer, rank_, "", *other, own, "what was received"));
 }
 
 // The text follows the operation's name.

@@ -86,6 +86,8 @@ const collective::ChecksumCounts& CollectiveHosts::checksum_counts(std::uint16_t
   return machines_[rank]->collectives().checksum_counts();
 }
 
+bool CollectiveHosts::has_crashed(std::uint16_t rank) const { return machines_[rank]->crashed; }
+
 std::size_t CollectiveHosts::open(std::uint16_t rank) const {
   return machines_[rank]->crashed ? 0 : machines_[rank]->collectives().open();
 }
@@ -93,7 +95,10 @@ std::size_t CollectiveHosts::open(std::uint16_t rank) const {
 void CollectiveHosts::settle(std::uint16_t rank) {
   Machine& machine = *machines_[rank];
   collective::CollectiveDone done;
-  while (machine.collectives().poll_done(done)) machine.done.push_back(done);
+  while (machine.collectives().poll_done(done)) {
+    machine.done.push_back(done);
+    if (on_done) on_done(rank, done);
+  }
   const base::TimeNs next = machine.collectives().next_timeout();
   if (next >= machine.timer_ns) return;
   machine.timer_ns = next;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,9 @@ class CollectiveHosts {
   const std::vector<collective::CollectiveDone>& done(std::uint16_t rank) const;
   std::uint64_t rings_cut_by_rate(std::uint16_t rank) const;
   const collective::ChecksumCounts& checksum_counts(std::uint16_t rank) const;
+  // A collective of the rank has ended: its memory is the caller's again. May start others.
+  std::function<void(std::uint16_t rank, const collective::CollectiveDone& done)> on_done;
+  bool has_crashed(std::uint16_t rank) const;
   // Number in progress at this rank; 0 for a crashed host.
   std::size_t open(std::uint16_t rank) const;
 

@@ -5,6 +5,7 @@
 
 #include "sim/log_uniform.h"
 #include "sim/scenario_budget.h"
+#include "sim/scenario_collectives.h"
 #include "sim/scenario_erasure.h"
 #include "sim/scenario_fed.h"
 #include "sim/scenario_first_use.h"
@@ -428,8 +429,24 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kTenth) draw_first_use(scenario);
   if (draw >= Draw::kFifth) widen_window(scenario);
   if (draw >= Draw::kFifth) widen_ports(scenario);
+  if (draw >= Draw::kEleventh) draw_collectives(scenario);
   scenario.limit_ns = scenario.quiet_ns + scenario.simulator.host.endpoint.operation_timeout_ns * 3 / 2;
   return scenario;
+}
+
+SimulatorConfig Scenario::configured() const {
+  SimulatorConfig config = simulator;
+  config.adjust = [this](std::uint16_t rank, HostConfig& host) {
+    base::Prng prng(seed * 31 + rank);
+    if (clocks_differ) {
+      host.clock.offset_ns = static_cast<DurationNs>(prng.below(10 * base::kSecond));
+      host.clock.drift_ppb = static_cast<std::int64_t>(prng.below(200'000)) - 100'000;
+    }
+    if (wake_up_most_ns > 0) {
+      host.wake_up_ns = static_cast<DurationNs>(prng.below(static_cast<std::uint64_t>(wake_up_most_ns)));
+    }
+  };
+  return config;
 }
 
 std::string Scenario::text() const {
@@ -469,6 +486,7 @@ std::string Scenario::text() const {
   }
   text += std::to_string(exchanges.size()) + " exchanges\n";
   if (!budgets.empty()) text += std::to_string(budgets.size()) + " shared loss budgets\n";
+  text += collectives.text();
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/collective_call.h"
 #include "sim/first_use.h"
 #include "sim/oracle.h"
 #include "sim/simulator.h"
@@ -61,6 +62,15 @@ struct Absence {
   base::DurationNs length_ns = 0;  // after the run's start; 0: it never comes
 };
 
+struct CollectivesPlan {
+  std::vector<GroupPlan> groups;
+  std::vector<CallPlan> calls;   // in the order of each group's calls
+  std::vector<Accident> deaths;  // of hosts, for good
+  bool checksums = false;
+
+  std::string text() const;
+};
+
 struct Scenario {
   std::uint64_t seed = 0;
   Shape shape = Shape::kStar;
@@ -76,6 +86,7 @@ struct Scenario {
   std::vector<Accident> accidents;
   FirstUsePlan first_use;
   std::vector<Absence> absences;        // with connections on first use
+  CollectivesPlan collectives;          // run afterwards over the same network, with hosts of its own
   bool control_datagrams_lost = false;  // all of them, permanently: only the control connections work
   bool faultless = false;               // nothing drops, repeats or reorders, and no host or connection fails
   base::DurationNs quiet_ns = 0;        // time by which faults, accidents and impairments are over
@@ -83,6 +94,7 @@ struct Scenario {
   base::DurationNs limit_ns = 0;
 
   Topology topology() const;
+  SimulatorConfig configured() const;  // of hosts that differ; refers to this scenario
   std::string text() const;
 };
 
@@ -92,8 +104,20 @@ struct Scenario {
 // kFifth: before sends whose segments become ready one after another. kSixth: before long paths, windows that grow, and
 // sockets that drop though the network does not. kSeventh also has receives that share a loss budget, and is
 // before receives that are posted for up to a size. kEighth: before parity packets. kNinth: before connections on first
-// use.
-enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth, kSixth, kSeventh, kEighth, kNinth, kTenth };
-Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kTenth);
+// use. kTenth: before collectives.
+enum class Draw : std::uint8_t {
+  kFirst,
+  kSecond,
+  kThird,
+  kFourth,
+  kFifth,
+  kSixth,
+  kSeventh,
+  kEighth,
+  kNinth,
+  kTenth,
+  kEleventh
+};
+Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kEleventh);
 
 }  // namespace mlt::sim

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "sim/accidents.h"
+#include "sim/collective_swarm.h"
 #include "sim/first_use.h"
 #include "sim/simulator.h"
 
@@ -21,12 +23,15 @@ class SwarmRun {
  public:
   explicit SwarmRun(const Scenario& scenario)
       : scenario_(scenario),
-        simulator_(configured(scenario), scenario.topology()),
+        simulator_(scenario.configured(), scenario.topology()),
         oracle_(simulator_, true),
+        accidents_(simulator_, scenario, true),
         first_use_(simulator_, scenario.first_use, scenario.seed),
         ids_(scenario.exchanges.size()) {
     // Rule 8 applies until the network's first fault.
     simulator_.network().on_fault = [this] { oracle_.on_network_fault(); };
+    accidents_.pause = [this](std::uint16_t host, DurationNs length_ns) { oracle_.pause(host, length_ns); };
+    accidents_.on_short_link = [this](std::uint32_t mtu_bytes) { oracle_.on_short_link(mtu_bytes); };
   }
 
   Verdict go(const std::function<void(const TraceRecord&)>& trace) {
@@ -95,21 +100,6 @@ class SwarmRun {
     core::OperationId receive = 0;
   };
 
-  static SimulatorConfig configured(const Scenario& scenario) {
-    SimulatorConfig config = scenario.simulator;
-    config.adjust = [&scenario](std::uint16_t rank, HostConfig& host) {
-      base::Prng prng(scenario.seed * 31 + rank);
-      if (scenario.clocks_differ) {
-        host.clock.offset_ns = static_cast<DurationNs>(prng.below(10 * base::kSecond));
-        host.clock.drift_ppb = static_cast<std::int64_t>(prng.below(200'000)) - 100'000;
-      }
-      if (scenario.wake_up_most_ns > 0) {
-        host.wake_up_ns = static_cast<DurationNs>(prng.below(static_cast<std::uint64_t>(scenario.wake_up_most_ns)));
-      }
-    };
-    return config;
-  }
-
   std::uint64_t packets_in_flight() {
     const Ledger& ledger = simulator_.network().ledger();
     return ledger.in_flight(false).packets + ledger.in_flight(true).packets;
@@ -156,92 +146,13 @@ class SwarmRun {
   }
 
   void schedule_accident(base::TimeNs first, const Accident& accident) {
-    later(first + accident.start_ns, [this, &accident] { begin(accident); });
-    later(first + accident.start_ns + accident.length_ns, [this, &accident] { end(accident); });
-  }
-
-  void begin(const Accident& accident) {
-    using Kind = Accident::Kind;
-    const auto a = static_cast<std::uint16_t>(accident.a);
-    const auto b = static_cast<std::uint16_t>(accident.b);
-    Network& network = simulator_.network();
-    switch (accident.kind) {
-      case Kind::kPause:
-        return oracle_.pause(a, accident.length_ns);
-      case Kind::kPartition:
-        network.block(a, b, true);
-        if (accident.amount < 0.7) network.block(b, a, true);
-        return;
-      case Kind::kLinkDown:
-        network.link(accident.a).up = false;
-        return;
-      case Kind::kGrayLink:
-        network.link(accident.a).data.drop = network.link(accident.a).control.drop = accident.amount;
-        return;
-      case Kind::kSlowLink:
-        return slow_down(accident);
-      case Kind::kDisconnect:
-        return simulator_.disconnect(a, b, accident.amount < 0.5 ? 0 : accident.length_ns / 2);
-      case Kind::kCrash:
-        return simulator_.crash(a, accident.length_ns / 2);
-      case Kind::kLeave:
-        return simulator_.leave(a);
-      case Kind::kPathLimit:
-        return simulator_.limit_path(a, {b, static_cast<std::uint32_t>(accident.amount)});
-      case Kind::kShortLink:
-        network.link(accident.a).mtu_bytes = static_cast<std::uint32_t>(accident.amount);
-        return oracle_.on_short_link(network.link(accident.a).mtu_bytes);
-      case Kind::kPausedLink:
-        return network.pause(simulator_.now(), accident.a, accident.amount > 0 ? 0xFFU : 0xFEU);
-      case Kind::kBlackHole:
-        (accident.amount > 0 ? network.link(accident.a).control : network.link(accident.a).data).drop = 1;
-        return;
-    }
-  }
-
-  // Of two at once the slower applies: at a thousandth of a thousandth of its rate one datagram would take ten seconds,
-  // and delay all behind it long after the accidents are over.
-  void slow_down(const Accident& accident) {
-    Network& network = simulator_.network();
-    double& rate = network.link(accident.a).rate_bytes_per_second;
-    rate = std::min(rate, network.topology().edges[accident.a].link.rate_bytes_per_second * accident.amount);
-  }
-
-  void end(const Accident& accident) {
-    using Kind = Accident::Kind;
-    const auto a = static_cast<std::uint16_t>(accident.a);
-    const auto b = static_cast<std::uint16_t>(accident.b);
-    Network& network = simulator_.network();
-    switch (accident.kind) {
-      case Kind::kPause:
-        return;
-      case Kind::kPartition:
-        network.block(a, b, false);
-        network.block(b, a, false);
-        return;
-      case Kind::kDisconnect:
-        if (!scenario_.first_use.is_on) simulator_.connect(a, b, 200 * base::kMicrosecond);
-        return;
-      case Kind::kPathLimit:
-        return;
-      case Kind::kCrash:
-      case Kind::kLeave:
-        simulator_.restart(a);
-        if (!scenario_.first_use.is_on) simulator_.connect_all(200 * base::kMicrosecond);
-        return;
-      case Kind::kPausedLink:
-        return network.pause(simulator_.now(), accident.a, 0);
-      default:
-        network.link(accident.a) = network.topology().edges[accident.a].link;
-    }
+    later(first + accident.start_ns, [this, &accident] { accidents_.begin(accident); });
+    later(first + accident.start_ns + accident.length_ns, [this, &accident] { accidents_.end(accident); });
   }
 
   // Ends all network faults: whatever is open must end.
   void heal() {
-    for (std::uint32_t edge = 0; edge < simulator_.network().edge_count(); ++edge) {
-      simulator_.network().link(edge).data = {};
-      if (!scenario_.control_datagrams_lost) simulator_.network().link(edge).control = {};
-    }
+    accidents_.heal();
     quiet_ = true;
   }
 
@@ -259,6 +170,7 @@ class SwarmRun {
   const Scenario& scenario_;
   Simulator simulator_;
   Oracle oracle_;
+  Accidents accidents_;
   FirstUse first_use_;
   std::vector<Ids> ids_;
   std::uint64_t scheduled_ = 0;
@@ -294,7 +206,18 @@ const char* type_name(wire::PacketType type) {
 }  // namespace
 
 Verdict run_scenario(const Scenario& scenario, const std::function<void(const TraceRecord&)>& trace) {
-  return SwarmRun(scenario).go(trace);
+  Verdict verdict = SwarmRun(scenario).go(trace);
+  if (!verdict.fault.empty() || scenario.collectives.calls.empty()) return verdict;
+  const Verdict collectives = run_collectives(scenario, trace);
+  verdict.fault = collectives.fault;
+  verdict.events += collectives.events;
+  verdict.hops += collectives.hops;
+  verdict.operations += collectives.operations;
+  verdict.completions += collectives.completions;
+  verdict.dropped += collectives.dropped;
+  verdict.digest = verdict.digest * 31 + collectives.digest;
+  verdict.virtual_ns += collectives.virtual_ns;
+  return verdict;
 }
 
 std::string trace_line(const TraceRecord& record) {

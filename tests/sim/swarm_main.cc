@@ -3,7 +3,7 @@
 //   mlt_swarm --seed 77 --trace               one seed, with its scenario and every event
 //   mlt_swarm --first-draw ...                as the seeds of tests/sim/regressions/first_draw were drawn
 //   mlt_swarm --second-draw ...               as those of tests/sim/regressions itself were
-//   mlt_swarm --third-draw ...                as those of third_draw were; --fourth-draw to --ninth-draw likewise
+//   mlt_swarm --third-draw ...                as those of third_draw were; --fourth-draw to --tenth-draw likewise
 //   mlt_swarm --seeds FILE                    the seeds in FILE, one per line ('#' begins a comment)
 #include <unistd.h>
 
@@ -55,6 +55,7 @@ const char* option_of(sim::Draw draw) {
   if (draw == sim::Draw::kSeventh) return " --seventh-draw";
   if (draw == sim::Draw::kEighth) return " --eighth-draw";
   if (draw == sim::Draw::kNinth) return " --ninth-draw";
+  if (draw == sim::Draw::kTenth) return " --tenth-draw";
   return draw == sim::Draw::kSecond ? " --second-draw" : "";
 }
 
@@ -107,7 +108,7 @@ int main(int argc, char** argv) {
   program = argv[0];
   std::uint64_t first = 1, count = 100;
   bool trace = false, quiet = true, keep_going = false;
-  sim::Draw draw = sim::Draw::kTenth;
+  sim::Draw draw = sim::Draw::kEleventh;
   unsigned limit_s = 300;  // a seed takes milliseconds
   std::vector<std::uint64_t> seeds;
   for (int i = 1; i < argc; ++i) {
@@ -147,6 +148,8 @@ int main(int argc, char** argv) {
       draw = sim::Draw::kEighth;
     } else if (option == "--ninth-draw") {
       draw = sim::Draw::kNinth;
+    } else if (option == "--tenth-draw") {
+      draw = sim::Draw::kTenth;
     } else if (option == "--trace") {
       trace = true;
     } else if (option == "--verbose") {

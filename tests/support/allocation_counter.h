@@ -8,6 +8,8 @@ namespace mlt::test {
 
 // Allocations since the program started, by any thread.
 std::uint64_t allocations();
+// Of those that were not released since.
+std::uint64_t allocated_bytes();
 
 // While it lives, allocations of this thread throw std::bad_alloc after the first `allowed`.
 class AllocationLimit {

@@ -180,6 +180,72 @@ def test_ends_of_a_transfer_that_differ__are_named_at_both(sender: int) -> None:
             context.close()
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_push_pulls__are_compared_both_ways(shared: bool) -> None:
+    options: dict[str, Any] = {} if shared else {"datapath": "udp"}
+    with local_job(2, services=2, checksums=True, **options) as contexts:
+        for elements in (1, 5_000, 3_000_000):
+            tensors = [np.full(elements, rank + 1.0, np.float32) for rank in range(2)]
+            started = [
+                mlt.PushPull(context).push_pull(tensor, key=elements)
+                for context, tensor in zip(contexts, tensors, strict=False)
+            ]
+            for operation in started:
+                operation.wait(30)
+            assert all((tensor == 1.5).all() for tensor in tensors)
+        found = [counts(context) for context in contexts]
+        assert all(one["checksums_incomplete"] == one["checksums_different"] == 0 for one in found)
+        # Each partition's push of both workers is compared at its service, its result at both workers.
+        assert found[0]["checksums_compared"] == found[1]["checksums_compared"] >= 3
+        assert sum(one["checksums_compared"] for one in found[2:]) == 2 * found[0]["checksums_compared"]
+
+
+def test_memory_that_changes_after_a_push__fails_the_key_at_every_worker_and_names_the_sender() -> None:
+    faults = mlt.Faults(drop=0.3, seed=5)  # so that the end of the tensor is sent after it has changed
+    with local_job(2, services=1, checksums=True, faults=faults, datapath="udp") as contexts:
+        tensors = [np.zeros(4 << 20, np.float32) for _ in range(2)]
+        results = [np.zeros(4 << 20, np.float32) for _ in range(2)]
+        started = [mlt.PushPull(contexts[0]).push_pull(tensors[0], key=3, out=results[0])]
+        until(lambda: contexts[0].counters()["data_packets_sent"])
+        tensors[0][-(1 << 18) :] += 1.0
+        started.append(mlt.PushPull(contexts[1]).push_pull(tensors[1], key=3, out=results[1]))
+        for rank, operation in enumerate(started):
+            with pytest.raises(mlt.CancelledError) as caught:
+                operation.wait(30)
+            assert_names(
+                str(caught.value),
+                f"rank {rank}: ",
+                "data of rank 0 arrived changed at rank 2",
+                "push of key 3, partition",
+            )
+            assert caught.value.peer == 0
+        for context, tensor in zip(contexts, tensors, strict=False):
+            with pytest.raises(mlt.CancelledError, match="key 3 failed before: data of rank 0 arrived changed"):
+                mlt.PushPull(context).push_pull(tensor, key=3).wait(30)
+        assert counts(contexts[2])["checksums_different"] >= 1
+
+
+def test_a_worker_and_a_service_that_differ__are_named() -> None:
+    port = free_port()
+
+    def opened(rank: int) -> mlt.Context:
+        context = open_rank(rank, port, workers=2, services=1, checksums=rank != 1)
+        if rank == 2:
+            mlt.SummationService(context)
+        return context
+
+    with ThreadPoolExecutor(3) as threads:
+        contexts = list(threads.map(opened, range(3)))
+    try:
+        started = [mlt.PushPull(context).push_pull(np.ones(3, np.float32), key=1) for context in contexts[:2]]
+        for operation in started:
+            with pytest.raises(mlt.SizeMismatchError, match="rank 2 takes checksums and rank 1 none: set checksums"):
+                operation.wait(10)
+    finally:
+        for context in contexts:
+            context.close()
+
+
 def test_ranks_that_differ__are_named() -> None:
     port = free_port()
     with ThreadPoolExecutor(2) as threads:

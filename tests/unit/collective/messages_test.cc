@@ -20,6 +20,7 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   shape.tensor_elements = 0x12'3456'789A;
   shape.services = 3;
   shape.max_dead_services = 9;
+  shape.checksums = true;
   encode(shape, bytes);
   const auto decoded = decode(bytes);
   REQUIRE(decoded.has_value());
@@ -35,6 +36,16 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(back.tensor_elements == shape.tensor_elements);
   CHECK(back.services == shape.services);
   CHECK(back.max_dead_services == shape.max_dead_services);
+  CHECK(back.checksums);
+  encode(Checksum{0x1234567890, 77, 0xFEDC'BA98'7654'3210}, bytes);
+  CHECK(std::get<Checksum>(*decode(bytes)).key == 0x1234567890);
+  CHECK(std::get<Checksum>(*decode(bytes)).partition == 77);
+  CHECK(std::get<Checksum>(*decode(bytes)).checksum == 0xFEDC'BA98'7654'3210);
+  encode(Damaged{0x1234567890, 7, 65'534, "changed"}, bytes);
+  CHECK(std::get<Damaged>(*decode(bytes)).key == 0x1234567890);
+  CHECK(std::get<Damaged>(*decode(bytes)).partition == 7);
+  CHECK(std::get<Damaged>(*decode(bytes)).rank == 65'534);
+  CHECK(std::get<Damaged>(*decode(bytes)).text == "changed");
   encode(Refused{3, 4, "no room"}, bytes);
   CHECK(std::get<Refused>(*decode(bytes)).text == "no room");
   encode(Aborted{3, 4, 5}, bytes);

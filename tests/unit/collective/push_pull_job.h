@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -31,8 +34,11 @@ class Job {
  public:
   Job(const SimulationConfig& network_config, std::uint16_t workers, std::uint16_t services,
       SummationConfig summation_config = {}, std::uint16_t max_dead_services = 0,
-      const std::vector<std::optional<ServiceLoads>>& loads = {})  // of each worker; none: equal
-      : workers_(workers), network_(with_hosts(network_config, static_cast<std::uint16_t>(workers + services))) {
+      const std::vector<std::optional<ServiceLoads>>& loads = {},     // of each worker; none: equal
+      std::optional<std::uint16_t> without_checksums = std::nullopt)  // a rank
+      : without_checksums_(without_checksums),
+        workers_(workers),
+        network_(with_hosts(network_config, static_cast<std::uint16_t>(workers + services))) {
     std::vector<std::uint16_t> service_ranks;
     for (std::uint16_t i = 0; i < services; ++i) service_ranks.push_back(static_cast<std::uint16_t>(workers + i));
     for (std::uint16_t rank = 0; rank < workers + services; ++rank) {
@@ -40,13 +46,16 @@ class Job {
       if (rank < workers) {
         hosts_.back()->push_pull = std::make_unique<PushPull>(
             PushPullConfig{rank, service_ranks, max_dead_services, kDefaultTimeoutNs,
-                           summation_config.max_takeover_wait_ns, rank < loads.size() ? loads[rank] : std::nullopt},
+                           summation_config.max_takeover_wait_ns, rank < loads.size() ? loads[rank] : std::nullopt,
+                           has_checksums(rank, summation_config)},
             *hosts_.back());
       } else {
         summation_config.workers = workers;
         summation_config.services = services;
         summation_config.rank = rank;
-        hosts_.back()->summation = std::make_unique<Summation>(summation_config, *hosts_.back());
+        SummationConfig own = summation_config;
+        own.checksums = has_checksums(rank, summation_config);
+        hosts_.back()->summation = std::make_unique<Summation>(own, *hosts_.back());
       }
     }
   }
@@ -132,6 +141,11 @@ class Job {
   // Why the others continue without this rank; empty if they do not.
   const std::string& exclusion(std::uint16_t rank) const { return hosts_[rank]->exclusion; }
   std::string cause;  // of the death, as the ranks know it
+  // Of a rank that posts a receive: whether a bit of what arrives is changed before it is written or summed.
+  std::function<bool(std::uint16_t, const core::ReceiveRequest&)> is_damaged = [](auto, const auto&) { return false; };
+  const ChecksumCounts& checksum_counts(std::uint16_t rank) const {
+    return rank < workers_ ? hosts_[rank]->push_pull->checksum_counts() : hosts_[rank]->summation->checksum_counts();
+  }
   mlt::base::DurationNs message_ns = 100'000;
   std::map<std::pair<std::uint16_t, std::uint16_t>, mlt::base::DurationNs> slow_ns;  // from the first to the second
   TimeNs next_timeout(std::uint16_t worker) const { return hosts_[worker]->push_pull->next_timeout(); }
@@ -142,13 +156,35 @@ class Job {
   }
 
  private:
+  // Changes a bit of the first packet of a receive.
+  struct Damage {
+    core::ReceiveRequest request;
+    bool is_done = false;
+
+    static void place(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
+      auto& [request, is_done] = *static_cast<Damage*>(context);
+      std::vector<std::byte> arrived(payload.begin(), payload.end());
+      if (!arrived.empty() && !std::exchange(is_done, true)) arrived.back() ^= std::byte{4};
+      if (request.place != nullptr) return request.place(request.place_context, offset_bytes, arrived);
+      std::ranges::copy(arrived, request.data.begin() + static_cast<std::ptrdiff_t>(offset_bytes));
+    }
+  };
+  bool has_checksums(std::uint16_t rank, const SummationConfig& config) const {
+    return config.checksums && without_checksums_ != rank;
+  }
+
   struct Host final : Verbs {
     Host(Job& owner, std::uint16_t own_rank) : job(owner), rank(own_rank) {}
     mlt::core::PostStatus post_send(TimeNs, const mlt::core::SendRequest& request) override {
       return job.network_.send(rank, request);
     }
     mlt::core::PostStatus post_recv(TimeNs, const mlt::core::ReceiveRequest& request) override {
-      return job.network_.receive(rank, request);
+      if (!job.is_damaged(rank, request)) return job.network_.receive(rank, request);
+      job.damages_.push_back(std::make_unique<Damage>(Damage{request}));
+      core::ReceiveRequest damaged = request;
+      damaged.place = &Damage::place;
+      damaged.place_context = job.damages_.back().get();
+      return job.network_.receive(rank, damaged);
     }
     void cancel(TimeNs, OperationId operation, mlt::core::CompletionKind kind) override {
       job.network_.cancel(rank, operation, kind);
@@ -239,8 +275,10 @@ class Job {
     });
   }
 
+  std::optional<std::uint16_t> without_checksums_;
   std::uint16_t workers_;
   Simulation network_;
+  std::vector<std::unique_ptr<Damage>> damages_;
   std::vector<std::unique_ptr<Host>> hosts_;
   std::set<std::uint16_t> dead_;
   std::set<std::pair<std::uint16_t, std::uint16_t>> cut_;     // pairs whose connection ended, or will
