@@ -114,8 +114,6 @@ std::uint8_t Engine::traffic_class(std::uint32_t layer, std::uint32_t layers) co
 
 namespace {
 
-constexpr const char* kNotConnected = "the peer is not connected";
-
 // A send or receive, as far as both are alike; rejects what can't be one. `Options`: SendOptions or ReceiveOptions.
 template <typename Options>
 engine::Operation transfer_of(const engine::OperationSubmitter& submitter, Verb verb, std::uint16_t peer,
@@ -191,7 +189,7 @@ NewSend check_static(const engine::OperationSubmitter& submitter, const engine::
 void finish_check(const Engine& self, const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
                   const SendOptions& options, NewSend& made) {
   engine::Operation& operation = made.operation;
-  submitter.check_connected(operation, options.to, kNotConnected);
+  submitter.check_peer(operation);
   if (!options.priorities.empty()) {
     take_priorities(submitter, loop, operation, options.priorities,
                     self.segment_count(options.to, options.data.size()));
@@ -238,8 +236,8 @@ NewReceive check_static(const engine::OperationSubmitter& submitter, const engin
 }
 
 void finish_check(const Engine&, const engine::OperationSubmitter& submitter, const engine::EventLoop&,
-                  const ReceiveOptions& options, NewReceive& made) {
-  submitter.check_connected(made.operation, options.from, kNotConnected);
+                  const ReceiveOptions&, NewReceive& made) {
+  submitter.check_peer(made.operation);
 }
 
 void set_record(core::SendRequest& request, const engine::OperationTable::Begun& begun) {
