@@ -453,8 +453,10 @@ class Engine {
 
   OperationId post_send(const SendOptions& options);
   OperationId post_recv(const ReceiveOptions& options);
-  // Many at once, for small tensors: one lock, and packets that leave together. Returns their ids in the same order. If
-  // one is rejected, none is posted, and the error says which.
+  // Many at once, for small tensors: one lock, and packets that leave together. Returns their ids in the same order.
+  // What post_send() throws rejects the list as a whole, and the error says which one it is: arguments, an absent peer,
+  // max_operations. What ends an operation after its post is its completion, as of a single post: too many tags
+  // (max_tags), or a peer that fails meanwhile.
   std::vector<OperationId> post_sends(std::span<const SendOptions> options);
   std::vector<OperationId> post_recvs(std::span<const ReceiveOptions> options);
   // Collectives complete like sends and receives.

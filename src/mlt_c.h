@@ -306,7 +306,8 @@ MLT_API int mlt_post_send(mlt_context* context, const mlt_send_options* options,
 MLT_API int mlt_post_receive(mlt_context* context, const mlt_receive_options* options, uint64_t* operation);
 /* Many at once, for small tensors: one lock, and packets that leave together. options: `count` structures of one size.
  * Sets operations[i] to the number of options[i]. On an error, whose text says which of them it is about, none was
- * started. */
+ * started: the arguments, an absent peer, MLT_MAX_OPERATIONS. What ends an operation after its post is in its
+ * completion, as of a single post: too many tags (MLT_MAX_TAGS), or a peer that fails meanwhile. */
 MLT_API int mlt_post_sends(mlt_context* context, const mlt_send_options* options, size_t count, uint64_t* operations);
 MLT_API int mlt_post_receives(mlt_context* context, const mlt_receive_options* options, size_t count,
                               uint64_t* operations);

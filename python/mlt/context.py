@@ -20,7 +20,15 @@ from mlt._shared.argument_types import check_types, explained
 from mlt._shared.loss_bounds import loss_bound_of
 from mlt._waits import WaitWatch as WaitWatch  # for the type
 from mlt.collectives import GroupCollectives
-from mlt.errors import ConfigError, InvalidBufferError, MltError, PortInUseError, RendezvousError, WaitTimeoutError
+from mlt.errors import (
+    ConfigError,
+    InvalidBufferError,
+    MltError,
+    PortInUseError,
+    RendezvousError,
+    UnknownOperationError,
+    WaitTimeoutError,
+)
 from mlt.job import address as own_address
 from mlt.job import ending, failure_report, rendezvous
 from mlt.job import secret as secret_module
@@ -399,8 +407,9 @@ class Context(GroupCollectives):
         """Start many sends with one call; of small tensors several times as many a second as with ``post_send``.
 
         ``transfers``: tuples ``(tensor, to)`` or ``(tensor, to, tag)``. The other arguments are those of ``post_send``,
-        and apply to each. Returns the operations in the same order. If one is rejected, none is posted: the error is
-        that of ``post_send``, and says which it is. The peers receive them by ``post_recvs`` or ``post_recv``.
+        and apply to each. Returns the operations in the same order. What ``post_send`` raises rejects the list as a
+        whole: none is posted, and the error says which it is about. What ends an operation after its post is its
+        completion (a failed peer, more tags than ``max_tags``). The peers receive by ``post_recvs`` or ``post_recv``.
 
         >>> sends = rank_0.post_sends([(bytes([n] * 4), 1, n) for n in range(100)])
         >>> buffers = [bytearray(4) for _ in range(100)]
@@ -415,6 +424,7 @@ class Context(GroupCollectives):
         priorities = None
         if prio_func is not None and not by_magnitude and prio_func is not priority.all_important:
             priorities = []
+            self._engine.check_sends(listed, dtype or "")
             for one in listed:
                 tensor, to = one[0], one[1]
                 grid = self._grid(_core.tensor_info(tensor, dtype or ""), to, layer, layers)
@@ -444,7 +454,7 @@ class Context(GroupCollectives):
         """Start many receives with one call, as ``post_sends`` does for sends.
 
         ``transfers``: tuples ``(tensor, from_)`` or ``(tensor, from_, tag)``. The other arguments are those of
-        ``post_recv``, and apply to each. If one is rejected, none is posted.
+        ``post_recv``, and apply to each. What ``post_recv`` raises rejects the list as a whole.
 
         >>> buffers = [bytearray(1), bytearray(1)]
         >>> receives = rank_1.post_recvs([(buffers[0], 0, 5), (buffers[1], 0, 6)])
@@ -525,7 +535,8 @@ class Context(GroupCollectives):
         For many small operations cheaper than a ``wait`` for each: the thread wakes up once. Then raises the
         TransferError of the first in this order that failed; with ``raise_failed=False`` see ``Completion.failed``.
         Raises WaitTimeoutError after ``timeout`` seconds: all operations that had no callback can then be waited for
-        again. Raises UnknownOperationError if the completion of one was taken before, or if ``ops`` has it twice.
+        again. Raises UnknownOperationError if the completion of one was taken before, or if ``ops`` has it twice. A
+        callback or coroutine that another thread adds to one of ``ops`` meanwhile continues once all have ended.
 
         >>> ops = rank_0.post_sends([(b"one", 1, 3), (b"two", 1, 4)])
         >>> ops += rank_1.post_recvs([(bytearray(3), 0, 3), (bytearray(2), 0, 4)])[:0]
@@ -573,6 +584,9 @@ class Context(GroupCollectives):
 
     def _wait_all_watched(self, ops: list[Operation], timeout: float | None) -> list[_core.Completion] | None:
         """Those with callbacks first: a wait for them may be repeated."""
+        for op, count in Counter(ops).items():
+            if count > 1:
+                raise UnknownOperationError(f"rank {self.rank}: wait_all() has the {op} {count} times: name each once")
         deadline = None if timeout is None else time.monotonic() + timeout
         found: dict[Operation, _core.Completion] = {}
 
@@ -722,15 +736,15 @@ def _tag(tag: int) -> int:
     return tag
 
 
-def _listed(transfers: Iterable[Any], function: str) -> Sequence[Any]:
-    if isinstance(transfers, list | tuple):
-        return transfers
+def _listed(transfers: Iterable[Any], function: str) -> tuple[Any, ...]:
+    """A copy, because ``prio_func`` and other threads may change the caller's list."""
     try:
-        return list(transfers)
+        entries = iter(transfers)
     except TypeError:
         raise TypeError(
             f"{function}() takes a list of tuples (tensor, rank, tag), not a {type(transfers).__name__}"
         ) from None
+    return tuple(entries)
 
 
 def _choice(value: str, name: str, off: str, on: str) -> bool:

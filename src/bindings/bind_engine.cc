@@ -54,6 +54,7 @@ void register_transfers(py::class_<EngineHandle>& engine) {
           },
           py::arg("tensor"), py::arg("from_"), py::arg("tag"), py::arg("loss_bound"), py::arg("keep_missing"),
           py::arg("eager"), py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"), py::arg("up_to") = false)
+      .def("check_sends", &EngineHandle::check_sends, py::arg("transfers"), py::arg("dtype"))
       .def(
           "post_sends",
           [](EngineHandle& self, py::handle transfers, std::uint32_t layer, std::uint32_t layers,

@@ -77,46 +77,55 @@ std::string receive_name(std::uint64_t tag, std::uint16_t from) {
 // One of a list of transfers.
 struct Transfer {
   py::object tensor;
-  std::int64_t peer = 0;
+  py::object peer;  // an int
   std::uint64_t tag = 0;
 };
 
-// Empty if it is no integer, or beyond 64 bits.
-std::optional<std::int64_t> integer(py::handle object) {
-  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
-  int overflow = 0;
-  const std::int64_t value = index ? PyLong_AsLongLongAndOverflow(index.ptr(), &overflow) : 0;
+// The int that an object with __index__ stands for; nothing if it has no such method. Throws what that method raises.
+py::object integer(py::handle object) {
+  auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+  if (index) return index;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
   PyErr_Clear();
-  if (!index || overflow != 0) return std::nullopt;
+  return index;
+}
+
+// Empty if it is beyond 64 bits. `index` is an int.
+std::optional<std::int64_t> value_of(py::handle index) {
+  int overflow = 0;
+  const std::int64_t value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0) return std::nullopt;
   return value;
 }
 
 // Entries (tensor, rank) and (tensor, rank, tag). Throws TypeError or Error(kConfig), and names the entry's number.
 std::vector<Transfer> read_transfers(py::handle transfers, const char* function) {
   const std::string name = function;
-  const auto list = py::reinterpret_steal<py::object>(PySequence_Fast(transfers.ptr(), ""));
+  // A copy: Python code that runs below (__index__ of a rank, the buffer of a tensor) may change the caller's list.
+  const auto list = py::reinterpret_steal<py::object>(PySequence_Tuple(transfers.ptr()));
   if (!list) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
     PyErr_Clear();
     throw py::type_error(name + "() takes a list of tuples (tensor, rank, tag), not a " +
                          Py_TYPE(transfers.ptr())->tp_name);
   }
-  const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(list.ptr()));
+  const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(list.ptr()));
   std::vector<Transfer> all;
   all.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const auto place = [&] { return name + "(): number " + std::to_string(i + 1) + " of the list "; };
-    PyObject* const entry = PySequence_Fast_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i));
+    PyObject* const entry = PyTuple_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i));
     const Py_ssize_t parts = PyTuple_Check(entry) != 0 ? PyTuple_GET_SIZE(entry) : 0;
     if (parts != 2 && parts != 3)
       throw py::type_error(place() + "is not a tuple (tensor, rank) or (tensor, rank, tag)");
-    Transfer one{.tensor = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(entry, 0))};
-    const std::optional<std::int64_t> peer = integer(PyTuple_GET_ITEM(entry, 1));
-    if (!peer) throw py::type_error(place() + "has a rank that is not an integer");
-    one.peer = *peer;
+    Transfer one;
+    one.tensor = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(entry, 0));
+    one.peer = integer(PyTuple_GET_ITEM(entry, 1));
+    if (!one.peer) throw py::type_error(place() + "has a rank that is not an integer");
     if (parts == 3) {
-      PyObject* const given = PyTuple_GET_ITEM(entry, 2);
-      if (PyIndex_Check(given) == 0) throw py::type_error(place() + "has a tag that is not an integer");
-      const std::optional<std::int64_t> tag = integer(given);
+      const py::object given = integer(PyTuple_GET_ITEM(entry, 2));
+      if (!given) throw py::type_error(place() + "has a tag that is not an integer");
+      const std::optional<std::int64_t> tag = value_of(given);
       if (!tag || *tag < 0) {
         throw Error(ErrorCode::kConfig,
                     place() + "has tag " + std::string(py::str(given)) + "; tags are integers in [0, 2**63)");
@@ -168,12 +177,13 @@ Engine& EngineHandle::engine() const {
 }
 
 std::uint16_t EngineHandle::peer_rank(std::int64_t rank) const {
-  if (rank < 0 || rank >= ranks_ || rank == rank_) {
-    throw Error(ErrorCode::kUnknownPeer, name() + ": rank " + std::to_string(rank) + " is not a peer: the job has " +
-                                             engine::rank_range(0, ranks_) +
-                                             ", and a rank has no transfers with itself");
-  }
+  if (rank < 0 || rank >= ranks_ || rank == rank_) refuse_peer(std::to_string(rank));
   return static_cast<std::uint16_t>(rank);
+}
+
+void EngineHandle::refuse_peer(const std::string& rank) const {
+  throw Error(ErrorCode::kUnknownPeer, name() + ": rank " + rank + " is not a peer: the job has " +
+                                           engine::rank_range(0, ranks_) + ", and a rank has no transfers with itself");
 }
 
 void EngineHandle::refuse_tensor(const std::string& operation, const Error& error) const {
@@ -326,28 +336,46 @@ OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& a
       &Engine::post_recv);
 }
 
+// Calls `each(view, rank, tag, place)` for each of a list of transfers, with a TensorView to keep.
+template <typename Each>
+void EngineHandle::for_each_transfer(py::handle transfers, const char* function, bool writable,
+                                     const std::string& dtype, Each&& each) const {
+  const std::vector<Transfer> all = read_transfers(transfers, function);
+  for (std::size_t place = 0; place < all.size(); ++place) {
+    const Transfer& one = all[place];
+    try {
+      const std::optional<std::int64_t> rank = value_of(one.peer);
+      if (!rank) refuse_peer(std::string(py::str(one.peer)));
+      const std::uint16_t peer = peer_rank(*rank);
+      const auto what = [&] { return writable ? receive_name(one.tag, peer) : send_name(one.tag, peer); };
+      each(lend(what, one.tensor, writable, dtype), peer, one.tag, place);
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  std::string(error.what()) + " (number " + std::to_string(place + 1) + " of " +
+                      std::to_string(all.size()) + " transfers, of which none was posted)",
+                  error.peer());
+    }
+  }
+}
+
+void EngineHandle::check_sends(py::handle transfers, const std::string& dtype) const {
+  engine();
+  for_each_transfer(transfers, "post_sends", false, dtype,
+                    [](TensorView&&, std::uint16_t, std::uint64_t, std::size_t) {});
+}
+
 // The options of each of a list of transfers. `options_of(view, rank, tag, place)` returns them without `lent`.
 template <typename OptionsOf>
 auto EngineHandle::list_of(py::handle transfers, const char* function, bool writable, const std::string& dtype,
                            OptionsOf&& options_of) const {
   using Options = std::invoke_result_t<OptionsOf, const TensorView&, std::uint16_t, std::uint64_t, std::size_t>;
-  const std::vector<Transfer> all = read_transfers(transfers, function);
   std::vector<Options> list;
-  list.reserve(all.size());
-  for (const Transfer& one : all) {
-    try {
-      const std::uint16_t peer = peer_rank(one.peer);
-      const auto what = [&] { return writable ? receive_name(one.tag, peer) : send_name(one.tag, peer); };
-      const auto lent = std::make_shared<Lent>(lend(what, one.tensor, writable, dtype));
-      list.push_back(options_of(lent->views.front(), peer, one.tag, list.size()));
-      list.back().lent = lent;
-    } catch (const Error& error) {
-      throw Error(error.code(),
-                  std::string(error.what()) + " (number " + std::to_string(list.size() + 1) + " of " +
-                      std::to_string(all.size()) + " transfers, of which none was posted)",
-                  error.peer());
-    }
-  }
+  for_each_transfer(transfers, function, writable, dtype,
+                    [&](TensorView&& view, std::uint16_t peer, std::uint64_t tag, std::size_t place) {
+                      const auto lent = std::make_shared<Lent>(std::move(view));
+                      list.push_back(options_of(lent->views.front(), peer, tag, place));
+                      list.back().lent = lent;
+                    });
   return list;
 }
 

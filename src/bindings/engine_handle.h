@@ -100,6 +100,8 @@ class EngineHandle {
 
   OperationId post_send(py::handle tensor, const SendArguments& arguments);
   OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
+  // Throws what post_sends() throws of the list, and posts nothing: before Python code of the caller uses it.
+  void check_sends(py::handle transfers, const std::string& dtype) const;
   // Posts all or none. `transfers`: tuples of tensor, rank and, unless it is 0, tag, which replace those of `common`.
   // `priorities`: None, or one entry for each transfer, as in SendArguments.
   std::vector<OperationId> post_sends(py::handle transfers, const SendArguments& common, const py::object& priorities);
@@ -170,6 +172,7 @@ class EngineHandle {
   template <typename Post>
   OperationId without_gil(Post&& post) const;
   std::uint16_t peer_rank(std::int64_t rank) const;
+  [[noreturn]] void refuse_peer(const std::string& rank) const;
   std::string name() const { return "rank " + std::to_string(rank_); }
   // Validates the group and fills the fields common to all collectives in `options`.
   void fill(CollectiveOptions& options, const std::string& what, const CollectiveArguments& arguments) const;
@@ -197,6 +200,9 @@ class EngineHandle {
                            const SendArguments& arguments) const;
   ReceiveOptions receive_options(const TensorView& view, std::uint16_t from, std::uint64_t tag,
                                  const ReceiveArguments& arguments) const;
+  template <typename Each>
+  void for_each_transfer(py::handle transfers, const char* function, bool writable, const std::string& dtype,
+                         Each&& each) const;
   template <typename OptionsOf>
   auto list_of(py::handle transfers, const char* function, bool writable, const std::string& dtype,
                OptionsOf&& options_of) const;

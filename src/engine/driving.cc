@@ -24,7 +24,8 @@ constexpr base::DurationNs kLongestLeaseNs = base::kMillisecond;
 constexpr base::DurationNs kCrowdLeases = 4;
 // If a caller computes for longer than this between two waits, the I/O thread takes over at once, not after a lease.
 constexpr base::DurationNs kLongAwayNs = 300 * base::kMicrosecond;
-// A thread that held the seat for this long wakes the I/O thread when it leaves; until then the I/O thread sleeps.
+// A thread that held the seat for this long wakes the I/O thread when it leaves; until then the I/O thread sleeps. In a
+// crowd also the lease of a wait in progress, and so the max delay of a takeover.
 constexpr base::DurationNs kLongSeatNs = 10 * base::kMillisecond;
 // Time between two offers of the CPU by a thread that polls: many times the cost of an offer that no thread takes.
 constexpr base::DurationNs kYieldNs = 5 * base::kMicrosecond;
@@ -341,6 +342,7 @@ void Driving::park() {
   std::unique_lock lock(mutex_);
   const auto is_called = [this] { return io_called_ || closing_.load(); };
   io_parked_ = true;
+  counts_.parks.fetch_add(1, std::memory_order_relaxed);
   if (seat_ != nullptr && io::monotonic_now() - sat_at_ > kLongSeatNs) {
     io_rests_ = true;
     io_wake_.wait(lock, is_called);
@@ -348,8 +350,11 @@ void Driving::park() {
   } else {
     base::DurationNs lease = lease_ns_;
     // In a crowd a wait lasts for many leases, and each check takes a CPU from the ranks that it waits for.
-    if (is_crowded_.load()) lease = seat_ != nullptr ? kLongSeatNs : kCrowdLeases * lease_ns_;
+    const bool is_long = is_crowded_.load() && seat_ != nullptr;
+    if (is_crowded_.load()) lease = is_long ? kLongSeatNs : kCrowdLeases * lease_ns_;
     io_wake_.wait_for(lock, std::chrono::nanoseconds(lease), is_called);
+    // The wait ended during its lease: a second lease would make the timers of what it left late by both.
+    if (is_long && seat_ == nullptr && io::monotonic_now() - left_at_ > kLongAwayNs) drove_.store(false);
     lease_ns_ = std::min(2 * lease_ns_, kLongestLeaseNs);
   }
   io_parked_ = false;

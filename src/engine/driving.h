@@ -69,6 +69,7 @@ class Driving {
     std::atomic<std::uint64_t> sleeps{0};     // on the descriptors
     std::atomic<std::uint64_t> wakes{0};      // of other threads
     std::atomic<std::uint64_t> takeovers{0};  // by the I/O thread, after no other thread drove
+    std::atomic<std::uint64_t> parks{0};      // of the I/O thread, while others drive
   };
 
   // `loop` must outlive this. Throws mlt::Error if no descriptor is available.

@@ -165,13 +165,31 @@ struct NewTransfer {
 using NewSend = NewTransfer<core::SendRequest>;
 using NewReceive = NewTransfer<core::ReceiveRequest>;
 
-NewSend check_send(const Engine& self, const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
-                   const SendOptions& options) {
+// All that needs no connection.
+NewSend check_static(const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
+                     const SendOptions& options) {
   NewSend made;
   engine::Operation& operation = made.operation = transfer_of(submitter, Verb::kSend, options.to, options);
   submitter.check_layer(operation, options.layer, options.layers);
-  const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, loop.dscp().data_classes);
+  operation.lent = options.lent;
   core::SendRequest& request = made.request;
+  request.peer = options.to;
+  request.tag = options.tag;
+  request.data = options.data;
+  request.element = engine::wire_element(options.element);
+  request.may_have_parity = true;
+  request.order = options.layer;
+  request.uniform_priority =
+      core::SegmentPriority::important(core::class_of_layer(options.layer, options.layers, loop.dscp().data_classes));
+  request.timeout_ns = options.timeout_ns;
+  return made;
+}
+
+// The rest: the peer's state, and the priorities of segments, whose size is the connection's.
+void finish_check(const Engine& self, const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
+                  const SendOptions& options, NewSend& made) {
+  engine::Operation& operation = made.operation;
+  submitter.check_peer(operation);
   if (!options.priorities.empty()) {
     take_priorities(submitter, loop, operation, options.priorities,
                     self.segment_count(options.to, options.data.size()));
@@ -180,25 +198,17 @@ NewSend check_send(const Engine& self, const engine::OperationSubmitter& submitt
     // A single segment is never below the median.
     if (grid.count() > 1) {
       operation.priorities.resize(grid.count());
-      operation.classifier = core::MagnitudeClassifier(options.data, engine::wire_element(options.element), grid,
-                                                       traffic_class, options.tag, operation.priorities);
-      request.classify = core::MagnitudeClassifier::classify;
+      operation.classifier =
+          core::MagnitudeClassifier(options.data, engine::wire_element(options.element), grid,
+                                    core::class_of_layer(options.layer, options.layers, loop.dscp().data_classes),
+                                    options.tag, operation.priorities);
+      made.request.classify = core::MagnitudeClassifier::classify;
     }
   }
-  operation.lent = options.lent;
-  request.peer = options.to;
-  request.tag = options.tag;
-  request.data = options.data;
-  request.element = engine::wire_element(options.element);
-  request.may_have_parity = true;
-  request.order = options.layer;
-  request.uniform_priority = core::SegmentPriority::important(traffic_class);
-  request.timeout_ns = options.timeout_ns;
-  return made;
 }
 
-NewReceive check_receive(const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
-                         const ReceiveOptions& options) {
+NewReceive check_static(const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
+                        const ReceiveOptions& options) {
   NewReceive made;
   engine::Operation& operation = made.operation = transfer_of(submitter, Verb::kReceive, options.from, options);
   submitter.check_loss_bound(operation, options.loss_bound);
@@ -225,6 +235,11 @@ NewReceive check_receive(const engine::OperationSubmitter& submitter, const engi
   return made;
 }
 
+void finish_check(const Engine&, const engine::OperationSubmitter& submitter, const engine::EventLoop&,
+                  const ReceiveOptions&, NewReceive& made) {
+  submitter.check_peer(made.operation);
+}
+
 void set_record(core::SendRequest& request, const engine::OperationTable::Begun& begun) {
   request.operation = begun.id;
   request.priorities = begun.operation->priorities;
@@ -235,8 +250,11 @@ void set_record(core::ReceiveRequest& request, const engine::OperationTable::Beg
   request.operation = begun.id;
 }
 
-template <typename Request>
-OperationId post_transfer(engine::OperationSubmitter& submitter, engine::EventLoop& loop, NewTransfer<Request>&& made) {
+template <typename Options>
+OperationId post_transfer(const Engine& self, engine::OperationSubmitter& submitter, engine::EventLoop& loop,
+                          const Options& options) {
+  auto made = check_static(submitter, loop, options);
+  finish_check(self, submitter, loop, options, made);
   const engine::OperationTable::Begun begun = submitter.begin(std::move(made.operation));
   set_record(made.request, begun);
   submitter.submit(begun.id, [&loop, request = made.request](base::TimeNs now) { loop.post(now, request); });
@@ -246,38 +264,44 @@ OperationId post_transfer(engine::OperationSubmitter& submitter, engine::EventLo
 std::uint16_t peer_of(const SendOptions& options) { return options.to; }
 std::uint16_t peer_of(const ReceiveOptions& options) { return options.from; }
 
-// `check(options)` returns the checked transfer, or throws.
-template <typename Request, typename Options, typename Check>
-std::vector<OperationId> post_transfers(engine::OperationSubmitter& submitter, engine::EventLoop& loop,
-                                        std::span<const Options> all, Check&& check) {
+template <typename Request, typename Options>
+std::vector<OperationId> post_transfers(const Engine& self, engine::OperationSubmitter& submitter,
+                                        engine::EventLoop& loop, std::span<const Options> all) {
   if (all.empty()) return {};
-  if (loop.options().connects_on_use) {
-    // All connections at once: each check below would wait for its own.
-    std::vector<std::uint16_t> peers;
-    for (const Options& options : all) {
-      const std::uint16_t peer = peer_of(options);
-      if (peer < loop.options().ranks && std::ranges::find(peers, peer) == peers.end()) peers.push_back(peer);
-    }
-    loop.use_and_wait(peers);
-  }
+  std::vector<NewTransfer<Request>> checked;
   std::vector<engine::Operation> operations;
   std::vector<Request> requests;
   std::vector<OperationId> ids;
+  checked.reserve(all.size());
   operations.reserve(all.size());
   requests.reserve(all.size());
   ids.reserve(all.size());
-  for (const Options& options : all) {
-    try {
-      NewTransfer<Request> made = check(options);
-      operations.push_back(std::move(made.operation));
-      requests.push_back(made.request);
-    } catch (const Error& error) {
-      throw Error(error.code(),
-                  std::string(error.what()) + " (number " + std::to_string(requests.size() + 1) + " of " +
-                      std::to_string(all.size()) + " transfers, of which none was posted)",
-                  error.peer());
+  const auto for_each = [&](auto&& check) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      try {
+        check(i);
+      } catch (const Error& error) {
+        throw Error(error.code(),
+                    std::string(error.what()) + " (number " + std::to_string(i + 1) + " of " +
+                        std::to_string(all.size()) + " transfers, of which none was posted)",
+                    error.peer());
+      }
     }
+  };
+  for_each([&](std::size_t i) { checked.push_back(check_static(submitter, loop, all[i])); });
+  if (loop.options().connects_on_use) {
+    // All connections at once: each check below would wait for its own. None for a list that was rejected above.
+    std::vector<std::uint16_t> peers;
+    for (const Options& options : all) {
+      if (std::ranges::find(peers, peer_of(options)) == peers.end()) peers.push_back(peer_of(options));
+    }
+    loop.use_and_wait(peers);
   }
+  for_each([&](std::size_t i) {
+    finish_check(self, submitter, loop, all[i], checked[i]);
+    operations.push_back(std::move(checked[i].operation));
+    requests.push_back(checked[i].request);
+  });
   const std::vector<engine::OperationTable::Begun> begun = submitter.begin_all(operations);
   for (std::size_t i = 0; i < begun.size(); ++i) {
     set_record(requests[i], begun[i]);
@@ -292,27 +316,19 @@ std::vector<OperationId> post_transfers(engine::OperationSubmitter& submitter, e
 }  // namespace
 
 OperationId Engine::post_send(const SendOptions& options) {
-  Impl& impl = *impl_;
-  return post_transfer(impl.submitter, impl.loop, check_send(*this, impl.submitter, impl.loop, options));
+  return post_transfer(*this, impl_->submitter, impl_->loop, options);
 }
 
 OperationId Engine::post_recv(const ReceiveOptions& options) {
-  Impl& impl = *impl_;
-  return post_transfer(impl.submitter, impl.loop, check_receive(impl.submitter, impl.loop, options));
+  return post_transfer(*this, impl_->submitter, impl_->loop, options);
 }
 
 std::vector<OperationId> Engine::post_sends(std::span<const SendOptions> options) {
-  Impl& impl = *impl_;
-  return post_transfers<core::SendRequest>(impl.submitter, impl.loop, options, [&](const SendOptions& one) {
-    return check_send(*this, impl.submitter, impl.loop, one);
-  });
+  return post_transfers<core::SendRequest>(*this, impl_->submitter, impl_->loop, options);
 }
 
 std::vector<OperationId> Engine::post_recvs(std::span<const ReceiveOptions> options) {
-  Impl& impl = *impl_;
-  return post_transfers<core::ReceiveRequest>(impl.submitter, impl.loop, options, [&](const ReceiveOptions& one) {
-    return check_receive(impl.submitter, impl.loop, one);
-  });
+  return post_transfers<core::ReceiveRequest>(*this, impl_->submitter, impl_->loop, options);
 }
 
 void Engine::cancel(OperationId operation, const std::string& reason) {

@@ -41,7 +41,6 @@ void OperationSubmitter::check_transfer(const Operation& operation) const {
            "the job has " + rank_range(0, options.ranks) + ", and a rank has no transfers with itself", peer);
   }
   check_open(operation);
-  check_connected(operation, peer, "the peer is not connected");
   if (operation.tag >= collective::kCollectiveTagBit) {
     reject(operation, ErrorCode::kConfig, "the tag must be below 2^63");
   }

@@ -39,8 +39,12 @@ class OperationSubmitter {
   }
   // `absent` states the effect on the operation of `peer` being down; the cause follows if known.
   void check_connected(const Operation& operation, std::uint16_t peer, std::string_view absent) const;
-  // What can be checked of a send or receive before the loop has it.
+  // What can be checked of a send or receive without a connection, and before the loop has it.
   void check_transfer(const Operation& operation) const;
+  // Its connection, which it waits for on first use.
+  void check_peer(const Operation& operation) const {
+    check_connected(operation, operation.peer, "the peer is not connected");
+  }
   void check_loss_bound(const Operation& operation, double loss_bound) const;
   void check_layer(const Operation& operation, std::uint32_t layer, std::uint32_t layers) const;
 

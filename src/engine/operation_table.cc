@@ -187,13 +187,19 @@ OperationTable::WaitResult OperationTable::wait_all(std::span<const OperationId>
     Record* const record = find(ids[i]);
     if (record == nullptr || record->wait != nullptr) {
       unknown = ids[i];
-      stop_waiting(ids.first(i));
+      for (const OperationId earlier : ids.first(i)) find(earlier)->wait = nullptr;
       return WaitResult::kUnknown;
     }
     record->wait = &wait;
-    if (record->is_done) continue;
-    ++wait.left;
-    set_unclaimed(*record, false);
+  }
+  for (const OperationId id : ids) {
+    Record& record = *find(id);
+    if (record.is_done) {
+      unlink(record);
+    } else {
+      ++wait.left;
+      set_unclaimed(record, false);
+    }
   }
   if (wait.left > 0) {
     try {
@@ -304,10 +310,7 @@ void OperationTable::end(Record& record, Completion done) {
   record.done.verb = record.operation.verb;
   record.done.is_send = record.operation.verb == Verb::kSend;
   record.is_done = true;
-  record.previous = newest_;
-  record.next = nullptr;
-  (newest_ == nullptr ? oldest_ : newest_->next) = &record;
-  newest_ = &record;
+  if (record.wait == nullptr) link(record);
   in_progress_.fetch_sub(1, std::memory_order_relaxed);
   // The waiter exists until its thread has taken mutex_ itself.
   if (record.wait != nullptr && --record.wait->left == 0) driving_.notify(record.wait->waiter);
@@ -318,9 +321,25 @@ void OperationTable::stop_waiting(std::span<const OperationId> ids) {
   for (const OperationId id : ids) {
     Record& record = *find(id);
     record.wait = nullptr;
-    set_unclaimed(record, !record.is_done);
-    if (record.is_done) notify_unclaimed(record);
+    if (record.is_done) {
+      link(record);
+      notify_unclaimed(record);
+    } else {
+      set_unclaimed(record, true);
+    }
   }
+}
+
+void OperationTable::link(Record& record) {
+  record.previous = newest_;
+  record.next = nullptr;
+  (newest_ == nullptr ? oldest_ : newest_->next) = &record;
+  newest_ = &record;
+}
+
+void OperationTable::unlink(Record& record) {
+  (record.previous == nullptr ? oldest_ : record.previous->next) = record.next;
+  (record.next == nullptr ? newest_ : record.next->previous) = record.previous;
 }
 
 Completion OperationTable::take(Record& record) {
@@ -332,10 +351,7 @@ Completion OperationTable::take(Record& record) {
 }
 
 void OperationTable::free(Record& record) {
-  if (record.is_done) {
-    (record.previous == nullptr ? oldest_ : record.previous->next) = record.next;
-    (record.next == nullptr ? newest_ : record.next->previous) = record.previous;
-  }
+  if (record.is_done && record.wait == nullptr) unlink(record);
   if (record.operation.lent) lending_.fetch_sub(1, std::memory_order_relaxed);
   const OperationId id = record.id;
   set_unclaimed(record, false);
@@ -352,7 +368,7 @@ void OperationTable::notify_unclaimed(const Record& record) {
 
 OperationTable::Record* OperationTable::oldest_unclaimed(bool is_watched) {
   for (Record* record = oldest_; record != nullptr; record = record->next) {
-    if (record->wait == nullptr && record->is_watched == is_watched) return record;
+    if (record->is_watched == is_watched) return record;
   }
   return nullptr;
 }

@@ -135,13 +135,15 @@ class OperationTable {
     bool is_watched = false;
     Wait* wait = nullptr;  // on the stack of the thread that waits for this operation
     Record* previous = nullptr;
-    Record* next = nullptr;  // in the list of completed ones, oldest first
+    Record* next = nullptr;  // in the list of completed ones that no thread waits for, oldest first
   };
 
   Begun begin_locked(Operation&& operation);
   Record* find(OperationId id);
   void withdraw(Record& record);
   void stop_waiting(std::span<const OperationId> ids);
+  void link(Record& record);
+  void unlink(Record& record);
   void set_unclaimed(const Record& record, bool is_unclaimed);
   void end(Record& record, Completion done);
   Completion take(Record& record);

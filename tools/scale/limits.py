@@ -160,18 +160,22 @@ def check_keys(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
 
 
 def check_messages(form: Form, runs: Sequence[Figures]) -> list[Verdict]:
-    """The first run is the checked one; the others, bare sockets and gloo, are for information."""
+    """Checked are the first run of lists and the first of single messages; the others, bare sockets and gloo, are for
+    information."""
     verdicts = []
+    checked = set()
     bare = [one["messages_per_second"] for one in complete(runs) if one["transport"] == "sockets"]
-    for place, one in enumerate(runs):
-        case = (
-            f"messages of 64 B, window of 256, {one['transport']}, {one['datapath']}, {one.get('posts', 'one by one')}"
-        )
+    for one in runs:
+        posts = one.get("posts", "one by one")
+        case = f"messages of 64 B, window of 256, {one['transport']}, {one['datapath']}, {posts}"
+        is_checked = one["transport"] == "mlt" and posts not in checked
+        if is_checked:
+            checked.add(posts)
         if "error" in one:
             verdicts.append(Verdict(case, one["error"], "-", "", False, "messages"))
             continue
         rate, minimum = one["messages_per_second"], form.messages_per_second
-        target, met = (f">= {minimum:,.0f}", rate >= minimum) if place == 0 else ("", None)
+        target, met = (f">= {minimum:,.0f}", rate >= minimum) if is_checked else ("", None)
         measured = f"{rate:,.0f} a second, {one['cpu_microseconds_per_message']:.1f} us of CPU each"
         if bare and one["transport"] != "sockets":
             measured += f", {rate / bare[0]:.2f} of bare sockets' rate"

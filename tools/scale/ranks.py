@@ -136,10 +136,10 @@ class MltRank(Rank):
         ]
         posted: deque[list[mlt.Operation]] = deque()
         began = time.monotonic()
-        for number in range(count // SMALL_LIST):
+        for number, first in enumerate(range(0, count, SMALL_LIST)):
             if len(posted) == len(lists):
                 self._context.wait_all(posted.popleft())
-            posted.append(post(lists[number % len(lists)]))
+            posted.append(post(lists[number % len(lists)][: count - first]))
         while posted:
             self._context.wait_all(posted.popleft())
         return time.monotonic() - began

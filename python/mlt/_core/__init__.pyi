@@ -239,6 +239,7 @@ class Engine:
         dtype: str,
         up_to: bool = ...,
     ) -> int: ...
+    def check_sends(self, transfers: Sequence[tuple[Any, int] | tuple[Any, int, int]], dtype: str) -> None: ...
     def post_sends(
         self,
         transfers: Sequence[tuple[Any, int] | tuple[Any, int, int]],

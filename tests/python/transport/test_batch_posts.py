@@ -62,6 +62,12 @@ def test_post_sends__take_the_options_of_single_posts(lossy: list[mlt.Context]) 
 
 Post = Callable[[mlt.Context], object]
 GOOD = (b"four", 1, 1)
+
+
+def marks(_: object, grid: mlt.SegmentGrid) -> Any:
+    return np.zeros(grid.segment_count, np.uint8)
+
+
 BAD: dict[str, tuple[Post, type[Exception], tuple[str, ...]]] = {
     "not a list": (lambda a: a.post_sends(7), TypeError, ("post_sends", "int")),  # type: ignore[arg-type]
     "no tuple": (lambda a: a.post_sends([GOOD, b"four"]), TypeError, ("number 2",)),  # type: ignore[list-item]
@@ -81,6 +87,10 @@ BAD: dict[str, tuple[Post, type[Exception], tuple[str, ...]]] = {
     "fill": (lambda a: a.post_recvs([(bytearray(4), 1)], fill="ones"), mlt.ConfigError, ("ones",)),  # type: ignore[arg-type]
     "timeout": (lambda a: a.post_sends([GOOD], timeout=-1), mlt.ConfigError, ("-1",)),
     "dtype": (lambda a: a.post_sends([GOOD, (b"x", 1)], dtype="int16"), mlt.InvalidBufferError, ("number 2 of 2",)),
+    "no such rank, 2**70": (lambda a: a.post_sends([(b"x", 2**70)]), errors.UnknownPeerError, (str(2**70), "1 of 1")),
+    "a short tuple, ranked": (lambda a: a.post_sends([GOOD, (b"x",)], marks), TypeError, ("number 2",)),  # type: ignore[list-item]
+    "no rank, ranked": (lambda a: a.post_sends([GOOD, (b"x", 5)], marks), errors.UnknownPeerError, ("number 2 of 2",)),
+    "no tensor, ranked": (lambda a: a.post_sends([("x", 1)], marks), mlt.InvalidBufferError, ("number 1 of 1",)),
     "marks": (lambda a: a.post_sends([GOOD], lambda *_: np.zeros(9)), mlt.InvalidBufferError, ("tag 1",)),
 }
 
@@ -92,6 +102,60 @@ def test_post_sends__of_one_that_is_bad_post_none(clean: list[mlt.Context], case
     with pytest.raises(error, match=names(*facts)):
         call(clean[0])
     assert clean[0].engine.pinned == pinned
+
+
+class Rank:
+    """A rank whose value runs ``first``."""
+
+    def __init__(self, value: int, first: Callable[[], object]) -> None:
+        self._value, self._first = value, first
+
+    def __index__(self) -> int:
+        self._first()
+        return self._value
+
+
+def test_post_sends__of_a_list_that_changes_meanwhile_are_those_it_had(clean: list[mlt.Context]) -> None:
+    a, b = clean
+    transfers: list[Any] = []
+    transfers += [(np.full(1 << 16, n, np.uint8), Rank(1, transfers.clear), n) for n in range(50)]
+    sends = a.post_sends(transfers)
+    assert transfers == []
+    assert len(sends) == 50
+
+    def spoils(_: object, grid: mlt.SegmentGrid) -> Any:
+        values[:] = [("spoiled",)]
+        return marks(_, grid)
+
+    values: list[Any] = [(np.full(4, n, np.float32), 1, n) for n in (50, 51)]
+    sends += a.post_sends(values, spoils)
+    into = [np.zeros(1 << 16 if n < 50 else 16, np.uint8) for n in range(52)]
+    b.wait_all(b.post_recvs([(one if n < 50 else one.view(np.float32), 0, n) for n, one in enumerate(into)]), 20)
+    a.wait_all(sends, 20)
+    assert all((into[n] == n).all() for n in range(50))
+    assert (into[51].view(np.float32) == 51).all()
+
+
+def test_post_sends__raise_what_a_rank_raises(clean: list[mlt.Context]) -> None:
+    def fail() -> None:
+        raise ValueError("no rank yet")
+
+    def fails_later() -> Any:
+        yield GOOD
+        raise TypeError("no more tensors")
+
+    with pytest.raises(ValueError, match="no rank yet"):
+        clean[0].post_sends([(b"x", Rank(1, fail))])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="no more tensors"):
+        clean[0].post_sends(fails_later())
+
+
+def test_post_sends__of_more_tags_than_fit_fail_as_completions() -> None:
+    with local_job(2, max_tags=4) as (a, b):
+        sends = a.post_sends([(b"x", 1, n) for n in range(8)])
+        b.wait_all(b.post_recvs([(bytearray(1), 0, n) for n in range(4)]), 20)
+        done = a.wait_all(sends, 20, raise_failed=False)
+        assert [one.failed for one in done] == [False] * 4 + [True] * 4
 
 
 def test_post_sends__beyond_the_limit_post_none() -> None:
@@ -162,6 +226,12 @@ def test_wait_all__refuses_what_it_cannot_wait_for(clean: list[mlt.Context]) -> 
         a.wait_all([send, send])
     b.wait(b.post_recv(bytearray(1), from_=0), 20)
     assert a.wait_all([send], 20)[0].op == send
+    watched = a.post_send(b"x", to=1)
+    watched.add_done_callback(lambda _: None)
+    with pytest.raises(errors.UnknownOperationError, match=names("rank 0", "2 times")):
+        a.wait_all([watched, watched])
+    b.wait(b.post_recv(bytearray(1), from_=0), 20)
+    assert a.wait_all([watched], 20)[0].op == watched
 
 
 def test_wait_all__with_callbacks_and_coroutines(clean: list[mlt.Context]) -> None:
@@ -210,12 +280,15 @@ def test_wait_all__can_be_interrupted(clean: list[mlt.Context]) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    def wait_with_alarm() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        b.wait_all(receives, 20)
+
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            b.wait_all(receives, 20)
+            wait_with_alarm()
         assert time.monotonic() - began < 10
     finally:
         signal.signal(signal.SIGALRM, before)

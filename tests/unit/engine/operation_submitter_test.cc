@@ -47,7 +47,10 @@ struct OperationSubmitterWorld {
     return std::nullopt;
   }
   std::string transfer_error(const engine::Operation& operation) {
-    const auto error = error_of([&] { submitter.check_transfer(operation); });
+    const auto error = error_of([&] {
+      submitter.check_transfer(operation);
+      submitter.check_peer(operation);
+    });
     return error ? error->what() : "";
   }
 

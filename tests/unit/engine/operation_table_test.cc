@@ -12,7 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/time.h"
 #include "engine/deadline.h"
+#include "io/os/clock.h"
 #include "unit/engine/still_loop.h"
 
 using mlt::Completion;
@@ -145,6 +147,51 @@ TEST_CASE("wait_all__of_an_unknown_one_or_one_named_twice_leaves_all_to_other_ta
   CHECK_THROWS_AS(table.wait_all(both, -1, leave, {done.data(), 2}, unknown), std::runtime_error);
   CHECK(table.take_any()->operation == first);
   CHECK(table.is_unclaimed(second));
+}
+
+TEST_CASE("wait_all__of_many_that_have_ended_does_not_slow_down_other_takers") {
+  constexpr std::size_t kMany = 50'000;
+  OperationTableWorld world(kMany + 2);
+  Table& table = world.table;
+  std::vector<mlt::OperationId> ids;
+  for (std::size_t i = 0; i <= kMany; ++i) ids.push_back(table.begin({}).id);
+  const mlt::OperationId own = table.begin({}).id;
+  for (std::size_t i = 0; i < kMany / 2; ++i) table.finish(ended(ids[i]));  // before the wait, and during it
+  mlt::base::DurationNs spent = 0;
+  const auto within = [&] {
+    for (std::size_t i = kMany / 2; i < kMany; ++i) table.finish(ended(ids[i]));
+    const mlt::base::TimeNs began = mlt::io::monotonic_now();
+    bool has_any = false;
+    for (std::size_t i = 0; i < kMany; ++i) has_any |= table.has_any();
+    spent = mlt::io::monotonic_now() - began;
+    CHECK_FALSE(has_any);
+    table.finish(ended(own));
+    CHECK(table.take_any()->operation == own);
+    table.finish(ended(ids.back()));
+  };
+  std::vector<Completion> done(ids.size());
+  mlt::OperationId unknown = 0;
+  CHECK(table.wait_all(ids, -1, within, done, unknown) == Table::WaitResult::kDone);
+  // A walk over all that are held would take a hundred times as long.
+  CHECK(spent < mlt::base::kSecond);
+  CHECK(table.size() == 0);
+}
+
+TEST_CASE("wait_all__that_ends_early_returns_what_has_ended_to_other_takers") {
+  OperationTableWorld world(8);
+  Table& table = world.table;
+  std::vector<mlt::OperationId> ids;
+  for (int i = 0; i < 4; ++i) ids.push_back(table.begin({}).id);
+  for (const std::size_t i : {2U, 0U}) table.finish(ended(ids[i]));
+  std::vector<Completion> done(3);
+  mlt::OperationId unknown = 0;
+  const std::vector<mlt::OperationId> some{ids[0], ids[1], ids[2]};
+  CHECK(table.wait_all(some, 1'000'000, nullptr, done, unknown) == Table::WaitResult::kTimeout);
+  std::vector<mlt::OperationId> taken;
+  table.finish(ended(ids[1]));
+  while (const auto one = table.take_any()) taken.push_back(one->operation);
+  CHECK(taken == std::vector<mlt::OperationId>{ids[0], ids[2], ids[1]});
+  CHECK(table.is_unclaimed(ids[3]));
 }
 
 TEST_CASE("name__of_a_barrier_has_no_size") {
