@@ -142,7 +142,7 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     begin_pushes(now, partition, from);
   }
   if (partition.takeover.is_waiting()) return;  // its answer follows
-  encode(Registered{shape.key, shape.partition, partition.on_demand[from]}, scratch_);
+  encode(Registered{shape.key, shape.partition, partition.on_demand[from], config_.checksums}, scratch_);
   verbs_.send_message(from, scratch_);
 }
 
@@ -182,7 +182,8 @@ void Summation::begin_takeover(TimeNs now, Partition& partition) {
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (gone_.contains(worker)) continue;
     begin_pushes(now, partition, worker);
-    encode(Moved{partition.shape.key, partition.shape.partition, outcome->rounds, partition.on_demand[worker]},
+    encode(Moved{partition.shape.key, partition.shape.partition, outcome->rounds, partition.on_demand[worker],
+                 config_.checksums},
            scratch_);
     verbs_.send_message(worker, scratch_);
   }
