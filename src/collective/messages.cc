@@ -140,6 +140,21 @@ Register read_shape(Reader& r, std::uint64_t key, std::uint32_t partition) {
   return m;
 }
 
+constexpr std::uint8_t kOnDemand = 1, kTakesChecksums = 2;
+
+// Of Registered and Moved.
+template <typename Confirmation>
+void write_options(Writer& w, const Confirmation& m) {
+  w.u8(static_cast<std::uint8_t>((m.on_demand ? kOnDemand : 0) | (m.checksums ? kTakesChecksums : 0)));
+}
+template <typename Confirmation>
+Confirmation read_options(Reader& r, Confirmation m) {
+  const std::uint8_t options = r.u8();
+  m.on_demand = (options & kOnDemand) != 0;
+  m.checksums = (options & kTakesChecksums) != 0;
+  return m;
+}
+
 }  // namespace
 
 void encode(const Message& message, std::vector<std::byte>& out) {
@@ -152,7 +167,7 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u8(kRegistered);
                           w.u64(m.key);
                           w.u32(m.partition);
-                          w.u8(m.on_demand ? 1 : 0);
+                          write_options(w, m);
                         },
                         [&](const Refused& m) {
                           w.u8(kRefused);
@@ -211,7 +226,7 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u64(m.key);
                           w.u32(m.partition);
                           w.u64(m.rounds);
-                          w.u8(m.on_demand ? 1 : 0);
+                          write_options(w, m);
                         },
                         [&](const Lost& m) {
                           w.u8(kLost);
@@ -261,7 +276,7 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       message = read_shape(r, key, partition);
       break;
     case kRegistered:
-      message = Registered{key, partition, r.u8() != 0};
+      message = read_options(r, Registered{key, partition});
       break;
     case kRefused:
       message = Refused{key, partition, r.text()};
@@ -313,8 +328,7 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       break;
     }
     case kMoved:
-      message = Moved{key, partition, r.u64()};
-      std::get<Moved>(*message).on_demand = r.u8() != 0;
+      message = read_options(r, Moved{key, partition, r.u64()});
       break;
     case kLost: {
       Lost m;

@@ -34,6 +34,7 @@ struct Registered {
   std::uint64_t key = 0;
   std::uint32_t partition = 0;
   bool on_demand = false;  // no receive is posted between rounds: send Ready with each push
+  bool checksums = false;  // of each push and result
 };
 
 // Worker -> service: a push of this partition, registered on demand, is in flight.
@@ -105,6 +106,7 @@ struct Moved {
   std::uint32_t partition = 0;
   std::uint64_t rounds = 0;
   bool on_demand = false;  // as in Registered
+  bool checksums = false;
 };
 
 // Rank -> its decider (survivors.h): connections that it lost, and the view that it knows.

@@ -12,6 +12,11 @@ namespace {
 // Of a partition: its service has two buffers, the results of both of which may be on their way.
 constexpr std::size_t kMaxResultChecksums = 2;
 
+// Data of `sender` arrived changed.
+KeyFailure damage_failure(std::uint16_t sender, const std::string& text) {
+  return {core::CompletionStatus::kCancelled, sender, text, core::CompletionStatus::kCancelled};
+}
+
 }  // namespace
 
 PushPull::PushPull(const PushPullConfig& config, Verbs& verbs)
@@ -163,7 +168,8 @@ std::optional<KeyFailure> PushPull::timeout_failure(const Key& key) const {
   const auto unchecked =
       std::ranges::find_if(key.partitions, [](const Partition& one) { return one.unchecked.has_value(); });
   if (unchecked != key.partitions.end()) {
-    return KeyFailure{CompletionStatus::kTimedOut, unchecked->service,
+    // The service sends it with the end of the sum: who is late may be any worker.
+    return KeyFailure{CompletionStatus::kTimedOut, -1,
                       "the result of " + what(unchecked) + " arrived, but not the checksum of " +
                           service_text(unchecked->service) + ": another worker's push or its checksum may be late"};
   }
@@ -195,10 +201,11 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     key = find(from, registered->key, registered->partition);
     if (key == nullptr) return;
     const std::uint64_t rounds = key->partitions[registered->partition].record.rounds();
-    on_confirmed(now, *key, registered->partition, registered->on_demand, rounds);
+    on_confirmed(now, *key,
+                 {registered->key, registered->partition, rounds, registered->on_demand, registered->checksums});
   } else if (const auto* moved = std::get_if<Moved>(&message)) {
     key = find(from, moved->key, moved->partition);
-    if (key != nullptr) on_confirmed(now, *key, moved->partition, moved->on_demand, moved->rounds);
+    if (key != nullptr) on_confirmed(now, *key, *moved);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     key = find(from, refused->key, refused->partition);
     if (key != nullptr) on_refused(now, *key, *refused);
@@ -219,21 +226,30 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     waiting.push_back(checksum->checksum);
     check_result(now, *key, checksum->partition);
   } else if (const auto* damaged = std::get_if<Damaged>(&message)) {
-    // PROTOCOL 14.3.6: A worker that receives damaged MUST fail the key as cancelled, naming the rank.
     key = find(from, damaged->key, damaged->partition);
-    if (key != nullptr) break_damaged(now, *key, damaged->rank, damaged->text);
+    if (key != nullptr) on_damaged(now, *key, *damaged);
   }
   if (key != nullptr) finish_if_over(now, *key);
 }
 
-void PushPull::on_confirmed(TimeNs now, Key& key, std::uint32_t index, bool on_demand, std::uint64_t rounds) {
+void PushPull::on_confirmed(TimeNs now, Key& key, const Moved& moved) {
+  const std::uint32_t index = moved.partition;
   Partition& partition = key.partitions[index];
   if (partition.registered) return;
-  partition.on_demand = on_demand;
+  partition.on_demand = moved.on_demand;
   partition.registered = true;
-  partition.must_replay = partition.record.rounds() > rounds;
+  partition.must_replay = partition.record.rounds() > moved.rounds;
   const bool are_all = --key.unregistered == 0;
   if (key.is_broken()) return;
+  // PROTOCOL 14.3.1: ... A service with checksums MUST say so in registered and moved. A worker with checksums MUST
+  //     fail the key where its service does not.
+  if (key.checksums && !moved.checksums) {
+    return break_key(now, key,
+                     {CompletionStatus::kSizeMismatch, partition.service,
+                      "rank " + std::to_string(partition.service) +
+                          " has no checksums for push-pull, and this rank takes them (MLT_CHECKSUMS): install the " +
+                          "same release of mlt on all ranks"});
+  }
   if (partition.must_replay || key.posted) post(now, key, index);
   // PROTOCOL 14.1.4: A worker MUST register every partition before its first push, and push when all are registered.
   if (are_all && key.active && !key.posted && !key.is_broken()) post_all(now, key);
@@ -259,12 +275,19 @@ void PushPull::on_refused(TimeNs now, Key& key, const Refused& refused) {
 void PushPull::on_aborted(TimeNs now, Key& key, const Aborted& aborted) {
   // PROTOCOL 14.1.11: A worker that receives aborted MUST fail the key, naming the rank, unless the partition's result
   //     of this iteration has arrived: then the iteration completes, and the key fails after it.
-  if (key.active && key.posted && !key.partitions[aborted.partition].pulling) {
-    key.next_broken_by = aborted.failed_rank;
-    return;
-  }
-  break_key(now, key,
-            {CompletionStatus::kPeerFailed, aborted.failed_rank, gone_.abort_text(key.key, aborted.failed_rank)});
+  const KeyFailure failure{CompletionStatus::kPeerFailed, aborted.failed_rank,
+                           gone_.abort_text(key.key, aborted.failed_rank)};
+  if (!key.has_result(aborted.partition)) return break_key(now, key, failure);
+  if (!key.next_failure) key.next_failure = failure;
+}
+
+void PushPull::on_damaged(TimeNs now, Key& key, const Damaged& damaged) {
+  // PROTOCOL 14.3.6: A worker that receives damaged MUST fail the key as cancelled, naming the rank, unless the
+  //     partition's result of this iteration has arrived, as in 14.1.11: what was damaged is of a later one, or another
+  //     worker's.
+  const KeyFailure failure = damage_failure(damaged.rank, damaged.text);
+  if (!key.has_result(damaged.partition)) return break_key(now, key, failure);
+  if (!key.next_failure) key.next_failure = failure;
 }
 
 void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
@@ -355,7 +378,7 @@ void PushPull::check_result(TimeNs now, Key& key, std::uint32_t index) {
                     *result.checksum, "the result");
     encode(Damaged{key.key, index, partition.service, text}, scratch_);
     verbs_.send_message(partition.service, scratch_);
-    return break_damaged(now, key, partition.service, text);
+    return break_key(now, key, damage_failure(partition.service, text));
   }
   partition.pulling = false;
   --key.outstanding;
@@ -402,6 +425,7 @@ void PushPull::break_key(TimeNs now, Key& key, const KeyFailure& failure) {
   if (key.is_broken()) return;
   key.broken = failure.text;
   key.broken_by = failure.peer;
+  key.broken_status = failure.later_status;
   if (!key.active) return;
   key.done.status = failure.status;
   key.done.failed_peer = failure.peer;
@@ -417,18 +441,11 @@ void PushPull::break_key(TimeNs now, Key& key, const KeyFailure& failure) {
   }
 }
 
-void PushPull::break_damaged(TimeNs now, Key& key, std::uint16_t sender, const std::string& text) {
-  if (!key.is_broken()) key.broken_status = CompletionStatus::kCancelled;
-  break_key(now, key, {CompletionStatus::kCancelled, sender, text});
-}
-
 void PushPull::finish_if_over(TimeNs now, Key& key) {
   if (!key.is_over()) return;
   deadlines_.clear(key.index);
   finished_.push_back(key.finish(now));
-  if (key.next_broken_by < 0) return;
-  break_key(now, key,
-            {CompletionStatus::kPeerFailed, key.next_broken_by, gone_.abort_text(key.key, key.next_broken_by)});
+  if (key.next_failure) break_key(now, key, *key.next_failure);
 }
 
 bool PushPull::poll_done(PushPullDone& done) {

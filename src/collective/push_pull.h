@@ -76,7 +76,7 @@ class PushPull {
   void send_loads();
   void register_partitions(TimeNs now, Key& key);
   // A service sums the partition, from the round after so many on.
-  void on_confirmed(TimeNs now, Key& key, std::uint32_t partition, bool on_demand, std::uint64_t rounds);
+  void on_confirmed(TimeNs now, Key& key, const Moved& moved);
   void on_refused(TimeNs now, Key& key, const Refused& refused);
   void on_aborted(TimeNs now, Key& key, const Aborted& aborted);
   void post_all(TimeNs now, Key& key);
@@ -92,8 +92,7 @@ class PushPull {
   void fail_at_once(const PushPullRequest& request, CompletionStatus status, int peer, const std::string& text);
   // Only the first cause counts. Cancels operations in progress and waits for them, so that the buffers are unused.
   void break_key(TimeNs now, Key& key, const KeyFailure& failure);
-  // Data of `sender` arrived changed.
-  void break_damaged(TimeNs now, Key& key, std::uint16_t sender, const std::string& text);
+  void on_damaged(TimeNs now, Key& key, const Damaged& damaged);
   void finish_if_over(TimeNs now, Key& key);
 
   void apply_exclusions(TimeNs now);

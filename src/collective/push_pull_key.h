@@ -22,6 +22,7 @@ struct KeyFailure {
   core::CompletionStatus status = core::CompletionStatus::kPeerFailed;
   int peer = -1;
   std::string text;
+  core::CompletionStatus later_status = core::CompletionStatus::kPeerFailed;  // of later push-pulls of the key
 };
 
 struct PushPullKey {
@@ -74,6 +75,8 @@ struct PushPullKey {
   void begin_round();
   // Its pushes and pulls have ended, or it failed before they began.
   bool is_over() const { return active && outstanding == 0 && (is_broken() || posted); }
+  // The partition's result of the round in progress is here.
+  bool has_result(std::uint32_t partition) const { return active && posted && !partitions[partition].pulling; }
   // The push-pull is over.
   PushPullDone finish(TimeNs now);
   // Ends pushes and pulls that are not posted, because nothing else ends them.
@@ -102,7 +105,7 @@ struct PushPullKey {
   std::string broken;  // why the key is unusable
   int broken_by = -1;
   core::CompletionStatus broken_status = core::CompletionStatus::kPeerFailed;  // of later push-pulls
-  int next_broken_by = -1;  // the worker whose failure breaks the key after the current round
+  std::optional<KeyFailure> next_failure;                                      // breaks the key after the current round
 };
 
 }  // namespace mlt::collective

@@ -142,7 +142,7 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     begin_pushes(now, partition, from);
   }
   if (partition.takeover.is_waiting()) return;  // its answer follows
-  encode(Registered{shape.key, shape.partition, partition.on_demand[from]}, scratch_);
+  encode(Registered{shape.key, shape.partition, partition.on_demand[from], config_.checksums}, scratch_);
   verbs_.send_message(from, scratch_);
 }
 
@@ -182,7 +182,8 @@ void Summation::begin_takeover(TimeNs now, Partition& partition) {
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     if (gone_.contains(worker)) continue;
     begin_pushes(now, partition, worker);
-    encode(Moved{partition.shape.key, partition.shape.partition, outcome->rounds, partition.on_demand[worker]},
+    encode(Moved{partition.shape.key, partition.shape.partition, outcome->rounds, partition.on_demand[worker],
+                 config_.checksums},
            scratch_);
     verbs_.send_message(worker, scratch_);
   }
@@ -270,11 +271,18 @@ void Summation::end_push_unchecked(TimeNs now, Partition& partition, std::uint16
 }
 
 // PROTOCOL 14.3.3: A service MUST NOT end an iteration before it has the checksum of every push of which nothing is
-//     missing, except where it ends without the push (14.1.16, 14.1.17), and MUST compare it with that of what arrived.
-//     Where they differ, it MUST send damaged, naming the worker, to every worker that registered the partition, and
-//     end its iterations as 14.1.10 says.
+//     missing, and MUST compare it with that of what arrived. Where they differ, it MUST send damaged, naming the
+//     worker, to every worker that registered the partition, and end its iterations as 14.1.10 says. It does not wait
+//     for that of a worker that is gone (14.1.16), nor beyond the limit of 14.1.17: then such a push counts as it
+//     arrived, without a comparison.
 void Summation::check_push(TimeNs now, Partition& partition, std::uint16_t worker) {
   const auto found = partition.checksums.compare(worker);
+  if (!found && (gone_.contains(worker) || partition.is_closed)) {
+    // Its worker was lost, or the wait ended, after the push had arrived and before its completion was taken.
+    end_push_unchecked(now, partition, worker);
+    limit_wait(now, partition);
+    return advance(now, partition);
+  }
   if (!found) {
     partition.pushes[worker] = Push::kUnchecked;
     return limit_wait(now, partition);
@@ -371,17 +379,33 @@ void Summation::limit_wait(TimeNs now, Partition& partition) {
 }
 
 void Summation::close_round(TimeNs now, Partition& partition) {
-  const WaitLimit::Outcome outcome = wait_limit_.decide(partition, gone_);
   partition.is_closed = true;
+  if (end_unchecked_pushes(now, partition) && partition.is_summed()) return advance(now, partition);
+  const WaitLimit::Outcome outcome = wait_limit_.decide(partition, gone_);
   if (outcome.decision == WaitLimit::Decision::kGiveUp) return give_up(now, partition, outcome.late, outcome.text);
   if (outcome.decision == WaitLimit::Decision::kSumWithout) sum_without(now, partition, outcome);
 }
 
-void Summation::sum_without(TimeNs now, Partition& partition, const WaitLimit::Outcome& outcome) {
-  if (late_notice_ns_ == base::kNever || now - late_notice_ns_ >= base::kSecond) {
-    late_notice_ns_ = now;
-    verbs_.notice(outcome.text + ": the sum was made without the rest");
+bool Summation::end_unchecked_pushes(TimeNs now, Partition& partition) {
+  std::vector<std::uint16_t> unchecked;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (partition.pushes[worker] == Push::kUnchecked) unchecked.push_back(worker);
   }
+  if (unchecked.empty()) return false;
+  notice_late(now, partition.text() + ": no checksum of " + names_of(unchecked) + " within " + wait_limit_.text() +
+                       " after the first push (max_wait): what arrived was summed without a comparison");
+  for (const std::uint16_t worker : unchecked) end_push_unchecked(now, partition, worker);
+  return true;
+}
+
+void Summation::notice_late(TimeNs now, const std::string& text) {
+  if (late_notice_ns_ != base::kNever && now - late_notice_ns_ < base::kSecond) return;
+  late_notice_ns_ = now;
+  verbs_.notice(text);
+}
+
+void Summation::sum_without(TimeNs now, Partition& partition, const WaitLimit::Outcome& outcome) {
+  notice_late(now, outcome.text + ": the sum was made without the rest");
   for (const std::uint16_t worker : outcome.late) {
     ++late_pushes_;
     partition.late[worker] = true;
@@ -391,8 +415,6 @@ void Summation::sum_without(TimeNs now, Partition& partition, const WaitLimit::O
       posts_.expect_push(now, partition, worker);
     } else if (partition.pushes[worker] == Push::kPosted) {
       posts_.cancel_push(now, partition, worker);
-    } else if (partition.pushes[worker] == Push::kUnchecked) {
-      end_push_unchecked(now, partition, worker);
     }
   }
   advance(now, partition);

@@ -112,6 +112,10 @@ class Summation {
   // Starts the clock of max_wait_ns.
   void limit_wait(TimeNs now, Partition& partition);
   void close_round(TimeNs now, Partition& partition);
+  // Those that are whole, and wait for their checksums. False if there are none.
+  bool end_unchecked_pushes(TimeNs now, Partition& partition);
+  // A line about late pushes or checksums, one in a second.
+  void notice_late(TimeNs now, const std::string& text);
   void sum_without(TimeNs now, Partition& partition, const WaitLimit::Outcome& outcome);
   // Ends the rounds of a partition because of these workers: without them if so many may be dead, else with an error.
   void give_up(TimeNs now, Partition& partition, const std::vector<std::uint16_t>& workers, const std::string& text);

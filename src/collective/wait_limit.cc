@@ -20,6 +20,8 @@ base::TimeNs WaitLimit::end(base::TimeNs now) const {
   return max_wait_ns_ > 0 ? base::after(now, max_wait_ns_) : base::kNever;
 }
 
+std::string WaitLimit::text() const { return std::to_string(max_wait_ns_ / base::kMillisecond) + " ms"; }
+
 bool WaitLimit::begins(const ServicePartition& partition, const GoneWorkers& gone) const {
   return max_wait_ns_ > 0 && !partition.is_closed && partition.has_push && !partition.has_failed() &&
          !partition.is_summed() && partition.is_registered_by_all(gone);
@@ -39,17 +41,16 @@ WaitLimit::Outcome WaitLimit::decide(ServicePartition& partition, const GoneWork
   }
   if (outcome.late.empty()) return outcome;  // the transfers with workers that are gone are about to end
   const std::string names = names_of(outcome.late);
-  const std::string limit = std::to_string(max_wait_ns_ / base::kMillisecond) + " ms";
   outcome.decision = Decision::kGiveUp;
   if (waits_for_results) {
-    outcome.text = partition.text() + ": " + names + " did not take a result for " + limit + " (max_wait)";
+    outcome.text = partition.text() + ": " + names + " did not take a result for " + text() + " (max_wait)";
     return outcome;
   }
   const Register& shape = partition.shape;
   const std::uint64_t missing = partition.missing_elements(gone, outcome.late.size());
   if (missing == 0 && shape.elements > 0) return {};  // all has arrived, and the receives are about to end
   const std::uint64_t terms = std::uint64_t{shape.elements} * gone.live();
-  outcome.text = partition.text() + ": no push of " + names + " within " + limit + " after the first (max_wait)";
+  outcome.text = partition.text() + ": no push of " + names + " within " + text() + " after the first (max_wait)";
   if (partition.sums.is_repeated()) {
     outcome.text += ", of a round that is repeated";
   } else if (!core::is_within_bound(missing, terms, shape.loss_bound)) {

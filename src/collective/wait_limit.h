@@ -32,6 +32,7 @@ class WaitLimit {
 
   // The end of a wait that begins now; kNever without a limit.
   base::TimeNs end(base::TimeNs now) const;
+  std::string text() const;  // "300 ms"
   // Whether the round waits for the rest of its pushes from now on: one is complete, and every worker has registered.
   bool begins(const ServicePartition& partition, const GoneWorkers& gone) const;
   // The limit of the round has passed.

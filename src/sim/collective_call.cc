@@ -196,11 +196,13 @@ std::string CollectiveCall::check_exact(std::size_t member) const {
 }
 
 // Each element is the number of its terms, of which the member's own is one; nothing is counted twice.
-std::string CollectiveCall::check_lossy_sum(std::size_t member, std::uint64_t missing_bytes) const {
+std::string CollectiveCall::check_lossy_sum(std::size_t member, std::uint64_t missing_bytes) {
   const auto n = static_cast<float>(group_.ranks.size());
   const std::span<const std::byte> sums = outputs_[member];
+  double missing_terms = 0;
   for (std::size_t i = 0; i < plan_.elements; ++i) {
     const float terms = float_at(sums, i);
+    missing_terms += n - terms;
     if (terms >= 1 && terms <= n && terms == std::floor(terms)) continue;
     return "element " + std::to_string(i) + " of a sum of " + std::to_string(group_.ranks.size()) + " ones is " +
            std::to_string(terms);
@@ -210,26 +212,58 @@ std::string CollectiveCall::check_lossy_sum(std::size_t member, std::uint64_t mi
   }
   // Of all terms that reach it, in sums and in results.
   const auto received = static_cast<double>(2 * (group_.ranks.size() - 1) * plan_.elements * sizeof(float));
-  if (static_cast<double>(missing_bytes) <= plan_.loss_bound * received) return "";
-  return std::to_string(missing_bytes) + " bytes are missing of " + std::to_string(received);
+  if (static_cast<double>(missing_bytes) > plan_.loss_bound * received) {
+    return std::to_string(missing_bytes) + " bytes are missing of " + std::to_string(received);
+  }
+  // A sum takes n - 1 transfers of each element, whoever adds, and each that loses one loses n - 1 terms at most; so do
+  // those of the results.
+  const double allowed = plan_.loss_bound * static_cast<double>(plan_.elements) * (n - 1) * (n - 1);
+  if (missing_terms > allowed * (plan_.lossy_results ? 2 : 1)) {
+    return std::to_string(missing_terms) + " terms are missing of which " + std::to_string(allowed) + " may be";
+  }
+  missing_terms_.push_back(missing_terms);
+  reported_bytes_ += missing_bytes;
+  return check_reported_terms();
+}
+
+std::string CollectiveCall::check_reported_terms() const {
+  if (missing_terms_.size() < group_.ranks.size()) return "";
+  const std::uint64_t reported = reported_bytes_ / sizeof(float) * (group_.ranks.size() - 1);
+  for (const double missing : missing_terms_) {
+    if (missing <= static_cast<double>(reported)) continue;
+    return std::to_string(missing) + " terms are missing, and what all members report explains " +
+           std::to_string(reported);
+  }
+  return "";
 }
 
 // Missing elements are zero, and no element passed is.
-std::string CollectiveCall::check_lossy(std::size_t member, std::uint64_t missing_bytes) const {
+std::string CollectiveCall::check_lossy(std::size_t member, std::uint64_t missing_bytes) {
   if (plan_.kind == CollectiveKind::kAllReduce) return check_lossy_sum(member, missing_bytes);
   const Bytes right = expected(member);
   std::uint64_t missing = 0;
+  std::vector<std::uint64_t> missing_of(group_.ranks.size());
   for (std::size_t i = 0; i < right.size() / sizeof(float); ++i) {
     const float value = float_at(outputs_[member], i);
     if (value == float_at(right, i)) continue;
     if (value != 0) return "element " + std::to_string(i) + " is neither what was passed nor zero";
     ++missing;
+    ++missing_of[i / plan_.elements];
   }
   if (missing * sizeof(float) != missing_bytes) {
     return std::to_string(missing) + " elements are zero, and " + std::to_string(missing_bytes) +
            " bytes are reported missing";
   }
-  const std::uint64_t allowed = (group_.ranks.size() - 1) * core::allowed_missing(plan_.elements, plan_.loss_bound);
+  // By two levels a part of another host may pass through one of its own.
+  const std::uint64_t hops = plan_.kind == CollectiveKind::kAllGather && plan_.ranks_per_host > 0 ? 2 : 1;
+  const std::uint64_t of_part = core::allowed_missing(plan_.elements, plan_.loss_bound);
+  for (std::size_t part = 0; part < missing_of.size(); ++part) {
+    const std::uint64_t allowed = part == member ? 0 : hops * of_part;
+    if (missing_of[part] <= allowed) continue;
+    return std::to_string(missing_of[part]) + " elements of part " + std::to_string(part) + " are missing of which " +
+           std::to_string(allowed) + " may be";
+  }
+  const std::uint64_t allowed = (group_.ranks.size() - 1) * of_part;
   return missing <= allowed
              ? ""
              : std::to_string(missing) + " elements are missing of which " + std::to_string(allowed) + " may be";

@@ -70,8 +70,10 @@ class CollectiveCall {
   Bytes expected(std::size_t member) const;
   Bytes reduced() const;
   std::string check_exact(std::size_t member) const;
-  std::string check_lossy(std::size_t member, std::uint64_t missing_bytes) const;
-  std::string check_lossy_sum(std::size_t member, std::uint64_t missing_bytes) const;
+  std::string check_lossy(std::size_t member, std::uint64_t missing_bytes);
+  std::string check_lossy_sum(std::size_t member, std::uint64_t missing_bytes);
+  // Once every member has its sum: terms are missing only where some member reports it.
+  std::string check_reported_terms() const;
 
   const CallPlan& plan_;
   const GroupPlan& group_;
@@ -81,6 +83,8 @@ class CollectiveCall {
   std::vector<bool> is_given_back_;
   Bytes first_sum_;  // of a lossy all-reduce whose members end with the same bits
   bool has_first_sum_ = false;
+  std::vector<double> missing_terms_;  // of a lossy all-reduce, of each member's sum that was taken
+  std::uint64_t reported_bytes_ = 0;   // missing, as these members say
 };
 
 }  // namespace mlt::sim

@@ -90,6 +90,15 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(move.cells == std::vector<std::byte>{std::byte{1}, std::byte{0x80}});
   encode(Move{shape, 1, std::vector<std::byte>(65'537)}, bytes);
   CHECK_FALSE(decode(bytes).has_value());
+  for (const bool checksums : {false, true}) {
+    encode(Registered{3, 4, !checksums, checksums}, bytes);
+    CHECK(bytes.back() == std::byte{checksums ? std::uint8_t{2} : std::uint8_t{1}});
+    CHECK(std::get<Registered>(*decode(bytes)).on_demand == !checksums);
+    CHECK(std::get<Registered>(*decode(bytes)).checksums == checksums);
+    encode(Moved{3, 4, 9, !checksums, checksums}, bytes);
+    CHECK(std::get<Moved>(*decode(bytes)).on_demand == !checksums);
+    CHECK(std::get<Moved>(*decode(bytes)).checksums == checksums);
+  }
   encode(Moved{0x1234567890, 7, 9, true}, bytes);
   CHECK(std::get<Moved>(*decode(bytes)).on_demand);
   CHECK(std::get<Moved>(*decode(bytes)).key == 0x1234567890);

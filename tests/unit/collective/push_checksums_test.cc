@@ -223,6 +223,65 @@ TEST_CASE("push_pull__waits_for_checksums_that_come_after_the_data") {
   }
 }
 
+TEST_CASE("push_pull__a_push_whose_worker_dies_before_its_checksum_comes_counts_as_it_arrived") {
+  SummationConfig config = with_checksums();
+  config.max_dead_workers = 1;
+  Job job(SimulationConfig{}, 2, 1, config);
+  auto tensors = tensors_of(2, 1'000, 0), later = tensors_of(2, 1'000, 1);
+  const auto terms = later;
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, push_pull_of(1, tensors[worker], 0.0));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, 1));
+  job.run_for(50 * mlt::base::kMillisecond);
+  job.slow_ns[{1, 2}] = mlt::base::kSecond;
+  job.start(1, push_pull_of(1, later[1], 0.0));
+  REQUIRE(job.run_until_arrived(2));
+  job.kill(1);  // which the service learns before the end of the push
+  job.start(0, push_pull_of(1, later[0], 0.0));
+  REQUIRE(job.run_until_done(0, 2));
+  CHECK(job.done(0)[1].error == "");
+  CHECK(later[0][7] == (terms[0][7] + terms[1][7]) / 2);
+  CHECK(job.checksum_counts(2).incomplete == 1);
+}
+
+TEST_CASE("push_pull__waits_no_longer_for_a_checksum_than_for_a_push") {
+  constexpr mlt::base::DurationNs kMaxWaitNs = 300 * mlt::base::kMillisecond;
+  constexpr mlt::base::DurationNs kSlowNs = 800 * mlt::base::kMillisecond;
+  SummationConfig config = waits(kMaxWaitNs);
+  config.checksums = true;
+  for (const bool lacks_push : {false, true}) {
+    CAPTURE(lacks_push);
+    Job job(SimulationConfig{}, 3, 1, config);
+    auto tensors = tensors_of(3, 1'000, 0), later = tensors, last = tensors;
+    for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, push_pull_of(1, tensors[worker], 0.0));
+    for (std::uint16_t worker = 0; worker < 3; ++worker) REQUIRE(job.run_until_done(worker, 1));
+    job.slow_ns[{1, 3}] = kSlowNs;
+    for (std::uint16_t worker = 0; worker < (lacks_push ? 2 : 3); ++worker) {
+      job.start(worker, push_pull_of(1, later[worker], 0.0));
+    }
+    REQUIRE(job.run_until_done(0, 2));
+    const PushPullDone& done = job.done(0)[1];
+    CHECK(done.elapsed_ns >= kMaxWaitNs);
+    CHECK(done.elapsed_ns < kSlowNs);
+    CHECK(job.checksum_counts(3).incomplete == 1);
+    REQUIRE(!job.notices(3).empty());
+    CHECK(has(job.notices(3)[0], "no checksum of rank 1 within 300 ms after the first push (max_wait)"));
+    if (lacks_push) {
+      CHECK(has(done.error, "no push of rank 2 within 300 ms"));
+      continue;
+    }
+    CHECK(done.error == "");
+    // The checksum that comes too late is not taken for that of the next push.
+    job.run_for(mlt::base::kSecond);
+    job.slow_ns.clear();
+    for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, push_pull_of(1, last[worker], 0.0));
+    for (std::uint16_t worker = 0; worker < 3; ++worker) {
+      REQUIRE(job.run_until_done(worker, 3));
+      CHECK(job.done(worker)[2].error == "");
+    }
+    CHECK(job.checksum_counts(3).compared == 8);
+  }
+}
+
 TEST_CASE("push_pull__without_the_checksum_of_a_result_it_times_out_and_says_so") {
   Job job(SimulationConfig{}, 2, 1, with_checksums());
   auto tensors = tensors_of(2, 1'000, 0), later = tensors;
@@ -234,7 +293,7 @@ TEST_CASE("push_pull__without_the_checksum_of_a_result_it_times_out_and_says_so"
   CHECK(job.done(0)[1].error == "");
   REQUIRE(job.run_until_done(1, 2));
   CHECK(job.done(1)[1].status == mlt::core::CompletionStatus::kTimedOut);
-  CHECK(job.done(1)[1].failed_peer == 2);
+  CHECK(job.done(1)[1].failed_peer == -1);
   CHECK(has(job.done(1)[1].error, "the result of partition 0 of key 1 arrived, but not the checksum of"));
   CHECK(job.done(1)[1].elapsed_ns == kDefaultTimeoutNs);
 }
@@ -254,6 +313,46 @@ TEST_CASE("push_pull__ranks_that_differ_in_checksums_are_named_at_every_worker")
                              : "rank 2 takes checksums and rank " + std::to_string(without) + " none: set checksums"));
     }
   }
+}
+
+TEST_CASE("push_pull__a_service_of_a_release_without_checksums_is_named_at_once") {
+  for (const bool is_moved : {false, true}) {
+    CAPTURE(is_moved);
+    Job job(SimulationConfig{}, 2, 1, with_checksums());
+    job.slow_ns[{2, 0}] = mlt::base::kSecond;
+    auto tensors = tensors_of(2, 1'000, 0);
+    job.start(0, push_pull_of(1, tensors[0], 0.0));
+    job.say(2, 0, is_moved ? Message{Moved{1, 0, 0}} : Message{Registered{1, 0}});
+    REQUIRE(job.run_until_done(0, 1));
+    const PushPullDone& done = job.done(0)[0];
+    CHECK(done.elapsed_ns < mlt::base::kMillisecond);
+    CHECK(done.status == mlt::core::CompletionStatus::kSizeMismatch);
+    CHECK(done.failed_peer == 2);
+    CHECK(has(done.error, "rank 2 has no checksums for push-pull"));
+  }
+}
+
+TEST_CASE("push_pull__damage_of_the_next_push_leaves_a_result_that_is_here") {
+  const std::size_t elements = kPartitionElements * 2;  // of two partitions, on two services
+  Job job(SimulationConfig{}, 2, 2, with_checksums());
+  auto tensors = tensors_of(2, elements, 0), later = tensors, last = tensors;
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, push_pull_of(2, tensors[worker], 0.0));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, 1));
+  // The second service is slow: the push-pull continues when the first one's result has long been here.
+  for (std::uint16_t worker = 0; worker < 2; ++worker) {
+    job.slow_ns[{3, worker}] = mlt::base::kSecond;
+    job.start(worker, push_pull_of(2, later[worker], 0.0));
+  }
+  job.run_for(500 * mlt::base::kMillisecond);
+  REQUIRE(job.done(0).size() == 1);
+  job.say(2, 0, Damaged{2, 0, 1, "data of rank 1 arrived changed"});
+  REQUIRE(job.run_until_done(0, 2));
+  CHECK(job.done(0)[1].error == "");
+  job.start(0, push_pull_of(2, last[0], 0.0));
+  REQUIRE(job.run_until_done(0, 3));
+  CHECK(job.done(0)[2].status == mlt::core::CompletionStatus::kCancelled);
+  CHECK(job.done(0)[2].failed_peer == 1);
+  CHECK(has(job.done(0)[2].error, "data of rank 1 arrived changed"));
 }
 
 TEST_CASE("push_pull__checksums_of_others_are_ignored") {

@@ -79,6 +79,10 @@ class Job {
       return hosts_[worker]->done.size() >= count;
     });
   }
+  // Until a transfer has ended at `rank` that the rank has not been told of; no rank is told of any meanwhile.
+  bool run_until_arrived(std::uint16_t rank) {
+    return network_.run_until([&] { return network_.completed(rank).size() > hosts_[rank]->taken; });
+  }
   void run_until_summed(std::uint16_t service, std::uint64_t rounds) {
     REQUIRE(network_.run_until([&] {
       pump();
