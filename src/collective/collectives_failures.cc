@@ -200,13 +200,23 @@ void Collectives::end_group(TimeNs now, Active& active) {
 //     the call that the member makes next, which is the same in every failed of an epoch.
 void Collectives::report(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {
   encode_failed(group, epoch, sequence, cause);
+  int down = -1;
   for (const std::uint16_t rank : group.ranks) {
-    if (rank == rank_ || verbs_.send_message(rank, scratch_)) continue;  // not to a rank that is down
+    if (rank == rank_ || verbs_.send_message(rank, scratch_)) continue;
     // PROTOCOL 22.1.20: Where a job connects on first use (3.10), a member MUST send failed of the group's epoch also
     //     to a member that connects later. It MUST connect with all members if the group may resume.
-    if (connects_on_use_ && !group.is_final) verbs_.use(now, rank);
+    if (!connects_on_use_) {
+      down = rank;
+    } else if (!group.is_final) {
+      verbs_.use(now, rank);
+    }
   }
   if (epoch == group.epoch) group.is_told = true;
+  // A member that is down will not report, so that the group cannot resume. on_peer_down() has ended the groups of
+  // which there was a call already.
+  if (down < 0 || group.is_final || !group.broken) return;
+  break_group(now, group, group.next, group.next, {core::CompletionStatus::kPeerFailed, down, down_text(down)});
+  report(now, group, group.epoch, group.broken_from, group.cause);
 }
 
 void Collectives::encode_failed(const Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {

@@ -1016,6 +1016,22 @@ TEST_CASE("collectives__a_group_that_failed_waits_for_those_that_have_not_notice
 }
 
 // Rank 2 never calls: its silence is what the waiting call reports, and the group continues after that too.
+// Swarm seed 53130423. The member left before this rank's first call, which fails of itself and not of that member.
+TEST_CASE("collectives__a_group_does_not_wait_to_resume_with_a_member_that_left_before_its_first_call") {
+  FakeBus bus({.ranks = 2, .seed = 4});
+  std::vector<float> tensor(10, 1.0F);
+  bus.kill(1);
+  CollectiveRequest rejected = all_reduce_request(1, tensor);
+  rejected.fault = "rank 0 has a NaN";
+  bus.start(0, rejected);
+  bus.start(0, all_reduce_request(2, tensor));
+  bus.run();
+  REQUIRE(bus.done(0).size() == 2);
+  CHECK(bus.done(0)[0].status == CompletionStatus::kCancelled);
+  CHECK(bus.done(0)[1].status == CompletionStatus::kPeerFailed);
+  CHECK(bus.done(0)[1].failed_peer == 1);
+}
+
 TEST_CASE("collectives__a_call_that_waits_for_its_group_to_resume_times_out_and_says_for_whom") {
   FakeBus bus({.ranks = 3, .seed = 4});
   std::vector<std::vector<float>> all[3] = {random_tensors(3, 10, 1), random_tensors(3, 10, 2),
