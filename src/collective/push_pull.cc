@@ -38,10 +38,10 @@ PushPull::PushPull(const PushPullConfig& config, Verbs& verbs)
   survivors_->set_limits(0, config.max_dead_services);
 }
 
-PushPull::Key& PushPull::key_of(TimeNs now, const PushPullRequest& request) {
+PushPull::Key& PushPull::key_of(const PushPullRequest& request) {
   const auto [found, is_new] = by_key_.try_emplace(request.key, static_cast<std::uint32_t>(keys_.size()));
   if (is_new) {
-    keys_.push_back(std::make_unique<Key>(now, found->second, request, services_, verbs_));
+    keys_.push_back(std::make_unique<Key>(found->second, request, services_, verbs_));
     keys_.back()->checksums = has_checksums_;
   }
   return *keys_[found->second];
@@ -63,7 +63,7 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
   if (survivors_ && !survivors_->out_text().empty()) {
     return fail_at_once(request, CompletionStatus::kPeerFailed, -1, survivors_->out_text());
   }
-  Key& key = key_of(now, request);
+  Key& key = key_of(request);
   if (key.is_broken()) {
     return fail_at_once(request, key.broken_status, key.broken_by,
                         "key " + std::to_string(request.key) + " failed before: " + key.broken);

@@ -70,7 +70,7 @@ class PushPull {
   using Partition = PushPullKey::Partition;
   using CompletionStatus = core::CompletionStatus;
 
-  Key& key_of(TimeNs now, const PushPullRequest& request);
+  Key& key_of(const PushPullRequest& request);
   // The key of a message about a partition; null if it has none, or another rank than `from` sums it.
   Key* find(std::uint16_t from, std::uint64_t key, std::uint32_t partition);
   void send_loads();

@@ -19,8 +19,8 @@ std::string use_text(std::size_t elements, double loss_bound, bool average) {
 
 }  // namespace
 
-PushPullKey::PushPullKey(TimeNs now, std::uint32_t own_index, const PushPullRequest& first_request,
-                         const ServiceChoice& services, const Verbs& verbs)
+PushPullKey::PushPullKey(std::uint32_t own_index, const PushPullRequest& first_request, const ServiceChoice& services,
+                         const Verbs& verbs)
     : index(own_index),
       key(first_request.key),
       elements(first_request.input.size()),
@@ -28,7 +28,6 @@ PushPullKey::PushPullKey(TimeNs now, std::uint32_t own_index, const PushPullRequ
       average(first_request.average) {
   const PartitionGrid grid(elements, services.loads());
   std::size_t segment = 0;
-  double greatest = 0;
   for (std::size_t i = 0; i < grid.count(); ++i) {
     Partition partition;
     const auto number = static_cast<std::uint32_t>(i);
@@ -43,18 +42,8 @@ PushPullKey::PushPullKey(TimeNs now, std::uint32_t own_index, const PushPullRequ
     partition.segments =
         core::SegmentGrid(static_cast<std::uint32_t>(partition.count * sizeof(float)), segment_bytes).count();
     segment += partition.segments;
-    // Shared memory needs no part of the link.
-    if (const auto part = grid.service(i); part && verbs.port_rate(now, partition.service) > 0) {
-      partition.load = services.loads().units()[*part];
-      greatest = std::max(greatest, partition.load);
-    }
     partitions.push_back(std::move(partition));
     post_order.push_back(number);
-  }
-  // PROTOCOL 14.1.28: Where a tensor has parts, a worker SHOULD send its pushes at parts of the rate (R1.3.3): their
-  //     services' loads over the greatest that it sends to.
-  for (Partition& partition : partitions) {
-    if (partition.load > 0) partition.rate_part = partition.load / greatest;
   }
   std::ranges::sort(post_order, {},
                     [&](std::uint32_t number) { return std::pair(grid.number_in_part(number), number); });

@@ -40,8 +40,6 @@ struct PushPullKey {
     std::size_t count = 0;
     std::size_t first_segment = 0;  // in the request's priorities
     std::size_t segments = 0;
-    double load = 0;       // of its service, if the tensor is cut by loads and the network carries the push
-    double rate_part = 1;  // of its push
     bool registered = false;
     bool on_demand = false;  // the service requires Ready before each push
     bool pushing = false;
@@ -60,7 +58,7 @@ struct PushPullKey {
   };
 
   // Cuts the request's tensor over the services.
-  PushPullKey(TimeNs now, std::uint32_t own_index, const PushPullRequest& first_request, const ServiceChoice& services,
+  PushPullKey(std::uint32_t own_index, const PushPullRequest& first_request, const ServiceChoice& services,
               const Verbs& verbs);
 
   bool is_broken() const { return !broken.empty(); }

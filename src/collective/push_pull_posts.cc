@@ -106,7 +106,6 @@ core::PostStatus PushPullPosts::post_push(TimeNs now, PushPullKey& key, std::uin
   if (!partition.record.again().empty()) push.data = std::as_bytes(std::span(partition.record.again()));
   push.element = wire::ElementType::kFloat32;
   push.order = request.order;
-  push.rate_part = partition.rate_part;
   push.uniform_priority = core::SegmentPriority::important(request.traffic_class);
   const core::SegmentGrid grid(static_cast<std::uint32_t>(push.data.size()), verbs_.segment_bytes(partition.service));
   if (request.priorities != nullptr && grid.count() == partition.segments) {

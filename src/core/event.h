@@ -53,9 +53,6 @@ struct SendRequest {
   wire::ElementType element = wire::ElementType::kUint8;
   // Transfers with smaller numbers leave earlier; front layers get smaller numbers.
   std::uint32_t order = 0;
-  // Part of the peer's rate that it is sent at, above 0 and at most 1 (R1.3.3). Transfers to several peers that have
-  // parts in proportion to their bytes end together.
-  double rate_part = 1;
   // One per segment (segment_count()). If empty, every segment gets `uniform_priority`.
   std::span<const SegmentPriority> priorities;
   SegmentPriority uniform_priority = SegmentPriority::important(0);

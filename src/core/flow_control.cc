@@ -66,10 +66,9 @@ std::uint32_t FlowControl::max_datagrams(TimeNs now, std::uint16_t rank, const T
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, std::min(limit, space / datagram)));
 }
 
-void FlowControl::on_sent(TimeNs now, std::uint16_t rank, std::uint64_t bytes, double rate_part) {
+void FlowControl::on_sent(TimeNs now, std::uint16_t rank, std::uint64_t bytes) {
   Peer& peer = shared_.peers[rank];
-  peer.rate->set_part(rate_part);
-  peer.pacer.on_sent(now, bytes, peer.rate->paced_rate_bytes_per_second());
+  peer.pacer.on_sent(now, bytes, peer.rate->rate_bytes_per_second());
 }
 
 std::uint32_t FlowControl::on_timer(TimeNs now, std::uint16_t rank) {

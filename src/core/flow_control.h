@@ -43,8 +43,7 @@ class FlowControl {
   bool may_send(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities);
   // Max datagrams of the next batch to the peer; 0: the window is full, and data waits until it opens.
   std::uint32_t max_datagrams(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities);
-  // `rate_part`: SendRequest's.
-  void on_sent(TimeNs now, std::uint16_t peer, std::uint64_t bytes, double rate_part);
+  void on_sent(TimeNs now, std::uint16_t peer, std::uint64_t bytes);
 
   // The peer's timer expired. Returns for how many timeouts in a row the window has been full, 0 if it is not: if not
   // 0, the peer needs an ACK_ONLY probe.

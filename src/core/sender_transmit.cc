@@ -188,7 +188,7 @@ void Sender::on_run_filled(TimeNs now, SendState& state, const base::DatagramRun
   state.round_paths = static_cast<std::uint16_t>(state.round_paths | 1U << path);
   shared_.peers[state.request.peer].spray.sent(now, path, run.datagram_count);
   mtu_checks_.on_data_sent(now, run);
-  flow_.on_sent(now, run.peer, run.total_bytes, state.request.rate_part);
+  flow_.on_sent(now, run.peer, run.total_bytes);
   const bool round_sent = state.is_round_sent();
   MLT_CHECK(state.machine.on(round_sent ? SendEvent::k_round_sent : SendEvent::k_run_sent, shared_.counters));
   if (!state.has_work()) order_.unlink(state);

@@ -76,15 +76,6 @@ class Timely {
 
   // A quarter while it yields to see whose a queue is (standing_queue.h).
   double rate_bytes_per_second() const { return yields_ ? std::max(rate_ / kYield, min_rate_) : rate_; }
-  // The part of the rate that the sender uses from now on, above 0 and at most 1.
-  void set_part(double part) { part_ = part; }
-  // RECOVERY R1.3.3: A sender MAY send a transfer at a part of the rate, or of a tenth of the line rate if that is
-  //     more, but not above the rate.
-  // A slow flow gets few samples, so that its rate would not recover within the transfer.
-  double paced_rate_bytes_per_second() const {
-    const double rate = rate_bytes_per_second();
-    return std::min(rate, part_ * std::max(rate, kMinPartOf * config_.line_rate_bytes_per_second));
-  }
   base::DurationNs base_rtt_ns() const { return base_rtt_ns_; }
   base::DurationNs low_threshold_ns() const {
     return threshold(config_.low_offset_ns, config_.low_packets, kLowVariation);
@@ -180,21 +171,17 @@ class Timely {
       const double error = std::max(0.0, 1.0 - reference / static_cast<double>(rtt_ns));
       const double next = rate_ + share * ((1.0 - weight) * increase - weight * config_.beta * error * rate_);
       // RECOVERY R1.2.6: A decrease leaves 0.85 * delivered.
-      set_rate(std::max(next, std::min(rate_, config_.kept * delivered_bytes_per_second())));
+      set_rate(std::max(next, std::min(rate_, config_.kept * delivered_.bytes_per_second())));
     }
   }
 
  private:
   static constexpr double kYield = 4;
-  static constexpr double kMinPartOf = 0.1;  // of the line rate
   static constexpr double kBesideOthers = 2;
   // CUBIC leaves 0.7 of the buffer full when it has lost, so its queue varies by 0.3 / 0.7 of the least.
   static constexpr double kLowVariation = 0.3;
   static constexpr double kHighVariation = 0.5;
   static constexpr double kSteepFall = 0.95;  // of the time between departures; a queue of ours falls less
-
-  // As if the whole rate had been used.
-  double delivered_bytes_per_second() const { return delivered_.bytes_per_second() / part_; }
 
   // Increase of the rate per round trip.
   double alpha(base::DurationNs rtt_ns) const {
@@ -272,7 +259,7 @@ class Timely {
     if (now < no_decrease_before_ns_) return;
     no_decrease_before_ns_ = now + rtt_ns;
     double next = rate_ * (1.0 - config_.beta * (1.0 - static_cast<double>(high_ns) / static_cast<double>(rtt_ns)));
-    const double delivered = delivered_bytes_per_second();
+    const double delivered = delivered_.bytes_per_second();
     if (delivered > 0) {
       // RECOVERY R1.2.4: With delivered known, the result MUST be neither more than twice delivered nor less than half
       //     of it, and not less than 30 packets per queueing delay (rtt - base).
@@ -295,7 +282,6 @@ class Timely {
   TimelyConfig config_;
   double min_rate_;
   double rate_;
-  double part_ = 1;
   double smoothed_difference_ns_ = 0;
   base::DurationNs previous_rtt_ns_ = 0;
   base::TimeNs previous_sent_ns_ = 0;  // departure of the previous sample's packet

@@ -51,7 +51,7 @@ def by_default(hosts: Sequence[int], workers: int) -> tuple[float, ...]:
     """Equal loads, unless ``by_hosts`` leaves out those beside workers: then its loads.
 
     In between, senders share a link equally among the services, not by their loads, so that the larger parts arrive
-    late: equal loads are then as fast or faster (docs/summation.md).
+    late: equal loads are then as fast or faster but for large tensors and many spare hosts (docs/summation.md).
 
     >>> by_default([0, 1, 0, 1, 2, 3], workers=2)  # as many spare hosts as workers
     (0.0, 0.0, 0.5, 0.5)

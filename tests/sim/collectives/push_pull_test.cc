@@ -29,30 +29,6 @@ TEST_CASE("push_pull__with_as_many_services_on_spare_hosts_is_faster_by_their_lo
   CHECK(by_loads < 0.8 * equal);
 }
 
-// Pushes leave at parts of the rate, so that all parts of a tensor end together (PROTOCOL 14.1.28).
-TEST_CASE("push_pull__by_the_loads_of_equations_1_and_2_takes_as_long_as_equation_6_says" *
-          doctest::test_suite("long")) {
-  for (const std::uint16_t spare : std::vector<std::uint16_t>{1, 4, 6}) {
-    CAPTURE(spare);
-    PushPulls what;
-    what.spare = spare;
-    what.bytes = 64U << 20;
-    what.loads = best_loads(8, spare);
-    CHECK(time_push_pulls(what).mean() / 1e9 < 1.1 * least_seconds(what));
-  }
-}
-
-// Of smaller tensors less: the rates of a push-pull follow the queues of its few milliseconds late.
-TEST_CASE("push_pull__by_the_loads_of_equations_1_and_2_is_faster_than_by_equal_loads") {
-  PushPulls what;
-  what.spare = 4;
-  const double equal = time_push_pulls(what).mean();
-  what.loads = best_loads(8, 4);
-  const double by_loads = time_push_pulls(what).mean();
-  CHECK(by_loads / 1e9 < 1.25 * least_seconds(what));
-  CHECK(by_loads < 0.9 * equal);
-}
-
 TEST_CASE("push_pull__prints_times_beside_equation_6" * doctest::test_suite("long")) {
   const char* sizes = std::getenv("PUSH_PULL_MIB");
   const char* spares = std::getenv("PUSH_PULL_SPARE");

@@ -33,41 +33,6 @@ TEST_CASE("key__cuts_its_tensor_over_the_services") {
   CHECK(shape.max_dead_services == 1);
 }
 
-namespace {
-
-// Of the parts of a tensor that services 2 to 5 sum by the loads 1, 2, 4 and 0, in their order.
-std::vector<double> rate_parts(const mlt::test::RecordingVerbs& verbs, std::size_t elements) {
-  const std::vector<float> input(elements, 1.0F);
-  std::vector<float> output(elements);
-  PushPullRequest request;
-  request.input = input;
-  request.output = output;
-  const ServiceChoice services({2, 3, 4, 5}, 0, ServiceLoads(std::vector<double>{1, 2, 4, 0}));
-  const PushPullKey key(0, 0, request, services, verbs);
-  std::vector<double> parts;
-  for (const PushPullKey::Partition& partition : key.partitions) parts.push_back(partition.rate_part);
-  return parts;
-}
-
-}  // namespace
-
-// PROTOCOL 14.1.28
-TEST_CASE("key__pushes_to_services_with_smaller_loads_at_a_part_of_the_rate") {
-  mlt::test::RecordingVerbs verbs;
-  const auto near = [](double value) { return doctest::Approx(value).epsilon(0.001); };
-  const std::vector<double> parts = rate_parts(verbs, 250'000);
-  REQUIRE(parts.size() == 3);
-  CHECK(parts[0] == near(0.25));
-  CHECK(parts[1] == near(0.5));
-  CHECK(parts[2] == 1);
-  CHECK(rate_parts(verbs, 65'536) == std::vector<double>{1});  // not cut by the loads
-  verbs.port_rates[4] = 0;                                     // shared memory: the network carries the other two
-  const std::vector<double> others = rate_parts(verbs, 250'000);
-  CHECK(others[0] == near(0.5));
-  CHECK(others[1] == 1);
-  CHECK(others[2] == 1);
-}
-
 TEST_CASE("fits__the_same_size_bound_and_average") {
   PushPullWorld world;
   const PushPullKey& key = world.key(10);

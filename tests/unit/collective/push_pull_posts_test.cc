@@ -40,17 +40,7 @@ TEST_CASE("push_pull_posts__the_receive_of_the_result_then_the_push_once") {
   REQUIRE(world.verbs.sends.size() == 1);
   CHECK(world.verbs.receives[0].timeout_ns == 600);  // what is left of the push-pull's
   CHECK(world.verbs.sends[0].peer == 3);
-  CHECK(world.verbs.sends[0].rate_part == 1);
   CHECK(world.verbs.sent.empty());
-}
-
-TEST_CASE("push_pull_posts__a_push_at_its_part_of_the_rate") {
-  PushPullWorld world;
-  PushPullKey& key = begun(world);
-  key.partitions[0].rate_part = 0.25;
-  CHECK(!world.posts.post(400, key, 0));
-  REQUIRE(world.verbs.sends.size() == 1);
-  CHECK(world.verbs.sends[0].rate_part == 0.25);
 }
 
 TEST_CASE("push_pull_posts__no_space_waits_and_posts_the_rest_later") {

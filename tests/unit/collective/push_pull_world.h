@@ -23,7 +23,7 @@ struct PushPullWorld {
   collective::PushPullKey& key(std::size_t elements = 131'072) {
     input.assign(elements, 1.0F);
     output.assign(elements, 0.0F);
-    made.emplace(0, 0, request(), services, verbs);
+    made.emplace(0, request(), services, verbs);
     for (auto& partition : made->partitions) partition.registered = true;
     return *made;
   }

@@ -38,10 +38,6 @@ class RecordingVerbs final : public collective::Verbs {
     const auto found = errors.find(peer);
     return found == errors.end() ? std::string() : found->second;
   }
-  double port_rate(base::TimeNs, std::uint16_t peer) const override {
-    const auto found = port_rates.find(peer);
-    return found == port_rates.end() ? 1.25e9 : found->second;
-  }
   void notice(const std::string& text) override { notices.push_back(text); }
 
   core::PostStatus send_status = core::PostStatus::kPosted;
@@ -49,7 +45,6 @@ class RecordingVerbs final : public collective::Verbs {
   bool is_connected = true;
   std::map<std::uint16_t, std::string> errors;   // by peer
   std::map<std::uint16_t, std::uint32_t> grids;  // segment bytes by peer, where not 1,432
-  std::map<std::uint16_t, double> port_rates;    // by peer, where not 1.25e9; 0: shared memory
   std::vector<core::SendRequest> sends;
   std::vector<core::ReceiveRequest> receives;
   std::vector<std::pair<core::OperationId, core::CompletionKind>> cancelled;

@@ -112,23 +112,13 @@ TEST_CASE("may_send__waits_for_the_pacer_and_sets_the_timer") {
   CHECK(world.flow.may_send(world.now, kPeer, world.capabilities));
   CHECK(world.timer() == base::kNever);
   world.now = 1'000 * kMicrosecond;
-  world.flow.on_sent(world.now, kPeer, 500 * kFlowPacketBytes, 1);
+  world.flow.on_sent(world.now, kPeer, 500 * kFlowPacketBytes);
   // 500 us at this rate, less the credit of 200 us.
   CHECK(world.peer().pacer.next_ns() == world.now + 300 * kMicrosecond);
   CHECK_FALSE(world.flow.may_send(world.now, kPeer, world.capabilities));
   CHECK(world.timer() == world.now + 300 * kMicrosecond);
   CHECK(world.expire() == 0);  // no window is full
   CHECK(world.flow.may_send(world.now, kPeer, world.capabilities));
-}
-
-// RECOVERY R1.3.3
-TEST_CASE("on_sent__paces_a_transfer_at_its_part_of_the_rate") {
-  FlowControlWorld world;
-  world.now = 1'000 * kMicrosecond;
-  world.flow.on_sent(world.now, kPeer, 500 * kFlowPacketBytes, 0.25);
-  CHECK(world.peer().pacer.next_ns() == world.now + 1'800 * kMicrosecond);
-  world.flow.on_sent(world.now, kPeer, 100 * kFlowPacketBytes, 1);  // of another transfer
-  CHECK(world.peer().pacer.next_ns() == world.now + 1'900 * kMicrosecond);
 }
 
 TEST_CASE("paced_until__is_known_where_pacing_alone_holds_data_back") {
@@ -142,7 +132,7 @@ TEST_CASE("paced_until__is_known_where_pacing_alone_holds_data_back") {
   CHECK(world.flow.paced_until() == base::kNever);  // no data
   CHECK(poll() == base::kNever);                    // a batch may leave
   world.now = 1'000 * kMicrosecond;
-  world.flow.on_sent(world.now, kPeer, 500 * kFlowPacketBytes, 1);
+  world.flow.on_sent(world.now, kPeer, 500 * kFlowPacketBytes);
   CHECK(poll() == base::kNever);  // batches have many packets
   core::TimelyConfig slow = world.shared.config.timely;
   slow.line_rate_bytes_per_second = 29e6;

@@ -349,34 +349,6 @@ TEST_CASE("timely__above_the_high_threshold_comes_at_once_near_what_is_delivered
   CHECK(timely.rate_bytes_per_second() >= 2.5e7 / 2 * 0.9);
 }
 
-// RECOVERY R1.3.3
-TEST_CASE("timely__a_sender_that_uses_a_part_of_the_rate_keeps_it_beside_a_queue_of_others") {
-  // A tenth of what another delivers, at a tenth of the rate.
-  core::Timely whole(config_of(1.25e10)), tenth(config_of(1.25e10));
-  tenth.set_part(0.1);
-  for (core::Timely* timely : {&whole, &tenth}) {
-    const double delivered = timely == &whole ? 2.5e7 : 2.5e6;
-    timely->on_rtt_sample(kSecond, 20 * kMicrosecond);
-    deliver(*timely, kSecond, kSecond + 9 * kMillisecond, delivered, 4 * kMillisecond);
-    deliver(*timely, kSecond + 9 * kMillisecond, kSecond + 100 * kMillisecond, delivered, 40 * kMillisecond);
-  }
-  CHECK(whole.rate_bytes_per_second() >= 2.5e7 / 2 * 0.9);
-  CHECK(tenth.rate_bytes_per_second() == doctest::Approx(whole.rate_bytes_per_second()));
-}
-
-// RECOVERY R1.3.3
-TEST_CASE("paced_rate__is_the_part_of_a_tenth_of_the_line_rate_at_least_and_the_rate_at_most") {
-  core::Timely timely(config_of(1e9));
-  timely.set_part(0.25);
-  CHECK(timely.paced_rate_bytes_per_second() == doctest::Approx(2.5e8));
-  while (timely.rate_bytes_per_second() > 5e7) timely.on_round_lost();  // 3.1e7
-  CHECK(timely.paced_rate_bytes_per_second() == doctest::Approx(0.25 * 1e8));
-  timely.on_round_lost();  // 1.6e7
-  CHECK(timely.paced_rate_bytes_per_second() == timely.rate_bytes_per_second());
-  timely.set_part(1);
-  CHECK(timely.paced_rate_bytes_per_second() == timely.rate_bytes_per_second());
-}
-
 TEST_CASE("timely__a_flow_whose_packets_were_dropped_keeps_30_packets_per_queueing_delay") {
   core::Timely timely(config_of(1.25e10));
   timely.on_rtt_sample(kSecond, 20 * kMicrosecond);
