@@ -93,7 +93,7 @@ class Job:
 
 
 def consequence(ending: supervisor.Ending, job: Job | None) -> str:
-    """What follows from the failure of one process: the end of the line about it. ``job``: unless it is elsewhere."""
+    """The end of the line about the failure of one process. ``job``: unless its coordinator is elsewhere."""
     if job is not None and _is_service(ending) and job.has_too_few_services:
         wait = format_time(job.bounds.wait_seconds)
         return f"; too few services are left: the workers wait {wait} (--wait) for another to join, then they fail"
