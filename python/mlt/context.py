@@ -153,6 +153,9 @@ class Context(GroupCollectives):
         known_variables.warn_once()
         config = JobConfig.resolve(rank=rank, world_size=world_size, services=services, **place)
         self._config = config
+        service_loads.check_plan(
+            rank=config.rank, world_size=config.world_size, services=config.services, job=config.job
+        )
         self._workers = tuple(range(config.world_size))
         self._rendezvous_counts: Counter[str] = Counter()
         self._callbacks: Callbacks | None = None

@@ -15,6 +15,7 @@ from mlt._shared.argument_types import explains_types
 from mlt._shared.loss_bounds import loss_bound_of
 from mlt.context import Context
 from mlt.errors import ConfigError, PeerFailedError, UnknownOperationError, WaitTimeoutError, from_status
+from mlt.job.epochs.settings import VARIABLE, is_elastic
 from mlt.operation import Operation
 from mlt.options import serving, times
 
@@ -176,10 +177,7 @@ class PushPull:
     ) -> None:
         may_die = serving.max_dead_services(max_dead_services)
         if context.services == 0:
-            raise ConfigError(
-                f"rank {context.rank}: the job has no summation service; start one with `mlt serve` and give every "
-                "rank services=1 (MLT_SERVICES=1)"
-            )
+            raise ConfigError(f"rank {context.rank}: the job has no summation service; {_how_to_serve()}")
         if context.rank >= context.world_size:
             raise ConfigError(f"rank {context.rank} is a summation service; only workers push and pull")
         own_loads = context.service_loads if loads is None else context._resolve_loads(loads)
@@ -312,6 +310,15 @@ class SummationService:
                 raise PeerFailedError(reason)
             if are_gone or (deadline is not None and time.monotonic() >= deadline):
                 return are_gone
+
+
+def _how_to_serve() -> str:
+    if is_elastic():
+        return f"start one with `mlt serve` and the same {VARIABLE}, or the job with `mlt launch -s 1`"
+    return (
+        "on one host start it with `mlt launch -s 1`; else start a service with `mlt serve` and give every rank "
+        "services=1 (MLT_SERVICES=1)"
+    )
 
 
 def _log_notices(context: Context) -> None:

@@ -16,17 +16,17 @@ def launch(*words: str, seconds: float = 60, **variables: str) -> subprocess.Com
     )
 
 
-# For the start of a program: ``kill_service()``.
+# For the start of a program: ``kill_service()``, or ``kill_service(strike)`` with that of ``checks`` to stop it.
 KILL_SERVICE = """
 import os, signal
 from pathlib import Path
 
-def kill_service():
+def kill_service(kill=lambda pid: os.kill(pid, signal.SIGKILL)):
     for place in Path("/proc").iterdir():
         try:
             parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
             if parent == os.getppid() and b"serve" in (place / "cmdline").read_bytes().split(bytes(1)):
-                return os.kill(int(place.name), signal.SIGKILL)
+                return kill(int(place.name))
         except (OSError, ValueError):
             pass
 """

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from mlt._shared.first_failure import FailureLog
 from mlt._shared.link import Link, LinkError, Message
+from mlt._shared.units import format_time
 
 # From asking to killing.
 TERMINATE_SECONDS = 3.0
@@ -38,15 +39,19 @@ _CHUNK = 65_536
 class Ending:
     """The end of one process. ``code`` as a shell gives it: 128 and the signal's number if it was killed.
 
-    ``ended_by_us``: because another process had failed, or the run was interrupted.
+    ``ended_by_us``: because another process had failed, or the run was interrupted. ``was_stopped``: the run ended it,
+    because a signal had stopped it (SIGSTOP, Ctrl-Z) and nothing but it was left to wait for; it counts as failed.
     """
 
     name: str
     code: int
     ended_by_us: bool
+    was_stopped: bool = False
 
     def __str__(self) -> str:
-        """For texts: "ended with exit code 7", or the signal that killed it."""
+        """For texts: "ended with exit code 7", the signal that killed it, or that it was stopped."""
+        if self.was_stopped:
+            return "was stopped by a signal (SIGSTOP), did not continue, and was ended"
         with contextlib.suppress(ValueError):
             killer = signal.Signals(self.code - 128)
             cause = ", often because the host is out of memory (dmesg)" if killer == signal.SIGKILL else ""
@@ -176,13 +181,16 @@ class Group:
 
 
 def end(processes: Sequence[Process], *, patience: float = 0.0) -> None:
-    """SIGTERM to the session of each that still runs after ``patience`` seconds, then SIGKILL to what is left."""
+    """SIGTERM to the session of each that still runs after ``patience`` seconds, then SIGKILL to what is left.
+
+    A stopped process gets SIGTERM only once it continues, so SIGCONT follows.
+    """
     for number, seconds in ((None, patience), (signal.SIGTERM, TERMINATE_SECONDS), (signal.SIGKILL, TERMINATE_SECONDS)):
         running = [process.popen for process in processes if process.popen.poll() is None]
         for popen in running:
-            if number is not None:
+            for one in () if number is None else (number, signal.SIGCONT):
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(popen.pid, number)
+                    os.killpg(popen.pid, one)
         deadline = time.monotonic() + seconds
         for popen in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -214,6 +222,7 @@ def run(
     failed: Callable[[Ending], object] = lambda ending: None,
     spared: Callable[[Ending], object] = lambda ending: None,
     lingering: Callable[[str], object] = lambda text: None,
+    all_services_may_fail: bool = False,
     failures: FailureLog | None = None,
     first_rank: int = 0,
     joining: Callable[[], Sequence[str]] = tuple,
@@ -226,6 +235,12 @@ def run(
     and do not count for the outcome's code; ``spared`` gets each. ``write`` gets (rank, line); it
     is called by one thread at a time, and never once this has ended. ``failed`` gets the first failure at once, if
     others still run. ``lingering`` gets a text about those that still run seconds after others succeeded, once.
+
+    Once others have succeeded and all that are left, besides services, are stopped (SIGSTOP), these have ``grace``
+    seconds to continue, which ``lingering`` tells; then they are ended, and count as failed. So does a service that is
+    stopped when the services' time ends. ``all_services_may_fail``: the others continue also without a service, and if
+    one of them succeeds, no service's failure counts.
+
     KeyboardInterrupt ends all processes and continues, and so does what ``write`` raises, such as BrokenPipeError when
     nobody reads any more, or an error of a disk that is full. ``failures``: what these processes record of their
     failures, by their ranks, which begin at ``first_rank``; without it the first to end is the first to fail.
@@ -253,6 +268,7 @@ def run(
                 unwritten.append(error)
 
     ours: set[int] = set()
+    stopped: set[int] = set()  # ended for that reason
     ended: dict[int, float] = {}
     silent_since: dict[int, float] = {}  # the end of the output
 
@@ -277,10 +293,12 @@ def run(
             ended,
             silent_since,
             ours,
+            stopped,
             grace,
             unwritten,
             serving,
             (max_failed, max_failed_services),
+            all_services_may_fail,
             failed,
             spared,
             lingering,
@@ -300,19 +318,20 @@ def run(
         if is_free:
             lock.release()
     codes = [_code_of(process) for process in group.processes]
-    endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(everyone))
+    endings = tuple(Ending(name, codes[rank], rank in ours, rank in stopped) for rank, name in enumerate(everyone))
     seconds = time.monotonic() - began
-    itself = {rank: when for rank, when in ended.items() if codes[rank] != 0 and rank not in ours}
+    itself = {rank: when for rank, when in ended.items() if (codes[rank] != 0 and rank not in ours) or rank in stopped}
     workers = set(range(len(everyone))) - set(serving)
     for kind, most in ((workers, max_failed), (set(serving), max_failed_services)):
-        if len(itself.keys() & kind) <= min(most, len(kind) - 1):
+        is_without = all_services_may_fail and kind.isdisjoint(workers) and workers.isdisjoint(itself)
+        if is_without or len(itself.keys() & kind) <= min(most, len(kind) - 1):
             itself = {rank: when for rank, when in itself.items() if rank not in kind}
     if not itself:
         return Outcome(int(bool(ours)), endings, seconds)
     first = min(itself, key=itself.__getitem__)
     if failures is not None:
         first = failures.first({first_rank + rank: when for rank, when in itself.items()}) - first_rank
-    return Outcome(codes[first], endings, seconds, endings[first])
+    return Outcome(codes[first] or 1, endings, seconds, endings[first])
 
 
 def _code_of(process: Process) -> int:
@@ -326,54 +345,115 @@ def _wait(
     ended: dict[int, float],
     silent_since: Mapping[int, float],
     ours: set[int],
+    stopped: set[int],
     grace: float,
     unwritten: Sequence[Exception],
     serving: range,
     max_failed: tuple[int, int],
+    all_services_may_fail: bool,
     failed: Callable[[Ending], object],
     spared: Callable[[Ending], object],
     lingering: Callable[[str], object],
     grow: Callable[[], object],
 ) -> None:
     deadline: float | None = None
+    has_failed = False  # more than is permitted
     speaks: float | None = None  # when those that linger are named
+    stall = _Stall(grace, lingering)
     looked_at = 0.0
+
+    def permits(kind: set[int], most: int) -> bool:
+        """Whether so many of one kind, ended or about to be, may have failed."""
+        lost = {one for one in (kind & set(ended)) - ours if processes[one].popen.returncode != 0} | (kind & stopped)
+        return len(lost) <= most
+
     while len(ended) < len(processes):
         if unwritten:
             raise unwritten[0]
         if deadline is None:
             grow()
         served = set(range(len(processes))) - set(serving)
+        most_of_services = max_failed[1] if all_services_may_fail else min(max_failed[1], len(serving) - 1)
         before = time.monotonic()
         for rank, process in enumerate(processes):
             if rank not in ended and process.ending() is not None:
                 # The system closes a process's output before its connections, so before its peers notice its end.
                 ended[rank] = max(looked_at, min(silent_since.get(rank, math.inf), time.monotonic()))
                 is_last_served = len(serving) > 0 and served <= set(ended)
-                kind = served if rank in served else set(range(len(processes))) - served
-                lost = [one for one in kind & set(ended) if processes[one].popen.returncode != 0]
-                most = min(max_failed[rank not in served], len(kind) - 1)
-                if process.popen.returncode != 0 and len(lost) <= most and not is_last_served:
-                    spared(Ending(process.name, _code_of(process), False))
-                    continue
-                if (process.popen.returncode != 0 or is_last_served) and deadline is None:
+                failed_itself = process.popen.returncode != 0 or rank in stopped
+                kind = served if rank in served else set(serving)
+                is_permitted = permits(
+                    kind, min(max_failed[0], len(served) - 1) if rank in served else most_of_services
+                )
+                if failed_itself and is_permitted:
+                    spared(Ending(process.name, _code_of(process), False, rank in stopped))
+                    failed_itself = False
+                    if not is_last_served:
+                        continue
+                has_failed = has_failed or failed_itself
+                if (failed_itself or is_last_served) and deadline is None:
                     deadline = time.monotonic() + grace
                     others = [one for other, one in enumerate(processes) if other not in ended]
-                    if process.popen.returncode != 0 and any(one.ending() is None for one in others):
-                        failed(Ending(process.name, _code_of(process), False))
+                    if failed_itself and any(one.ending() is None for one in others):
+                        failed(Ending(process.name, _code_of(process), False, rank in stopped))
         looked_at = before
         if speaks is None and served & set(ended):
             speaks = time.monotonic() + LINGERING_SECONDS
+        if deadline is None and stall.is_over({rank: processes[rank] for rank in sorted(served)}, ended):
+            left = served - set(ended)
+            stopped.update(left)
+            end([processes[rank] for rank in left])
+            continue
+        if stall.was_told:
+            speaks = math.inf
         if speaks is not None and time.monotonic() >= speaks and deadline is None:
             lingering(_lingering_text({rank: processes[rank] for rank in sorted(served)}, list(ended)))
             speaks = math.inf
         if deadline is not None and time.monotonic() >= deadline:
-            left = [rank for rank in range(len(processes)) if rank not in ended]
-            ours.update(left)
-            end([processes[rank] for rank in left])
+            left = {rank for rank in range(len(processes)) if rank not in ended}
+            if not has_failed:  # these are services, which nobody waits for
+                stopped.update(rank for rank in left if processes[rank].is_stopped())
+            ours.update(left - stopped)
+            end([processes[rank] for rank in sorted(left)])
             ended.update(dict.fromkeys(left, time.monotonic()))
+            if permits(set(serving), most_of_services):
+                for rank in sorted(left & stopped):
+                    spared(Ending(processes[rank].name, _code_of(processes[rank]), False, True))
             return
         time.sleep(_POLL_SECONDS)
+
+
+class _Stall:
+    """Whether only stopped processes are left, others having succeeded, for as long as the grace. Time in which this
+    process itself was stopped does not count."""
+
+    def __init__(self, grace: float, tell: Callable[[str], object]) -> None:
+        self._grace = grace
+        self._tell = tell
+        self._seconds = 0.0
+        self._looked_at = 0.0
+        self._told: set[int] = set()
+
+    @property
+    def was_told(self) -> bool:
+        return bool(self._told)
+
+    def is_over(self, processes: Mapping[int, Process], ended: Mapping[int, float]) -> bool:
+        """Look at the processes that are no services."""
+        before, self._looked_at = self._looked_at, time.monotonic()
+        left = [rank for rank in processes if rank not in ended]
+        has_succeeded = any(processes[rank].popen.returncode == 0 for rank in processes if rank in ended)
+        if not left or not has_succeeded or not all(processes[rank].is_stopped() for rank in left):
+            self._seconds = 0.0
+            return False
+        if not self._told >= set(left):
+            self._told.update(left)
+            self._seconds = 0.0
+            they = "it is" if len(left) == 1 else "they are"
+            self._tell(f"{_lingering_text(processes, list(ended))}; else {they} ended in {format_time(self._grace)}")
+            return False
+        self._seconds += min(self._looked_at - before, 10 * _POLL_SECONDS)
+        return self._seconds >= self._grace
 
 
 def _lingering_text(processes: Mapping[int, Process], ended: Sequence[int]) -> str:

@@ -58,7 +58,8 @@ def launch(
         float,
         typer.Option(
             parser=UnitOption(TIME),
-            help="Time for the others to end after one failed, for services after all workers, with a unit, e.g. 30s.",
+            help="Time for the others to end after one failed, for services after all workers, and for stopped workers "
+            "to continue after all others, with a unit, e.g. 30s.",
         ),
     ] = 5.0,
     max_dead_workers: Annotated[
@@ -117,9 +118,10 @@ def launch(
     The environment of each has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_SERVICES
     and MLT_JOB_SECRET; an existing secret is kept. Every output line begins with the rank. When a rank fails, the
     others are ended, and the exit status is that of the rank that failed first, also if another, which failed because
-    of it, ended before it: the lines name all. Services that still wait after all workers have
-    ended are ended too, with exit status 1: no worker joined the job. With --max-dead-workers N the others continue
-    after up to N workers have failed, and these do not count for the exit status; --max-dead-services is the same for
+    of it, ended before it: the lines name all. Services that still wait after all workers have ended are ended too,
+    with exit status 1: no worker joined the job. Once others have succeeded and all workers that are left are stopped
+    (SIGSTOP), these are ended after --grace, and count as failed. With --max-dead-workers N the others continue after
+    up to N workers have failed, and these do not count for the exit status; --max-dead-services is the same for
     services.
 
     With --min-workers or --max-workers the job is elastic (docs/elastic.md): each process has MLT_ELASTIC instead of a
@@ -197,7 +199,8 @@ def launch(
 
     def spared(ending: supervisor.Ending) -> None:
         told.append(ending.name)
-        _say(f"{ending.name} {ending}; the others continue without it, as the bounds of dead processes allow")
+        continues = "" if ending.was_stopped else "; the others continue without it"
+        _say(f"{ending.name} {ending}{continues}, as the bounds of dead processes allow")
 
     try:
         with FailureLog() as failures, supervisor.interruptible():
@@ -231,7 +234,7 @@ def launch(
             )
         elif ending.ended_by_us:
             _say(f"{ending.name} was ended, because another one failed")
-        elif ending.code and ending.name not in told:
+        elif (ending.code or ending.was_stopped) and ending.name not in told:
             _say(f"{ending.name} {ending}")
     if outcome.first is not None and told and outcome.first.name not in told:
         _say(f"{outcome.first.name} failed first")
@@ -265,9 +268,9 @@ def _launch_elastic(
             raise _CannotStartError(f"cannot start {words[0]!r}: {_why(error)}") from None
 
     def spared(ending: supervisor.Ending) -> None:
-        _say(f"{ending.name} {ending}; the others continue without it")
         if job is not None:
             job.on_end(ending)
+        _say(f"{ending.name} {ending}{'' if ending.was_stopped else elastic.consequence(ending, job)}")
 
     try:
         bounds = None if joins else elastic.bounds_of(workers, services, *limits, wait)
@@ -286,6 +289,7 @@ def _launch_elastic(
                 max_failed_services=MAX_RANKS,
                 spared=spared,
                 lingering=_say,
+                all_services_may_fail=True,
                 joining=additions.take,
             )
     except MltError as error:

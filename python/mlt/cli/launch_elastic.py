@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from mlt._shared import processes as supervisor
 from mlt._shared.counts import count_of
+from mlt._shared.units import format_time
 from mlt.job import secret as secret_module
 from mlt.job.configuration import DEFAULT_JOB
 from mlt.job.epochs.settings import VARIABLE, Bounds, Place
@@ -66,6 +67,7 @@ class Job:
             job=environ.get("MLT_JOB", DEFAULT_JOB),
             secret=secret_module.resolve(None, environ),
         )
+        self.bounds = bounds
         self._left = [bounds.first_workers or 0, bounds.first_services or 0]
         self._thread = threading.Thread(target=self._coordinator.run, name="mlt-coordinator", daemon=True)
         self.environment = {**secret, VARIABLE: str(self._coordinator.place)}
@@ -81,9 +83,25 @@ class Job:
 
     def on_end(self, ending: supervisor.Ending) -> None:
         """A process has failed: the first epoch does not wait for it."""
-        is_service = ending.name.startswith("service")
-        self._left[is_service] -= 1
+        self._left[_is_service(ending)] -= 1
         self._coordinator.expect(*self._left)
+
+    @property
+    def has_too_few_services(self) -> bool:
+        """Whether no epoch begins until another service joins."""
+        return self._left[1] < self.bounds.min_services
+
+
+def consequence(ending: supervisor.Ending, job: Job | None) -> str:
+    """The end of the line about the failure of one process. ``job``: unless its coordinator is elsewhere."""
+    if job is not None and _is_service(ending) and job.has_too_few_services:
+        wait = format_time(job.bounds.wait_seconds)
+        return f"; too few services are left: the workers wait {wait} (--wait) for another to join, then they fail"
+    return "; the others continue without it"
+
+
+def _is_service(ending: supervisor.Ending) -> bool:
+    return ending.name.startswith("service")
 
 
 def bounds_of(workers: int, services: int, min_workers: int | None, max_workers: int | None, wait: float) -> Bounds:

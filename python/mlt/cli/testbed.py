@@ -212,7 +212,7 @@ def _report(bed: Testbed, outcome: runner.Outcome, counters: bool) -> None:
     for rank, ending in enumerate(outcome.endings):
         if ending.ended_by_us:
             _say(f"{ending.name} (rank {rank}) was ended, because another host's command failed")
-        elif ending.code:
+        elif ending.code or ending.was_stopped:
             _say(f"{ending.name} (rank {rank}) {ending}")
     _say(f"{outcome.seconds:.2f} s; {report.summary(bed)}")
     if counters:

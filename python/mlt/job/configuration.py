@@ -14,6 +14,7 @@ from mlt._shared.counts import count_of
 from mlt._shared.ports import RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import ConfigError
 from mlt.job import secret as secret_module
+from mlt.job.epochs.settings import VARIABLE, is_elastic
 from mlt.job.secret import JobSecret
 from mlt.options.limits import MAX_RANKS
 
@@ -124,6 +125,12 @@ class JobConfig:
             for name, value in (("RANK", rank), ("WORLD_SIZE", world_size))
             if value is None and not variables.text(env, name)
         ]
+        if missing and is_elastic(env):
+            raise ConfigError(
+                f"{VARIABLE} is set: this process is of an elastic job, which gives a rank for each epoch: take the "
+                "context from mlt.elastic.Membership, or use hvd.elastic of Horovod's names (docs/elastic.md); for a "
+                f"job that is not elastic unset {VARIABLE}, or leave out --min-workers and --max-workers of mlt launch"
+            )
         if missing:
             raise ConfigError(_missing_text(missing, env))
         rank = _required(env, "RANK", rank, minimum=0)

@@ -8,6 +8,8 @@ ranks, and add up to 1. A service of load 0 gets nothing.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import os
 from collections import Counter
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from mlt.planners.plan import JobPlan, ServiceLoad
 
 _ROUNDING = 1e-9
+
+logger = logging.getLogger("mlt")
 
 
 def resolve(
@@ -101,6 +105,30 @@ def _parts(of_workers: Mapping[int, int], cost: Mapping[int, int]) -> dict[int, 
     return {host: parts[host] + left / slope / each for host, each in cost.items()}
 
 
+def check_plan(
+    *, rank: int, world_size: int, services: int, job: str, environ: Mapping[str, str] | None = None
+) -> None:
+    """Check the plan that MLT_PLAN names, if it is set, as far as that needs no other rank; services do not read it.
+
+    Raises ConfigError as ``planned``, except that a service may turn out to be on another host than the plan's. Logs
+    once that it has no effect in a job without services.
+
+    >>> check_plan(rank=0, world_size=2, services=1, job="default", environ={})
+    """
+    path = variables.text(os.environ if environ is None else environ, "MLT_PLAN")
+    if path is None or rank >= world_size:
+        return
+    if services == 0:
+        _warn_of_no_services()
+        return
+    _assignment(path, world_size, services, job)
+
+
+@functools.cache
+def _warn_of_no_services() -> None:
+    logger.warning("MLT_PLAN has no effect: the job has no summation services (MLT_SERVICES, mlt launch -s)")
+
+
 def planned(path: str, hosts: Sequence[int], workers: int, *, job: str = "") -> tuple[float, ...]:
     """The loads in the assignment of a plan file, as ``mlt plan assign`` writes it.
 
@@ -108,6 +136,11 @@ def planned(path: str, hosts: Sequence[int], workers: int, *, job: str = "") -> 
     worker's host; the others follow in the order of ranks. Services without a load need not run.
     Raises ConfigError if the file is none, has no assignment, or is for another number of workers or services.
     """
+    return _by_rank(*_assignment(path, workers, len(hosts) - workers, job), hosts, workers)
+
+
+def _assignment(path: str, workers: int, running: int, job: str) -> tuple[Sequence[ServiceLoad], str]:
+    """The plan's services for so many workers and running services, and the plan in words."""
     from mlt.planners._shared.documents import InputError
     from mlt.planners.plan import read_plan
 
@@ -117,7 +150,18 @@ def planned(path: str, hosts: Sequence[int], workers: int, *, job: str = "") -> 
         raise ConfigError(f"MLT_PLAN: {error}") from None
     chosen = _chosen([one for one in plan.jobs if one.assignment], path, job)
     assert chosen.assignment is not None
-    return _by_rank(chosen.assignment.services, hosts, workers, f"MLT_PLAN={path}: the plan of job {chosen.job!r}")
+    services, what = chosen.assignment.services, f"MLT_PLAN={path}: the plan of job {chosen.job!r}"
+    beside = sum(one.colocated for one in services)
+    if beside != workers:
+        raise ConfigError(f"{what} is for {count_of(beside, 'worker')}, and this job has {workers}: plan it again")
+    with_load = sum(one.load_bytes > 0 for one in services)
+    if running not in (len(services), with_load):
+        some = f", {with_load} with a load" if with_load < len(services) else ""
+        raise ConfigError(
+            f"{what} has {count_of(len(services), 'summation service')}{some}, and this job has {running}: start as "
+            "many, in the plan's order, or plan it again"
+        )
+    return services, what
 
 
 def _chosen(jobs: Sequence[JobPlan], path: str, job: str) -> JobPlan:
@@ -130,17 +174,8 @@ def _chosen(jobs: Sequence[JobPlan], path: str, job: str) -> JobPlan:
     raise ConfigError(f"MLT_PLAN={path} assigns loads to the jobs {names}, and this one is {job!r}: set MLT_JOB to one")
 
 
-def _by_rank(services: Sequence[ServiceLoad], hosts: Sequence[int], workers: int, what: str) -> tuple[float, ...]:
-    beside = sum(one.colocated for one in services)
-    if beside != workers:
-        raise ConfigError(f"{what} is for {count_of(beside, 'worker')}, and this job has {workers}: plan it again")
-    running, with_load = len(hosts) - workers, sum(one.load_bytes > 0 for one in services)
-    if running not in (len(services), with_load):
-        some = f", {with_load} with a load" if with_load < len(services) else ""
-        raise ConfigError(
-            f"{what} has {count_of(len(services), 'summation service')}{some}, and this job has {running}: start as "
-            "many, in the plan's order, or plan it again"
-        )
+def _by_rank(services: Sequence[ServiceLoad], what: str, hosts: Sequence[int], workers: int) -> tuple[float, ...]:
+    running = len(hosts) - workers
     total = math.fsum(one.load_bytes for one in services)
     free = list(range(workers, len(hosts)))
     loads = dict.fromkeys(free, 0.0)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 from checks import assert_names, until
+from launch_jobs import KILL_SERVICE
 from rank_jobs import outputs_of
 
 import mlt.cli
@@ -174,7 +175,7 @@ def test_launch__says_at_once_which_rank_failed() -> None:
 
 def test_launch__names_who_still_runs_after_another_has_ended_and_is_stopped() -> None:
     program = "import os, signal; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGSTOP)"
-    words = [*MLT, "-n", "3", sys.executable, "-c", program]
+    words = [*MLT, "-n", "3", "--grace", "60", sys.executable, "-c", program]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
@@ -188,6 +189,41 @@ def test_launch__names_who_still_runs_after_another_has_ended_and_is_stopped() -
         process.terminate()
         process.communicate(timeout=30)
     assert (process.returncode, rest) == (0, "")
+
+
+def test_launch__ends_a_stopped_rank_once_the_others_have_succeeded_and_fails() -> None:
+    program = "import os, signal; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGSTOP)"
+    done = launch("-n", "3", "--grace", "500ms", sys.executable, "-c", program)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert_names(done.stderr, "rank 1 is stopped", "else it is ended in 500 ms", "rank 1 was stopped by a signal")
+
+
+STOPPING = """
+import os, signal, numpy as np, mlt
+from checks import strike
+with mlt.Context() as context:
+    mlt.PushPull(context).push_pull(np.ones(1000, np.float32), key=1).wait(50)
+    {then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "then", "who"),
+    [
+        (("-s", "1", "--max-dead-workers", "1"), "context.rank == 1 and os.kill(os.getpid(), 19)", "rank 1"),
+        (("-s", "2", "--max-dead-services", "1"), "context.rank == 0 and kill_service(strike)", "service"),
+    ],
+)
+def test_launch__a_stopped_process_whose_death_the_bounds_allow_is_ended_and_does_not_count(
+    words: tuple[str, ...], then: str, who: str
+) -> None:
+    program = KILL_SERVICE + STOPPING.format(then=then)
+    tests = str(Path(__file__).parents[1])
+    done = launch("-n", "3", *words, sys.executable, "-c", program, seconds=120, PYTHONPATH=tests)
+    assert done.returncode == 0, done.stderr + done.stdout
+    (line,) = [one for one in done.stderr.splitlines() if " was stopped by a signal" in one]
+    assert_names(line, who, "SIGSTOP", "was ended, as the bounds of dead processes allow")
+    assert "had not all joined" not in done.stderr
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from checks import assert_names, until
-from launch_jobs import launch
+from launch_jobs import KILL_SERVICE, launch
 from transport_jobs import takes
 
 from mlt.cli.launch_elastic import Additions
@@ -97,6 +97,49 @@ def test_launch__starts_services_that_end_with_the_workers() -> None:
     done = launch("-n", "2", "-s", "1", "--min-workers", "1", sys.executable, "-c", SERVED)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] pulled 1.5 2", "[1] pulled 1.5 2"]
+
+
+LOSING = """
+import sys, numpy as np, mlt
+from mlt.elastic import Membership
+with Membership() as membership:
+    while True:
+        context = membership.next_epoch()
+        push_pull = mlt.PushPull(context)
+        try:
+            push_pull.push_pull(np.ones(1000, np.float32), key=1).wait(50)
+            if context.rank == 0:
+                kill_service()
+            while True:
+                push_pull.push_pull(np.ones(1000, np.float32), key=1).wait(50)
+        except (mlt.PeerFailedError, mlt.CancelledError) as error:
+            print("the epoch ends:", error, flush=True)
+"""
+
+
+def test_launch__workers_without_a_service_wait_for_another_and_the_job_says_why_it_fails() -> None:
+    words = ("-n", "2", "-s", "1", "--min-workers", "1", "--wait", "10s", "--grace", "100ms")
+    done = launch(*words, sys.executable, "-c", KILL_SERVICE + LOSING, seconds=120)
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    assert_names(
+        done.stderr, "service 0 ended with exit code 137", "too few services are left", "10 s (--wait)",
+        "service 0 failed first",
+    )  # fmt: skip
+    assert_names(done.stdout, "RendezvousError", "2 workers and 0 services, needs 1 service", "within 10 s")
+
+
+def test_launch__ends_a_stopped_worker_once_another_has_succeeded(tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+try:
+    os.close(os.open({str(tmp_path / "first")!r}, os.O_CREAT | os.O_EXCL))
+    os.kill(os.getpid(), signal.SIGSTOP)
+except FileExistsError:
+    pass
+"""
+    done = launch("-n", "3", "--min-workers", "1", "--grace", "500ms", sys.executable, "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert_names(done.stderr, "is stopped, and kill -CONT", "was stopped by a signal", "was ended")
 
 
 def test_launch__too_few_end_the_job_with_an_error_that_has_the_numbers() -> None:

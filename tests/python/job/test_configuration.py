@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from checks import assert_names
 
 import mlt
 from mlt.job.configuration import JobConfig
@@ -78,6 +79,15 @@ def test_resolve__names_the_variable_that_is_wrong(environ: dict[str, str | None
     merged = {name: value for name, value in {**TORCHRUN, **environ}.items() if value is not None}
     with pytest.raises(mlt.ConfigError, match=variable):
         JobConfig.resolve(environ=merged)
+
+
+def test_resolve__says_in_an_elastic_job_where_ranks_come_from() -> None:
+    environ = {"MLT_ELASTIC": "127.0.0.1:29700"}
+    with pytest.raises(mlt.ConfigError) as failure:
+        JobConfig.resolve(environ=environ)
+    assert_names(failure.value, "MLT_ELASTIC", "elastic", "mlt.elastic.Membership", "hvd.elastic", "docs/elastic.md")
+    assert "torchrun" not in str(failure.value)
+    assert JobConfig.resolve(rank=0, world_size=1, environ=environ).size == 1
 
 
 def test_resolve__one_rank_alone_needs_no_address() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
 import pytest
+from checks import assert_names
 
 from mlt.errors import ConfigError
-from mlt.options.service_loads import by_default, by_hosts, resolve
+from mlt.options.service_loads import _warn_of_no_services, by_default, by_hosts, check_plan, resolve
 from mlt.planners.byteps.load_assignment import assign_loads, closed_form_loads, plan_assignment
 from mlt.planners.cluster import Cluster, Job, parse_cluster
 from mlt.planners.plan import Plan, dump_plan, new_plan
@@ -148,6 +150,34 @@ def test_plan__that_does_not_fit_the_job_is_named(tmp_path: Path) -> None:
         planned(path, [0, 1, 2, 3, 4], 3)
     with pytest.raises(ConfigError, match=r"beside rank 1 \(on 'h1'\), and no service of this job is on the host"):
         planned(path, [0, 1, 2, 0, 4, 2, 3], 3)
+
+
+def check(path: Path, workers: int, services: int, *, rank: int = 0) -> None:
+    place = {"rank": rank, "world_size": workers, "services": services, "job": "default"}
+    check_plan(**place, environ={"MLT_PLAN": str(path)})
+
+
+def test_check_plan__finds_before_the_job_starts_what_needs_no_hosts(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, bandwidths=[10, 10, 10, 20])
+    check(path, 3, 4)
+    with pytest.raises(ConfigError, match=r"plan\.json: the plan of job 'j0' is for 3 workers, and this job has 2"):
+        check(path, 2, 2)
+    with pytest.raises(ConfigError, match="has 4 summation services, and this job has 2: start as many"):
+        check(path, 3, 2)
+    with pytest.raises(ConfigError, match=r"MLT_PLAN: .*none\.json.* cannot be read"):
+        check(tmp_path / "none.json", 3, 4)
+    check(tmp_path / "none.json", 3, 4, rank=3)  # a service does not read it
+
+
+def test_check_plan__without_services_has_no_effect_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn_of_no_services.cache_clear()
+    with caplog.at_level(logging.WARNING, "mlt"):
+        for _ in range(2):
+            check(tmp_path / "none.json", 3, 0)
+    assert len(caplog.records) == 1
+    assert_names(caplog.text, "MLT_PLAN", "no effect", "no summation services")
 
 
 def test_plan__of_several_jobs_needs_the_name_of_this_one(tmp_path: Path) -> None:

@@ -290,7 +290,10 @@ def test_push_pull__needs_a_service_and_a_worker(job: list[mlt.Context]) -> None
         mlt.PushPull(job[2])
     with pytest.raises(mlt.ConfigError, match="rank 0 is a worker"):
         mlt.SummationService(job[0])
-    with mlt.Context(0, 1) as alone, pytest.raises(mlt.ConfigError, match=r"no summation service.*mlt serve"):
+    with (
+        mlt.Context(0, 1) as alone,
+        pytest.raises(mlt.ConfigError, match=r"no summation service.*mlt launch -s 1.*mlt serve"),
+    ):
         mlt.PushPull(alone)
 
 

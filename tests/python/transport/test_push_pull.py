@@ -18,6 +18,7 @@ from checks import assert_names
 from transport_jobs import ETHERNET_SEGMENT, START_SECONDS, local_job, process_job, takes
 
 import mlt
+from mlt._shared.ports import free_port
 from mlt.options.service_loads import by_hosts
 
 # Two and a half partitions of 4 MB, the last one with an odd number of elements.
@@ -415,11 +416,13 @@ def test_push_pull__loads_that_differ_are_an_error_of_every_worker_with_both_nam
 def test_push_pull__a_plan_that_does_not_fit_is_named_before_anything_is_sent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("MLT_PLAN", str(tmp_path / "plan.json"))
-    with local_job(2, services=1) as contexts:
+    place: Any = {"master_addr": "127.0.0.1", "rendezvous_port": free_port()}
+    with monkeypatch.context() as patch:
+        patch.setenv("MLT_PLAN", str(tmp_path / "plan.json"))
+        # The other ranks do not run: the error is there before the ranks connect.
         with pytest.raises(mlt.ConfigError, match=r"MLT_PLAN: .*plan\.json.*cannot be read"):
-            mlt.PushPull(contexts[0])
+            mlt.Context(0, 2, 1, **place)
+    with local_job(2, services=1) as contexts:
         with pytest.raises(mlt.ConfigError, match="loads has 2 numbers, and this job has 1 summation service"):
             mlt.PushPull(contexts[0], loads=[1, 2])
-        monkeypatch.delenv("MLT_PLAN")
         run_together(contexts[:2], [np.ones(10, np.float32) for _ in range(2)], key=1)

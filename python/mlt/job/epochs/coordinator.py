@@ -200,6 +200,7 @@ class Coordinator:
             self._report(f"refused {name}: {error}")
             self._refuse(caller, link, str(error), error.code)
             return
+        link.name = str(self._roster.members[hello.member])
         link.link.watch_network()
         self._links[hello.member] = link
         self._selector.register(link.link, selectors.EVENT_READ, hello.member)
@@ -274,7 +275,7 @@ class Coordinator:
         if link is None:
             return
         if "refused" in message:
-            self._report(f"a member is refused: {message['refused']}")
+            self._report(f"{link.name} is refused: {message['refused']}")
         if "refused" in message or "end" in message:
             self._last.add(link)
         link.post(message)

@@ -143,11 +143,13 @@ class Announced:
 class ProvedLink:
     """Messages over a ``Link`` whose handshake is complete. ``send`` from any thread, the rest from one.
 
-    One end sends with ``send``, or with ``post`` and ``flush``, which never block.
+    One end sends with ``send``, or with ``post`` and ``flush``, which never block. ``name``: the member at the other
+    end, for texts.
     """
 
-    def __init__(self, link: Link, prover: Prover) -> None:
+    def __init__(self, link: Link, prover: Prover, name: str = "") -> None:
         self.link = link
+        self.name = name
         self._prover = prover
         self._sent = 0
         self._received = 0

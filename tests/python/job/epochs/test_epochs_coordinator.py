@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 import socket
 import time
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from checks import names, until
+from checks import assert_names, names, until
 from elastic_jobs import LOOPBACK, Running
 from elastic_jobs import coordinator as coordinator_of
 from transport_jobs import takes
@@ -120,6 +122,18 @@ def test_too_few__fail_by_name_within_the_wait() -> None:
             one.ask()
         with pytest.raises(RendezvousError):
             one.ask()  # it is no member any more
+
+
+def test_member__that_does_not_come_to_the_end_of_an_epoch_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with running(wait_seconds=1.0, first_workers=2) as coordinator, crowd(coordinator) as own:
+        one, two = own.member(), own.member()
+        assert len(own.begin(one, two).result(SECONDS)) == 2
+        own.ask(one)
+        until(lambda: "did not come to the end of epoch 1" in caplog.text)
+        (line,) = [each for each in caplog.messages if "is refused: it did not come" in each]
+        assert_names(
+            line, f"the worker on {platform.node()}, process {os.getpid()}", "did not come to the end of epoch 1"
+        )
 
 
 def test_no_coordinator__is_named_within_the_connect_timeout() -> None:
