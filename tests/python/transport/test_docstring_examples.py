@@ -15,7 +15,8 @@ import pytest
 import mlt
 from mlt._shared.ports import free_port
 
-MODULES = ("mlt.collectives", "mlt.context", "mlt.operation", "mlt.options.faults", "mlt.priority", "mlt.push_pull")
+MODULES = ("mlt.collectives", "mlt.context", "mlt.operation", "mlt.options.faults", "mlt.priority", "mlt.push_pull",
+           "mlt.stats")  # fmt: skip
 
 
 @pytest.fixture
