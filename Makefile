@@ -99,7 +99,7 @@ $(VENV)/.packages: pyproject.toml tools/extra_requirements.py $(VENV)/.torch
 
 $(VENV)/.tools: $(VENV)/.packages
 	@echo "mlt: installs the packages of the tests and the linters, which takes minutes the first time"
-	$(BIN)/python tools/extra_requirements.py dev demo plan recipes switch switch-push testbed > build/tools-requirements.txt
+	$(BIN)/python tools/extra_requirements.py dev demo metrics plan recipes switch switch-push testbed > build/tools-requirements.txt
 	$(PYTHON) tools/pulse.py "installs packages" $(BIN)/python -m pip install -q -r build/tools-requirements.txt
 	$(BIN)/python -m pip install -q --no-deps $(LANGUAGE_MODEL)
 	@touch $@

@@ -28,7 +28,7 @@ NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
                         "byteps-van.md", "several-hosts.md", "summation.md", "elastic.md", "collectives.md", "bound.md",
                         "priorities.md", "security.md", "perf.md", "scale.md")),
     ("I run the network", ("network.md", "switch.md", "switch-thresholds.md", "paths.md", "datapaths.md", "testbed.md",
-                           "contributing-switch-vendor.md")),
+                           "monitoring.md", "contributing-switch-vendor.md")),
     ("I write C", ("c-api.md",)),
     ("I plan the cluster", ("planners.md", "planners-routing.md", "planners-topology.md")),
     ("I change mlt", ("CONTRIBUTING.md", "PROTOCOL.md", "RECOVERY.md", "papers.md", "simulator.md")),

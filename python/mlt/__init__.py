@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from mlt import errors, priority
+    from mlt import errors, metrics, priority
     from mlt._core import (
         Reduction,
     )
@@ -94,7 +94,7 @@ _LAZY: dict[str, str] = {
     "UnknownPeerError": "mlt.errors",
     "WaitTimeoutError": "mlt.errors",
 }
-_SUBMODULES = ("errors", "priority")
+_SUBMODULES = ("errors", "metrics", "priority")
 
 __all__ = [
     "CancelledError",
@@ -129,6 +129,7 @@ __all__ = [
     "WaitTimeoutError",
     "__version__",
     "errors",
+    "metrics",
     "priority",
 ]
 

@@ -132,6 +132,8 @@ class Callbacks:
         except UnknownOperationError:
             return  # another thread took the completion and settles the watch
         if native is not None:
+            if self._context._recorder is not None:
+                self._context._recorder.add((native,))
             self.forget(op)
             watch.settle(native)
 
@@ -149,6 +151,8 @@ class Callbacks:
     def _run(self) -> None:
         engine = self._context.engine
         while (native := engine.next_watched(-1)) is not None:
+            if self._context._recorder is not None:
+                self._context._recorder.add((native,))
             with self._lock:
                 watch = self._watches.pop(native.operation, None)
             if watch is not None:

@@ -143,6 +143,8 @@ class PushPullHandle(Operation):
                     raise
                 return self._native
             if native is not None:
+                if self._context._recorder is not None:
+                    self._context._recorder.add((native,))
                 self.settle(native)
             return native
         finally:

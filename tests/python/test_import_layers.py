@@ -161,8 +161,8 @@ def test_upward__finds_imports_of_higher_layers(name: str, text: str) -> None:
 def test_layers__name_every_module() -> None:
     top = {path.name for path in (ROOT / "python" / "mlt").iterdir() if path.suffix == ".py"}
     assert top == {f"{name}.py" for name in (
-        "__init__", "__main__", "_callbacks", "_waits", "collectives", "context", "elastic", "errors", "norms",
-        "operation", "priority", "push_pull",
+        "__init__", "__main__", "_callbacks", "_waits", "collectives", "context", "elastic", "errors", "metrics",
+        "norms", "operation", "priority", "push_pull", "stats",
     )}  # fmt: skip
     for folder, package in (("python/mlt", "mlt"), ("python/mlt/planners", "mlt.planners")):
         layers = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py*")}

@@ -30,7 +30,7 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 
 
 @click.command(cls=Command)
-@click.argument("target", metavar="[HOST[:PORT]]", required=False)
+@click.argument("target", metavar="[HOST[:PORT]|FILE]", required=False)
 @click.option("--serve", is_flag=True, help="Serve 'mlt doctor HOST' of other hosts, until Ctrl-C.")
 @click.option("--once", is_flag=True, help="End after one examination, with --serve.")
 @click.option(
@@ -38,6 +38,8 @@ _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 )
 @click.option("--framework", type=click.Choice(frameworks.NAMES), metavar="NAME",
               help=f"Check whether mlt works here with a framework: {', '.join(frameworks.NAMES)}.")  # fmt: skip
+@click.option("--topology", is_flag=True,
+              help="Print the best reduction among the GPUs of this host, or of that in FILE.")  # fmt: skip
 @click.option("--recorder", metavar="FOLDER", type=click.Path(path_type=Path),
               help="Compare the files that the ranks' flight recorders wrote (MLT_FLIGHT_RECORDER).")  # fmt: skip
 @click.option(
@@ -86,6 +88,7 @@ def app(
     once: bool,
     job: bool,
     framework: str | None,
+    topology: bool,
     recorder: Path | None,
     port: int | None,
     interface: str | None,
@@ -110,6 +113,9 @@ def app(
     With --framework: check the framework's version, that mlt's plugin for it imports, and its entry points; for NCCL,
     that the plugin's library loads.
 
+    With --topology: read which GPUs and NICs share PCIe and NVLink, from this host or from FILE (the output of
+    'nvidia-smi topo -m', or YAML), and say how to reduce among the GPUs, and to which (BytePS, section 4.2).
+
     With --recorder: print the failed call of each rank of a PyTorch job, and where the ranks' calls differ.
 
     Changes nothing, and needs no privilege. Exits with 1 if there is a problem; "optional" findings do not count.
@@ -118,13 +124,15 @@ def app(
     mlt doctor                    this host
     mlt doctor --fix              commands that fix the findings
     mlt doctor --framework torch  whether PyTorch will find the backend "mlt"
+    mlt doctor --topology         the best GPU to reduce to
     mlt doctor --serve            on one host, then on another: mlt doctor HOST
     """
-    if sum(one not in (None, False) for one in (target, serve, job, switch, framework, recorder)) > 1:
-        raise click.UsageError("give one of HOST, --serve, --job, --switch, --framework and --recorder")
+    host = None if topology else target
+    if sum(one not in (None, False) for one in (host, serve, job, switch, framework, topology, recorder)) > 1:
+        raise click.UsageError("give one of HOST, --serve, --job, --switch, --framework, --topology and --recorder")
     if framework is not None:
         _finish(_shown(frameworks.examine_framework(framework, os.environ), json, fix=fix))
-    if not (target or serve or job or switch or recorder):
+    if not (target or serve or job or switch or topology or recorder):
         _finish(_shown(examine(), json, fix=fix))
     from mlt.diagnosis import command
 
@@ -132,6 +140,10 @@ def app(
         port=port, interface=interface, policy=policy, timeout=connect_timeout, environ=os.environ
     )
     try:
+        if topology:
+            from mlt.diagnosis.host_topology import examine_topology
+
+            _finish(_shown(examine_topology(target), json, fix=fix))
         if recorder is not None:
             from mlt.diagnosis.flight_records import examine_records
 

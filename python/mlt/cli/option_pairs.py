@@ -67,7 +67,11 @@ _MEASUREMENT: Final = [
 ]
 # Command -> pairs of which only one can be obeyed.
 EXCLUDES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "doctor": (("--serve", "--fix"), ("--serve", "--json")),
+    "doctor": (
+        ("--serve", "--fix"),
+        ("--serve", "--json"),
+        *(("--topology", option) for option in ("--port", "--interface", "--policy")),
+    ),
     "perf": (("HOST", "--local"), *(("--serve", option) for option in _MEASUREMENT)),
     "serve": (("--rank", "--index"),),
     "switch apply": (("--dry-run", "--undo"), ("--dry-run", "--confirm"), ("--undo", "--confirm")),

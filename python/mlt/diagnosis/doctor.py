@@ -49,6 +49,7 @@ _USES = {
     "plan": "mlt plan",
     "testbed": "mlt testbed",
     "perf": "mlt perf: plots, Open MPI",
+    "metrics": "Prometheus and OpenTelemetry",
     "switch": "mlt switch check --validators",
     "switch-push": "mlt switch apply to devices",
     "recipes": "examples with Accelerate, DeepSpeed, Lightning, torchft, Transformers",

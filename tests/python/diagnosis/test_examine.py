@@ -500,8 +500,8 @@ def test_settings__host_and_interface_as_a_rank_reads_them() -> None:
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (["--serve", "host"], "HOST, --serve, --job, --switch, --framework and --recorder"),
-        (["--job", "--serve"], "HOST, --serve, --job, --switch, --framework and --recorder"),
+        (["--serve", "host"], "HOST, --serve, --job, --switch, --framework, --topology and --recorder"),
+        (["--job", "--serve"], "HOST, --serve, --job, --switch, --framework, --topology and --recorder"),
         (["--once"], "--once goes with --serve"),
         (["--port", "0", "host"], "--port"),
         (["--serve", "--interface", "wlan9"], "--interface is 'wlan9'"),
