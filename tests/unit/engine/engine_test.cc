@@ -628,7 +628,9 @@ TEST_CASE("post__short_messages_leave_together_while_many_are_in_progress") {
     for (std::size_t i = 0; i < kMessages; ++i) {
       receives.push_back(job[1].post_recv(from(0, i, std::span(arrived).subspan(kBytes * i, kBytes))));
     }
-    const std::uint64_t before = job.count(0, "udp_runs_sent");
+    // A busy host also sends probes, which are runs of their own.
+    const auto runs = [&] { return job.count(0, "udp_runs_sent") - job.count(0, "probes_sent"); };
+    const std::uint64_t before = runs();
     for (std::size_t i = 0; i < kMessages; ++i) {
       if (i >= kWindow) CHECK(finish(job[0], sends[i - kWindow]).status == Status::kComplete);
       sends.push_back(job[0].post_send(to(1, i, std::span(data).subspan(kBytes * i, kBytes))));
@@ -636,7 +638,7 @@ TEST_CASE("post__short_messages_leave_together_while_many_are_in_progress") {
     for (std::size_t i = kMessages - kWindow; i < kMessages; ++i) finish(job[0], sends[i]);
     for (const OperationId receive : receives) CHECK(finish(job[1], receive).missing_bytes == 0);
     CHECK(arrived == data);
-    fewest = std::min(fewest, job.count(0, "udp_runs_sent") - before);
+    fewest = std::min(fewest, runs() - before);
   }
   CHECK(fewest <= kMessages / 2);
 }
