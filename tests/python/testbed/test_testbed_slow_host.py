@@ -18,8 +18,8 @@ SLOW = "host1"
 RANKS = 3
 TENSOR_BYTES = 1 << 20
 # Two periods of four calls for each rank, then rounds of a period each that are counted. A pause of a host looks like a
-# slow link, and a round may be cut by such a measurement: the median counts.
-LEARNING, COUNTED, ROUNDS = 8 * RANKS, 4 * RANKS, 5
+# slow link, and rounds may be cut by such a measurement, the first two once: the median counts.
+LEARNING, COUNTED, ROUNDS = 8 * RANKS, 4 * RANKS, 9
 JOB = f"""
 context = connect(shares_by_rate=True)
 tensor = np.empty({TENSOR_BYTES} // 4, np.float32)
