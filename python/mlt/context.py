@@ -388,11 +388,7 @@ class Context(GroupCollectives):
                 tensor,
                 from_,
                 _tag(tag),
-                loss_bound_of(loss_bound) if isinstance(loss_bound, str) else loss_bound,
-                fill != "zero" and _choice(fill, "fill", "zero", "keep"),
-                stop != "patient" and _choice(stop, "stop", "patient", "eager"),
-                times.limit_ns(deadline, "deadline"),
-                times.limit_ns(timeout),
+                *_receive_options(loss_bound, fill, stop, deadline, timeout),
                 dtype or "",
                 up_to,
             )
@@ -473,11 +469,7 @@ class Context(GroupCollectives):
         try:
             ids = self._engine.post_recvs(
                 listed,
-                loss_bound_of(loss_bound) if isinstance(loss_bound, str) else loss_bound,
-                fill != "zero" and _choice(fill, "fill", "zero", "keep"),
-                stop != "patient" and _choice(stop, "stop", "patient", "eager"),
-                times.limit_ns(deadline, "deadline"),
-                times.limit_ns(timeout),
+                *_receive_options(loss_bound, fill, stop, deadline, timeout),
                 dtype or "",
                 up_to,
             )
@@ -804,6 +796,19 @@ def _listed(transfers: Iterable[Any], function: str) -> tuple[Any, ...]:
             f"{function}() takes a list of tuples (tensor, rank, tag), not a {type(transfers).__name__}"
         ) from None
     return tuple(entries)
+
+
+def _receive_options(
+    loss_bound: float | str, fill: str, stop: str, deadline: float | None, timeout: float | None
+) -> tuple[float, bool, bool, int, int]:
+    """The arguments of the engine's receives, in its order."""
+    return (
+        loss_bound_of(loss_bound) if isinstance(loss_bound, str) else loss_bound,
+        fill != "zero" and _choice(fill, "fill", "zero", "keep"),
+        stop != "patient" and _choice(stop, "stop", "patient", "eager"),
+        times.limit_ns(deadline, "deadline"),
+        times.limit_ns(timeout),
+    )
 
 
 def _choice(value: str, name: str, off: str, on: str) -> bool:
