@@ -54,7 +54,7 @@ class Form:
 LONG = Form(
     sizes=(8, 16, 32, 64, 128, 256),
     gloo_sizes=(8, 16, 32),
-    repetitions=3,
+    repetitions=5,
     idle_seconds=5.0,
     workers=16,
     keys=(64, 256, 1_000, 2_000),
@@ -125,7 +125,7 @@ def check_jobs(form: Form, jobs: Sequence[Figures]) -> list[Verdict]:
 
 
 def milliseconds(job: Figures, size: str) -> float | None:
-    """The median all-reduce; None if the job failed before it."""
+    """The median all-reduce without the first; None if the job failed before it."""
     reduced = job.get("all_reduce", {}).get(size)
     return None if reduced is None else 1e3 * statistics.median(reduced["seconds"])
 
