@@ -86,6 +86,7 @@ class Mutant:
     find: str
     replace: str
     hunter: str = "any"  # or the only one that can see it
+    seen_by: str = ""  # a test file that fails with it, if its name and includes do not say so: it is built first
     equivalent: str = ""  # why nothing can tell it from the code: it is listed and not hunted
 
 
@@ -97,7 +98,8 @@ def belongs(test: Path, faulty: Path) -> bool:
 
 def unit_tests(target: str, folder: Path, mutant: Mutant) -> list[Hunter]:
     # All of test_core takes minutes to compile and one to run. The first failure ends a run.
-    first = sorted(path.name for path in folder.rglob("*.cc") if belongs(path, Path(mutant.file)))
+    files = folder.rglob("*.cc")
+    first = sorted(path.name for path in files if path.name == mutant.seen_by or belongs(path, Path(mutant.file)))
     patterns = [f"/({'|'.join(first)})$", ""] if first else [""]
     hunts = (("--abort-after=1",),)
     return [Hunter(target, None, hunts, FAILED_TEST, limit_s=400, test_files=pattern) for pattern in patterns]
@@ -110,7 +112,7 @@ def hunters_of(choice: str, mutant: Mutant, seeds: int) -> list[Hunter]:
         return [micro(seeds)] if choice in ("all", "micro") else []
     if mutant.hunter == "swarm" and choice == "micro":
         return []
-    is_seen = folder not in NOT_IN_SWARM or mutant.hunter == "swarm"
+    is_seen = mutant.hunter == "swarm" or (folder not in NOT_IN_SWARM and mutant.hunter != "tests")
     chosen = [swarm(seeds)] if choice in ("all", "swarm") and is_seen else []
     if choice == "micro":
         chosen.append(micro(seeds))

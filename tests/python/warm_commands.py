@@ -39,7 +39,7 @@ os._exit(status or 0)
 
 
 def modules() -> tuple[str, ...]:
-    """What a command starts with; packages that are not installed are left out."""
+    """Modules that a command starts with; packages that are not installed are left out."""
     optional = [name for name in _PLANNERS if find_spec(name.partition(".")[0]) is not None]
     return ("mlt.cli.main", *(module for module, _ in COMMANDS.values()), *_PACKAGES, *optional)
 
@@ -58,6 +58,6 @@ def run(
 
 
 def own_environment(**more: str) -> dict[str, str]:
-    """That of the tests, without what would make a command the rank of a job."""
+    """The environment of the tests, without the variables that make a command the rank of a job."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_") and name != "RANK"}
     return {**own, **more}
