@@ -31,6 +31,7 @@
 #   make nccl-speed  NCCL's plugin and plain TCP, in turns, without a GPU (docs/results/nccl.md)
 #   make night   long forms of the checks in .ci/run (swarm, micro-swarm, mutants, chaos, scale, fuzzing) and those that
 #                it leaves out (the whole of torch-suite); about eight hours
+#   make includes  compiles each file of src alone: one that lacks an include fails
 #   make lint    ruff, mypy, clang-format
 #   make wheels  a wheel for every Python of this machine, each tested in an empty environment (build/wheels)
 #   make release checks whether this commit can be released; RELEASE_ARGS=--tag makes its packages and its tag
@@ -49,13 +50,15 @@ TENSORFLOW_VENV := .venv-tensorflow
 MXNET_VENV := .venv-mxnet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# pip reads 0 as --no-compile: Python compiles the few modules that it imports, instead of all 300 MB of them here.
+export PIP_NO_COMPILE := 0
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
 # One pip at a time in an environment, also with -j; the compilers use all cores by themselves.
 .NOTPARALLEL:
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes recipes-packages test-tensorflow test-mxnet tensorflow-speed mxnet-speed horovod-speed same-images cross-barrier-speed torch-speed torch-accuracy torch-calls nccl-speed build-van test-van van-speed lint format wheel wheels release docs system clean help
+.PHONY: demo includes test test-cpp test-python test-live test-asan test-tsan build-asan build-tsan run-asan run-tsan build-fuzz fuzz swarm micro mutants night clang bench targets scale collective-table collective-speed crossover attacks chaos torch-suite recipes recipes-packages test-tensorflow test-mxnet tensorflow-speed mxnet-speed horovod-speed same-images cross-barrier-speed torch-speed torch-accuracy torch-calls nccl-speed build-van test-van van-speed lint format wheel wheels release docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -87,6 +90,7 @@ FORCE:
 $(VENV)/.torch: $(VENV)/.torch-choice
 	@echo "mlt: installs $(TORCH), a large download (TORCH=... chooses another build)"
 	$(PYTHON) tools/pulse.py "installs $(TORCH)" $(BIN)/python -m pip install "$(TORCH)" numpy
+	@$(BIN)/python -c "import torch" # compiles what each program that imports it would compile at its start
 	@touch $@
 
 # What builds the wheel, runs the demo and every command of the README.
@@ -112,6 +116,8 @@ $(VENV)/.mpi: $(VENV)/.packages tools/install_system_packages.sh
 	@touch $@
 
 wheel: $(VENV)/.wheel
+# Several files at a time, most of which are the same headers; `pip install .` compiles each alone.
+$(VENV)/.wheel build/wheel-again/.packed: export SKBUILD_CMAKE_DEFINE := MLT_PRECOMPILE=ON;CMAKE_UNITY_BUILD=ON
 $(VENV)/.wheel: $(VENV)/.packages $(CPP_SOURCES) $(PY_SOURCES)
 	@$(BIN)/python tools/install_wheel.py
 	@touch $@
@@ -154,6 +160,11 @@ else
 	$(BIN)/python -m pytest --durations=20 $(TIMED_TESTS) || failed=1; exit $$failed
 endif
 
+# Each file of src alone, as nothing else compiles them: one that lacks an include fails.
+includes: $(VENV)/.tools
+	$(BIN)/cmake --preset includes -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) -DPython_ROOT_DIR=$(CURDIR)/$(VENV)
+	$(BIN)/cmake --build --preset includes
+
 build-asan build-tsan: build-%: $(VENV)/.tools
 	$(BIN)/cmake --preset $*
 	$(BIN)/cmake --build --preset $*
@@ -193,7 +204,7 @@ fuzz: build-fuzz
 # NIGHT_SEED: first seed, new every night: the date, as 20261123.
 NIGHT_SEED ?= $(shell date +%Y%m%d)
 night:
-	failed=0; for long in "swarm SEEDS=1000000 FIRST=$(NIGHT_SEED)000000" "micro DEPTH=2" "mutants" \
+	failed=0; for long in "swarm SEEDS=1000000 FIRST=$(NIGHT_SEED)000000" "micro DEPTH=2" "mutants" "includes" "test-asan MLT_TEST_ALL_SEEDS=1" \
 	  "chaos CHAOS_ARGS=--seconds=600" "scale SCALE_ARGS=--night" "torch-suite" "fuzz FUZZ_SECONDS=3600"; do \
 	  echo "==== $$long"; $(MAKE) --no-print-directory $$long || failed=1; done; exit $$failed
 

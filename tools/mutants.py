@@ -86,6 +86,7 @@ class Mutant:
     find: str
     replace: str
     hunter: str = "any"  # or the only one that can see it
+    seen_by: str = ""  # a test file that fails with it, if its name and includes do not say so: it is built first
     equivalent: str = ""  # why nothing can tell it from the code: it is listed and not hunted
 
 
@@ -97,7 +98,8 @@ def belongs(test: Path, faulty: Path) -> bool:
 
 def unit_tests(target: str, folder: Path, mutant: Mutant) -> list[Hunter]:
     # All of test_core takes minutes to compile and one to run. The first failure ends a run.
-    first = sorted(path.name for path in folder.rglob("*.cc") if belongs(path, Path(mutant.file)))
+    files = folder.rglob("*.cc")
+    first = sorted(path.name for path in files if path.name == mutant.seen_by or belongs(path, Path(mutant.file)))
     patterns = [f"/({'|'.join(first)})$", ""] if first else [""]
     hunts = (("--abort-after=1",),)
     return [Hunter(target, None, hunts, FAILED_TEST, limit_s=400, test_files=pattern) for pattern in patterns]
@@ -110,7 +112,7 @@ def hunters_of(choice: str, mutant: Mutant, seeds: int) -> list[Hunter]:
         return [micro(seeds)] if choice in ("all", "micro") else []
     if mutant.hunter == "swarm" and choice == "micro":
         return []
-    is_seen = folder not in NOT_IN_SWARM or mutant.hunter == "swarm"
+    is_seen = mutant.hunter == "swarm" or (folder not in NOT_IN_SWARM and mutant.hunter != "tests")
     chosen = [swarm(seeds)] if choice in ("all", "swarm") and is_seen else []
     if choice == "micro":
         chosen.append(micro(seeds))
@@ -176,8 +178,9 @@ def first_failure(commands: list[list[str]], *, at_once: int, limit_s: float) ->
 class Workshop:
     """A copy of the tree for mutation, build and restore."""
 
-    def __init__(self, folder: Path, compilers: int) -> None:
+    def __init__(self, folder: Path, compilers: int, *, in_batches: bool = False) -> None:
         self._folder = folder
+        self._in_batches = in_batches  # several files at a time: all of them cost less, and one that changes costs more
         self._compilers = compilers  # at a time; also programs, where a hunt has several
         self._test_files: str | None = None  # as the build is configured
         self._clean: set[str] = set()  # programs that are clean without a fault
@@ -198,7 +201,7 @@ class Workshop:
         # -O1: most of the time is compilation of the mutated files.
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DMLT_BUILD_TESTS=ON"]
         options += ["-DMLT_WARNINGS_ARE_ERRORS=OFF", "-DMLT_PRECOMPILE=ON", "-DMLT_TEST_FLAGS=-O0"]
-        options += [f"-DMLT_TEST_FILES={test_files}"]
+        options += [f"-DMLT_TEST_FILES={test_files}", f"-DCMAKE_UNITY_BUILD={'ON' if self._in_batches else 'OFF'}"]
         self._run(["cmake", "-S", str(self._folder), "-B", str(self._folder / "build"), "-G", "Ninja", *options])
         self._test_files = test_files
 
@@ -275,6 +278,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: CPUs)")
     parser.add_argument("--only", default="", help="run only faults whose name contains this text")
     parser.add_argument("--every", type=int, default=1, help="run only every n-th fault (default: all)")
+    parser.add_argument(
+        "--in-batches", action="store_true", help="compile several files at a time: cheaper for a dozen faults or fewer"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "build/mutants", help="folder for the copy of the tree")
     parser.add_argument("--report", type=Path, help="JSON file for the results")
     options = parser.parse_args()
@@ -290,7 +296,8 @@ def main() -> int:
     jobs = min(options.jobs, len(mutants))
     print(f"{len(mutants)} mutants, {jobs} at a time; building", flush=True)
     for number in range(jobs):
-        workshops.put(Workshop(options.folder / str(number), max(1, (os.cpu_count() or 1) // jobs)))
+        compilers = max(1, (os.cpu_count() or 1) // jobs)
+        workshops.put(Workshop(options.folder / str(number), compilers, in_batches=options.in_batches))
 
     def hunt(mutant: Mutant) -> Result:
         workshop = workshops.get()

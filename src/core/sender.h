@@ -81,8 +81,8 @@ class Sender {
   // `segment`: the first one, returned by SendOrder::next_segment().
   void fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit, base::DatagramRun& run);
   void fill_parity(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run);
-  // A batch of the send, data or parity, was filled.
   std::uint32_t lossy_paths(const SendState& state) const;
+  // A batch of the send, data or parity, was filled.
   void on_run_filled(TimeNs now, SendState& state, const base::DatagramRun& run, std::uint32_t last_sequence);
 
   Shared& shared_;

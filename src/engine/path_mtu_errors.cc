@@ -33,7 +33,7 @@ std::string path_mtu_error_text(const PathMtuError& error) {
 }
 
 // PROTOCOL 18.1.6: Where the system refuses a datagram because the interface carries only smaller ones, an endpoint
-//     MUST do the same at once. The reason names both ranks, the sizes and the way out.
+//     MUST do the same at once. The reason names both ranks, the sizes and the remedy.
 void PathMtuErrors::on_too_large(base::TimeNs now, const core::Transmit& run) {
   const std::vector<io::SocketAddress>& addresses = peers_.addresses(run.peer);
   const std::uint32_t headers = io::udp_header_bytes(addresses[run.path]);

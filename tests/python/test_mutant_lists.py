@@ -51,6 +51,16 @@ def test_unit_tests__those_of_the_faulty_file_go_first_and_all_follow(mutants: M
     assert first.target == all_of_them.target == "test_core"
 
 
+def test_seen_by__names_a_test_file_which_is_built_first_and_needs_no_swarm(mutants: ModuleType) -> None:
+    named = [fault for fault in mutants.read_mutants(ROOT / "tests" / "sim" / "mutants.yaml") if fault.seen_by]
+    assert named
+    for fault in named:
+        first = mutants.hunters_of("tests", fault, 1)[0]
+        assert fault.seen_by in first.test_files, fault.name
+        if fault.hunter == "tests":
+            assert mutants.hunters_of("all", fault, 1)[0] == first
+
+
 def test_hunters__every_fault_meets_all_tests_of_its_layer(mutants: ModuleType) -> None:
     for name in ("mutants.yaml", "drawn_mutants.yaml"):
         for fault in mutants.read_mutants(ROOT / "tests" / "sim" / name):

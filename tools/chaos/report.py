@@ -114,7 +114,7 @@ def markdown(seed: int, seconds: float, verdict: Verdict, outcome: Outcome, mach
         "## What was done",
         "",
         "*Worst end* is the longest time from the fault's begin, or the post if that was later, to the end of an",
-        "operation that was under way during the fault, whatever bounded it: often its own time-out of up to 8 s.",
+        "operation that was in progress during the fault, whatever bounded it: often its own time-out of up to 8 s.",
         "",
         "| fault | times | what | worst end |",
         "|---|---|---|---|",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import struct
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm_commands
 from checks import assert_names
 
 from mlt.job.rendezvous import VERSION
@@ -32,10 +32,12 @@ def run(
     *words: str, prefix: tuple[str, ...] = (), cwd: Path | None = None, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """``mlt WORDS`` to its end, as a member of no job; nothing that it says is wrapped."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_") and name != "RANK"}
+    env = warm_commands.own_environment(COLUMNS="300", **environ)
+    if not prefix:
+        return warm_commands.run(words, env, cwd=cwd)
     return subprocess.run(
         [*prefix, *MLT, *words],
-        env={**own, "COLUMNS": "300", **environ},
+        env=env,
         cwd=cwd,
         capture_output=True,
         text=True,

@@ -6,16 +6,13 @@ Nothing here names a file outside the test's own folder: tests may run as root.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import warm_commands
 from command_tree import all_commands
 
 from mlt.cli.help_text import option_names, takes_value
@@ -33,45 +30,13 @@ LIBRARY = re.compile(
 WRONG = ("", " ", "nan", "-inf", "-1", "0", "x", "é", "1e400", "9" * 30, "0x10", "a,b", "[1]", "\udcff", "x" * 300)
 # Of these, those that a command runs for: each takes a process.
 CHECKED = ("", "nan", "-1", "é", "9" * 30, "a,b", "\udcff", "x" * 300)
-# Runs each command line in a process of its own, without importing the command anew.
-HARNESS = """
-import json, os, signal, sys, tempfile
-from mlt.cli.delegate import imported
-from mlt.cli.main import COMMANDS, main
-cases, results = json.load(sys.stdin), []
-for name in {case[0] for case in cases}:
-    if name in COMMANDS:
-        imported(COMMANDS[name][0])
-for case in cases:
-    with tempfile.TemporaryFile() as output:
-        child = os.fork()
-        if not child:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            signal.alarm(60)
-            sys.argv = ["mlt", *case]
-            main()
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        output.seek(0)
-        results.append((status, output.read().decode(errors="replace")))
-json.dump(results, sys.stdout)
-"""
 
 
 def ended(cases: Sequence[Sequence[str]], folder: Path) -> list[tuple[int, str]]:
     """Status and output of each command line."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("MLT_") and name != "RANK"}
-    done = subprocess.run(
-        [sys.executable, "-c", HARNESS],
-        input=json.dumps(cases),
-        env={**environ, "COLUMNS": "200", "MPLCONFIGDIR": str(folder / "matplotlib")},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=True,
-    )
-    return [(status, text) for status, text in json.loads(done.stdout)]
+    own = warm_commands.own_environment(COLUMNS="200", MPLCONFIGDIR=str(folder / "matplotlib"))
+    done = [warm_commands.run(words, own, cwd=folder) for words in cases]
+    return [(one.returncode, one.stdout + one.stderr) for one in done]
 
 
 def without_input(text: str, value: str) -> str:

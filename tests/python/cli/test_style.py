@@ -16,6 +16,7 @@ from typing import Any
 import click
 import pytest
 import typer
+import warm_commands
 from checks import assert_names
 from command_tree import all_commands
 from rich.console import Group
@@ -200,8 +201,7 @@ def test_status__2_for_wrong_input_and_1_for_failure(words: tuple[str, ...], sta
 
 
 def mlt(*words: str) -> subprocess.CompletedProcess[str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_") and name != "RANK"}
-    return subprocess.run([*MLT, *words], env=own, capture_output=True, text=True, timeout=60, check=False)
+    return warm_commands.run(words, warm_commands.own_environment())
 
 
 @pytest.mark.parametrize(

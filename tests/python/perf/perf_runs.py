@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import warm_commands
+
 PERF = [sys.executable, "-m", "mlt.cli.main", "perf"]
 AGENT = "mlt.perf.agent"
 
@@ -24,14 +26,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 def perf(*words: str, timeout: float = 100, **environment: str) -> subprocess.CompletedProcess[str]:
     """``mlt perf WORDS``, to its end."""
-    return subprocess.run(
-        [*PERF, *words],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        env=clean_environment(**environment),
-    )
+    return warm_commands.run(("perf", *words), clean_environment(**environment), timeout=timeout)
 
 
 @contextlib.contextmanager

@@ -113,7 +113,7 @@ def test_coordinator__that_dies_stops_no_training_and_a_new_one_takes_over() -> 
             one.comes_to(r"epoch 1: rank \d of 2")
         coordinator.end()
         first.comes_to("lost the membership coordinator")
-        time.sleep(1.0)
+        time.sleep(1.0)  # for what must not happen: no event shows it
         assert (first.process.poll(), second.process.poll()) == (None, None)
         own.coordinator().comes_to("listens at")
         third = own.worker(3)

@@ -208,7 +208,7 @@ def test_worker__joins_with_the_others_state_and_they_keep_their_ranks() -> None
 def test_workers__that_join_at_once_or_during_a_change_end_with_the_same_bits() -> None:
     with job(1, target=busy_worker) as own:
         own.add(2, busy_worker)
-        time.sleep(0.3)
+        time.sleep(0.3)  # the others are in the middle of their start, or have ended it
         own.add(1, busy_worker)
         for one in own.workers:
             heard(one, "epoch")
@@ -226,7 +226,7 @@ def test_workers__that_die_at_any_moment_leave_the_others_with_the_same_bits(see
             heard(one, "epoch")
         added = []
         for victim in draw.sample(own.workers, 2):
-            time.sleep(0.5 + draw.random())
+            time.sleep(0.5 + draw.random())  # any moment
             victim.process.kill()
             own.workers.remove(victim)
             added += own.add(1, busy_worker)

@@ -12,6 +12,7 @@
 #include "collective/chain.h"
 #include "sim/collective_hosts.h"
 #include "sim/scenarios/stream.h"
+#include "support/seeds.h"
 #include "support/tensors.h"
 
 using namespace mlt;
@@ -23,6 +24,7 @@ using collective::CollectiveDone;
 using collective::CollectiveKind;
 using collective::CollectiveRequest;
 using core::CompletionStatus;
+using test::seed_stride;
 
 namespace {
 
@@ -170,7 +172,7 @@ double call_ns(std::uint16_t ranks, std::vector<std::vector<float>>& tensors,
 }  // namespace
 
 TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_for_bit") {
-  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 150; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     // Some have several pieces in a chunk.
@@ -238,7 +240,7 @@ TEST_CASE("collectives__an_all_reduce_of_a_large_group_by_halving_is_the_referen
 
 // Whatever is lost and whatever overtakes, each rank learns who named another algorithm, and which.
 TEST_CASE("collectives__by_algorithms_that_differ_end_everywhere_and_name_both") {
-  for (std::uint64_t seed = 9'201; seed <= 9'300; ++seed) {
+  for (std::uint64_t seed = 9'201; seed <= 9'300; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     const std::size_t elements = 1 + (world.prng.chance(0.3) ? world.prng.below(3) : world.prng.below(30'000));
@@ -274,7 +276,7 @@ TEST_CASE("collectives__by_algorithms_that_differ_end_everywhere_and_name_both")
 // Integers and bool are exact in any order; floating point, NaN and all, has the same bits everywhere.
 TEST_CASE("collectives__an_all_reduce_of_any_type_by_any_reduction_is_the_same_at_every_rank") {
   using collective::kernel_of;
-  for (std::uint64_t seed = 6'001; seed <= 6'150; ++seed) {
+  for (std::uint64_t seed = 6'001; seed <= 6'150; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     CollectiveRequest request;
@@ -361,7 +363,7 @@ TEST_CASE("collectives__a_reduce_along_a_chain_passes_on_what_it_is_still_receiv
 
 // Nothing of them may be lost under these bounds either.
 TEST_CASE("collectives__small_all_reduces_are_the_reference_bit_for_bit_many_at_once") {
-  for (std::uint64_t seed = 4'001; seed <= 4'150; ++seed) {
+  for (std::uint64_t seed = 4'001; seed <= 4'150; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     constexpr std::size_t kCount = 8;
@@ -396,7 +398,7 @@ TEST_CASE("collectives__small_all_reduces_are_the_reference_bit_for_bit_many_at_
 // One member calls with a tensor of another size, or another operation: whatever is lost and whatever overtakes, all
 // hear of both calls, and none waits for a timeout.
 TEST_CASE("collectives__that_differ_end_everywhere_and_name_what_each_called") {
-  for (std::uint64_t seed = 5'001; seed <= 5'100; ++seed) {
+  for (std::uint64_t seed = 5'001; seed <= 5'100; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     const std::size_t fitting = collective::kDirectBytes / sizeof(float) / (world.ranks - 1U);
@@ -426,7 +428,7 @@ TEST_CASE("collectives__that_differ_end_everywhere_and_name_what_each_called") {
 
 TEST_CASE("collectives__a_lossy_all_reduce_keeps_its_bound_and_all_end_with_the_same_bits") {
   std::uint64_t lost = 0;
-  for (std::uint64_t seed = 1'001; seed <= 1'100; ++seed) {
+  for (std::uint64_t seed = 1'001; seed <= 1'100; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     const double bound = 0.02 + world.prng.uniform() * 0.2;
@@ -465,7 +467,7 @@ TEST_CASE("collectives__a_lossy_all_reduce_keeps_its_bound_and_all_end_with_the_
 // that a rank sums it lacks what its sums missed, of the other what its results missed as well.
 TEST_CASE("collectives__a_lossy_all_reduce_with_lossy_results_keeps_its_bound_both_ways") {
   std::uint64_t lost_sums = 0, lost_results = 0, different = 0;
-  for (std::uint64_t seed = 1'101; seed <= 1'220; ++seed) {
+  for (std::uint64_t seed = 1'101; seed <= 1'220; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     const double bound = 0.02 + world.prng.uniform() * 0.2;
@@ -696,7 +698,7 @@ class DrawnCall {
 };
 
 TEST_CASE("collectives__every_verb_is_what_it_says_and_members_that_call_another_are_named") {
-  for (std::uint64_t seed = 7'001; seed <= 7'360; ++seed) {
+  for (std::uint64_t seed = 7'001; seed <= 7'360; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     const std::uint16_t n = world.ranks;
@@ -744,7 +746,7 @@ TEST_CASE("collectives__every_verb_is_what_it_says_and_members_that_call_another
 TEST_CASE("collectives__every_verb_survives_a_stop_and_a_partition_and_names_a_member_that_died_or_left") {
   enum class Fault { kStop, kPartition, kDeath, kLeaving };
   std::size_t failures = 0, delayed = 0;
-  for (std::uint64_t seed = 9'001; seed <= 9'432; ++seed) {
+  for (std::uint64_t seed = 9'001; seed <= 9'432; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     sim::Simulator& simulator = world.simulator;
@@ -812,8 +814,8 @@ TEST_CASE("collectives__every_verb_survives_a_stop_and_a_partition_and_names_a_m
       CHECK(next.is_right(i));
     }
   }
-  CHECK(failures > 150);
-  CHECK(delayed > 100);
+  CHECK(failures > 150 / seed_stride());
+  CHECK(delayed > 100 / seed_stride());
 }
 
 // A member cancels its call, never makes it, has a NaN in its input, or ends the group: every verb ends once at each
@@ -822,7 +824,7 @@ TEST_CASE(
     "collectives__every_verb_that_a_member_cancels_never_calls_rejects_or_ends_names_it_and_the_next_call_works") {
   enum class Fault { kCancel, kNeverCalls, kNotFinite, kEndOfGroup };
   std::size_t failures[4] = {};
-  for (std::uint64_t seed = 10'001; seed <= 10'432; ++seed) {
+  for (std::uint64_t seed = 10'001; seed <= 10'432; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     const CollectiveKind kind = kKinds[seed % std::size(kKinds)];
@@ -893,13 +895,13 @@ TEST_CASE(
       CHECK(next.is_right(rank));
     }
   }
-  for (const std::size_t each : failures) CHECK(each > 60);
+  for (const std::size_t each : failures) CHECK(each > 60 / seed_stride());
 }
 
 // One member differs in some calls, or cancels them: the next call of the group works, over the same network.
 TEST_CASE("collectives__the_call_after_one_that_failed_works_over_a_network_that_loses") {
   std::size_t failures = 0, successes_after = 0;
-  for (std::uint64_t seed = 8'001; seed <= 8'100; ++seed) {
+  for (std::uint64_t seed = 8'001; seed <= 8'100; seed += seed_stride()) {
     CAPTURE(seed);
     // A member may cancel its call when the others have completed theirs, and have called again before they learn of
     // it: their next call fails too then. Without checksums none of these seeds does.
@@ -937,15 +939,15 @@ TEST_CASE("collectives__the_call_after_one_that_failed_works_over_a_network_that
       has_failed = has_failed || round % 2 == 1;
     }
   }
-  CHECK(failures > 300);
-  CHECK(successes_after > 600);
+  CHECK(failures > 300 / seed_stride());
+  CHECK(successes_after > 600 / seed_stride());
 }
 
 // It crashes in the middle, or before some have called; each of the others ends once, naming it, and its memory is its
 // own from then on.
 TEST_CASE("collectives__of_a_host_that_crashes_end_everywhere_and_name_it") {
   std::size_t failures = 0;
-  for (std::uint64_t seed = 3'001; seed <= 3'150; ++seed) {
+  for (std::uint64_t seed = 3'001; seed <= 3'150; seed += seed_stride()) {
     CAPTURE(seed);
     World world(seed);
     const bool is_small = seed % 2 == 0;
@@ -987,7 +989,7 @@ TEST_CASE("collectives__of_a_host_that_crashes_end_everywhere_and_name_it") {
       CHECK(std::ranges::all_of(tensors[rank], [](float value) { return value == 99.0F; }));
     }
   }
-  CHECK(failures > 100);
+  CHECK(failures > 100 / seed_stride());
 }
 
 TEST_CASE("collectives__the_same_seed_is_the_same_run") {

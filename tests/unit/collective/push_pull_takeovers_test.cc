@@ -9,6 +9,7 @@
 
 #include "collective/push_pull.h"
 #include "push_pull_job.h"
+#include "support/seeds.h"
 
 namespace {
 
@@ -36,8 +37,9 @@ TEST_CASE("summation__a_move_with_results_to_a_partition_that_was_registered_is_
 }
 
 TEST_CASE("push_pull__a_dead_services_keys_move_to_the_others_with_the_same_bits") {
+  const auto step_us = static_cast<std::int64_t>(200 * seed_stride());
   for (const std::uint16_t services : {std::uint16_t{2}, std::uint16_t{3}}) {
-    for (std::int64_t after_us = -1; after_us <= 6'000; after_us += 200) {
+    for (std::int64_t after_us = -1; after_us <= 6'000; after_us += step_us) {
       for (const bool is_in_place : {true, false}) {
         CAPTURE(services);
         CAPTURE(after_us);
@@ -109,7 +111,7 @@ TEST_CASE("push_pull__dead_services_beyond_the_bound_fail_every_key_and_are_name
 // A worker may have had a result whole, and even have begun the next round, while others have parts of it.
 TEST_CASE("push_pull__drawn_deaths_of_services_leave_all_workers_with_the_same_bits") {
   std::size_t deaths = 0, spread = 0, finished = 0;
-  for (std::uint64_t seed = 1; seed <= 160; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 160; seed += seed_stride()) {
     CAPTURE(seed);
     mlt::base::Prng prng(seed);
     const auto workers = static_cast<std::uint16_t>(2 + prng.below(3));
@@ -195,9 +197,9 @@ TEST_CASE("push_pull__drawn_deaths_of_services_leave_all_workers_with_the_same_b
     }
     finished += is_over ? 0U : 1U;
   }
-  CHECK(finished > 60);
-  CHECK(deaths > 60);
-  CHECK(spread > 5);
+  CHECK(finished > 60 / seed_stride());
+  CHECK(deaths > 60 / seed_stride());
+  if (seed_stride() == 1) CHECK(spread > 5);  // too rare for a fifth of the seeds
 }
 
 // The worker knows later than the service that this one is excluded.

@@ -228,7 +228,7 @@ TEST_CASE("first_use__a_post_that_waits_ends_when_the_context_closes") {
   job[1].close();
   std::optional<Error> error;
   std::thread poster([&] { error = thrown_by([&] { job.send(0, 1, {1}); }); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // for the post to begin its wait: no event shows it
   job[0].close();
   poster.join();
   REQUIRE(error.has_value());

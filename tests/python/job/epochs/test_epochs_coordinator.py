@@ -149,7 +149,7 @@ def test_coordinator__that_is_started_again_takes_the_members_back() -> None:
         first = own.begin(one, other).result(SECONDS)
         place = coordinator.place
         coordinator.end()
-        time.sleep(1.0)
+        time.sleep(1.0)  # for what must not happen: no event shows it
         assert (one.due, other.due, one.failure) == ("", "", None)
         with running(place, settle_seconds=2.0):
             third = own.begin(own.member())
