@@ -41,7 +41,8 @@ def test_link_loads__are_those_of_every_transfer(workers: int, services: int) ->
         ([0, 1, 2, 3], 4, False),
         ([0, 1, 2, 3, 4], 4, False),  # its link carries four tensors
         ([0, 1, 2, 3, 4, 5], 4, False),
-        ([0, 1, 2, 3, 4, 5, 6], 4, True),  # 1.33 beside 1.5
+        ([0, 1, 2, 3, 4, 5, 6], 4, False),  # 1.33 beside 1.5
+        ([0, 1, 2, 3, 4, 5, 6, 7], 4, True),  # 1 beside 1.5
         ([0, 1, 2, 3, 0, 1, 2, 3], 4, False),  # 1.5 beside 1.5
         ([0, 1, 2, 3, 0, 1, 2, 3, 4], 4, False),  # and one on a host of its own: 1.4 beside 1.5
         ([0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7], 4, True),  # and as many on spare hosts: 1 beside 1.5
