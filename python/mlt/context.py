@@ -217,6 +217,7 @@ class Context(GroupCollectives):
             dscp=self.dscp,
             paths=paths,
             connects_on_use=connects_on_use,
+            checksums=self._checksums,
             counts=self._rendezvous_counts,
         )
 

@@ -204,6 +204,7 @@ class _EpochContext(Context):
     def _meet(
         self, own: rendezvous.Endpoint, timeout: float, paths: int, connects_on_use: bool
     ) -> list[rendezvous.Endpoint]:
-        announced = Announced(own.host, own.port, (self.dscp.control, *self.dscp.data), paths, connects_on_use)
+        dscp = (self.dscp.control, *self.dscp.data)
+        announced = Announced(own.host, own.port, dscp, paths, connects_on_use, self._checksums)
         table = self._member.announce(self._assignment.number, announced, self._engine.close)
         return [rendezvous.Endpoint(*one) for one in table]

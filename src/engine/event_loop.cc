@@ -379,7 +379,7 @@ void EventLoop::on_message(std::uint16_t from, std::uint8_t type, std::span<cons
   if (type == kFallbackFrame) endpoint_.on_control(now_, core::PeerMessage{from, bytes});
   if (type == kFailureMessage) failure_reasons_[from] = failure_reason(bytes);
   if (type == kPathReportMessage) path_checks_.on_report(now_, from, bytes);
-  if (type == kChecksumMessage) user_operations_.on_checksum(from, bytes);
+  if (type == kChecksumMessage) user_operations_.on_checksum(now_, from, bytes);
   // PROTOCOL 3.1.7: A receiver MUST ignore messages of types 21 and above: a later version may define them.
   if (type == kCollectiveMessage) collectives_.on_message(now_, from, bytes);
 }

@@ -91,6 +91,16 @@ std::string OperationTable::forget(OperationId id) {
   return name;
 }
 
+std::vector<OperationId> OperationTable::transfers_with(std::uint16_t peer) {
+  const std::lock_guard lock(mutex_);
+  std::vector<OperationId> found;
+  for (const Record& record : records_) {
+    const bool is_transfer = record.operation.verb == Verb::kSend || record.operation.verb == Verb::kReceive;
+    if (record.id != 0 && !record.is_done && is_transfer && record.operation.peer == peer) found.push_back(record.id);
+  }
+  return found;
+}
+
 std::string OperationTable::name(OperationId id) {
   const std::lock_guard lock(mutex_);
   const Record* const record = find(id);

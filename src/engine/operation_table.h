@@ -66,6 +66,9 @@ class OperationTable {
   // Withdraws an operation that never reached the event loop, and returns its name. finish_all() may have ended it.
   std::string forget(OperationId id);
 
+  // Sends to and receives from `peer` in progress, including those that the loop does not have yet.
+  std::vector<OperationId> transfers_with(std::uint16_t peer);
+
   // Name of an operation in progress. Requires the loop's lock: records are removed only after finish().
   std::string name(OperationId id);
 

@@ -120,9 +120,9 @@ std::optional<Completion> TransferChecksums::take(OperationId operation) {
   return release(held);
 }
 
-// PROTOCOL 24.1.3: A side without checksums MUST send an empty checksum in reply to the first of a peer, and refuse
-//     every later send to it and receive from it. A side that receives an empty one MUST fail those that wait for that
-//     peer's as cancelled, and refuse later ones.
+// PROTOCOL 24.1.3: A side without checksums MUST send an empty checksum in reply to the first of a peer. It and the
+//     side that receives an empty one MUST fail their sends to and receives from each other that have not ended, or
+//     wait for a checksum, as cancelled, and refuse later ones.
 bool TransferChecksums::on_message(std::uint16_t peer, std::span<const std::byte> bytes) {
   if (!is_on_) return !bytes.empty() && differing_.insert(peer).second;
   if (bytes.empty()) {

@@ -91,6 +91,9 @@ void UserOperations::on_completion(base::TimeNs now, const core::Completion& com
   done.elapsed_ns = completion.elapsed_ns;
   add_missing_ranges(completion, done);
   if (core::is_failure(completion.status)) done.error = error_text(completion);
+  if (done.failed() && !checksums_.refusal(completion.peer).empty()) {
+    done.error += ": " + checksums_.refusal(completion.peer);
+  }
   if (!checksums_.is_on()) return operations_.finish(std::move(done));
   send_checksum_(completion.peer, checksums_.report(completion));
   const bool has_failed = done.failed();
@@ -102,9 +105,14 @@ void UserOperations::on_completion(base::TimeNs now, const core::Completion& com
   finish_compared(std::move(done));
 }
 
-void UserOperations::on_checksum(std::uint16_t from, std::span<const std::byte> bytes) {
+void UserOperations::on_checksum(base::TimeNs now, std::uint16_t from, std::span<const std::byte> bytes) {
+  const bool was_refused = !checksums_.refusal(from).empty();
   if (checksums_.on_message(from, bytes)) send_checksum_(from, {});
   finish_compared();
+  if (was_refused || checksums_.refusal(from).empty()) return;
+  // Their other ends are refused at the peer, or will be: nothing else would end them before their timeout. What the
+  // loop has not been given yet is refused by check_checksums().
+  for (const OperationId operation : operations_.transfers_with(from)) cancel(now, operation);
 }
 
 void UserOperations::on_peer_down(std::uint16_t peer) {

@@ -44,7 +44,7 @@ class UserOperations {
   // No effect if `operation` is no send or receive in progress.
   void cancel(base::TimeNs now, OperationId operation);
   void on_completion(base::TimeNs now, const core::Completion& completion);
-  void on_checksum(std::uint16_t from, std::span<const std::byte> bytes);
+  void on_checksum(base::TimeNs now, std::uint16_t from, std::span<const std::byte> bytes);
   void on_peer_down(std::uint16_t peer);
   // True if anything was due.
   bool on_timeout(base::TimeNs now);

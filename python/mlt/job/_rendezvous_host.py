@@ -59,11 +59,13 @@ class Host:
         counts: Counter[str],
         paths: int = 0,
         connects_on_use: bool = False,
+        checksums: bool | None = None,
     ) -> None:
         self._config = config
         self._dscp = dscp
         self._paths = paths
         self._connects_on_use = connects_on_use
+        self._checksums = checksums
         self._ends: dict[int, _End] = {}  # by rank: why the start ends for it, unless it connects as it should
         self._ranks: dict[int, Endpoint] = {own.rank: own}
         self._callers: dict[int, _Rank] = {}
@@ -268,6 +270,11 @@ class Host:
             return (
                 f"rank {said.rank} connects {one}, rank 0 {other}: give all ranks the same setting "
                 "(MLT_CONNECTS_ON_USE, connects_on_use=)"
+            )
+        if None not in (said.checksums, self._checksums) and said.checksums != self._checksums:
+            return (
+                f"rank {said.rank} has checksums={said.checksums}, rank 0 has checksums={self._checksums}: give all "
+                "ranks the same setting (MLT_CHECKSUMS, checksums=)"
             )
         return None
 

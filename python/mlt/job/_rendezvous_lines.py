@@ -18,7 +18,7 @@ MAX_FAILURE_LENGTH = 500  # of failure_report.MAX_TEXT
 class Announcement:
     """A rank's position in its job, and where it listens. ``dscp``: of control, then of the classes; empty if the rank
     does not report it. ``paths``: their number; 0 if it does not report it. ``connects_on_use``: whether it connects on
-    first use."""
+    first use. ``checksums``: whether its transfers have checksums; None if it does not report it."""
 
     job: str
     rank: int
@@ -29,6 +29,7 @@ class Announcement:
     dscp: tuple[int, ...]
     paths: int
     connects_on_use: bool
+    checksums: bool | None
 
     @classmethod
     def parse(cls, content: str) -> Announcement:
@@ -50,6 +51,7 @@ class Announcement:
             dscp=tuple(_number(one, 0, 63) for one in dscp),
             paths=_number(said.get("paths", 0), 0, 2**16 - 1),
             connects_on_use=_flag(said.get("connects_on_use", False)),
+            checksums=_flag(said["checksums"]) if "checksums" in said else None,
         )
 
 

@@ -69,17 +69,18 @@ def meet(
     dscp: DscpMap | None = None,
     paths: int = 0,
     connects_on_use: bool = False,
+    checksums: bool | None = None,
     counts: Counter[str] | None = None,
 ) -> list[Endpoint]:
     """Exchange endpoints with all ranks; returns those of all ranks in rank order.
 
     ``dscp``: the code points of this rank's packets, which must equal rank 0's (None: not compared). ``paths``: the
     number of its paths, likewise (0: not compared). ``connects_on_use``: whether ranks connect on first use, likewise.
-    ``counts`` gets rank 0's counters of its clients
-    (``handshake_server.COUNTERS``).
+    ``checksums``: whether transfers have checksums, likewise (None: not compared). ``counts`` gets rank 0's counters of
+    its clients (``handshake_server.COUNTERS``).
 
     Raises ConfigError (no secret, and not on loopback), PortInUseError (rank 0 cannot listen), PeerMismatchError
-    (another secret, job, size, version or map of code points), or RendezvousError naming the ranks that did not connect
+    (another secret, job, size, version or setting), or RendezvousError naming the ranks that did not connect
     within ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
@@ -88,9 +89,11 @@ def meet(
     if config.rank == 0:
         from mlt.job._rendezvous_host import Host  # here: the other ranks do not need it
 
-        with Host(config, own, dscp, Counter() if counts is None else counts, paths, connects_on_use) as host:
+        with Host(
+            config, own, dscp, Counter() if counts is None else counts, paths, connects_on_use, checksums
+        ) as host:
             return host.run(deadline, timeout)
-    return _join(config, own, _settings(dscp, paths, connects_on_use), deadline, timeout)
+    return _join(config, own, _settings(dscp, paths, connects_on_use, checksums), deadline, timeout)
 
 
 def where(config: JobConfig) -> str:
@@ -108,12 +111,13 @@ def ranks_text(ranks: list[int]) -> str:
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
-def _settings(dscp: DscpMap | None, paths: int, connects_on_use: bool) -> dict[str, Any]:
+def _settings(dscp: DscpMap | None, paths: int, connects_on_use: bool, checksums: bool | None) -> dict[str, Any]:
     """The part of an announcement that must equal rank 0's settings."""
     return {
         **({} if dscp is None else {"dscp": [dscp.control, *dscp.data]}),
         **({"paths": paths} if paths else {}),
         **({"connects_on_use": True} if connects_on_use else {}),
+        **({} if checksums is None else {"checksums": checksums}),
     }
 
 

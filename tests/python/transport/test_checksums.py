@@ -14,6 +14,7 @@ from transport_jobs import local_job, open_rank
 import mlt
 from mlt import Reduction
 from mlt._shared.ports import free_port
+from mlt.job import rendezvous
 
 
 @pytest.mark.parametrize("text", ["2", "yes", "-1"])
@@ -156,11 +157,43 @@ def test_memory_that_changes_after_the_post__fails_the_send_and_the_receive() ->
         assert np.array_equal(tensors[0], tensors[1])
 
 
+@pytest.mark.parametrize("taker", [0, 1])
+def test_start__of_ranks_that_differ_is_refused_at_every_rank(taker: int) -> None:
+    port = free_port()
+
+    def start(rank: int) -> str:
+        with pytest.raises(mlt.PeerMismatchError) as caught:
+            open_rank(rank, port, workers=2, checksums=rank == taker)
+        return str(caught.value)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as threads:
+        for text in threads.map(start, range(2)):
+            assert_names(text, f"rank 1 has checksums={taker == 1}, rank 0 has checksums={taker == 0}", "MLT_CHECKSUMS")
+    assert time.monotonic() - began < 10
+
+
+class Unannounced(mlt.Context):
+    """Does not announce its setting at the rendezvous, as ranks of C and C++ that find each other in their own way."""
+
+    def _meet(self, *arguments: Any) -> list[rendezvous.Endpoint]:
+        checksums, self._checksums = self._checksums, None  # type: ignore[assignment]
+        try:
+            return super()._meet(*arguments)
+        finally:
+            self._checksums = checksums
+
+
+def open_unannounced(rank: int, port: int, *, workers: int, services: int = 0, checksums: bool) -> mlt.Context:
+    place: dict[str, Any] = {"master_addr": "127.0.0.1", "rendezvous_port": port, "connect_timeout": 30.0}
+    return Unannounced(rank, workers, services, checksums=checksums, **place)
+
+
 @pytest.mark.parametrize("sender", [0, 1])
 def test_ends_of_a_transfer_that_differ__are_named_at_both(sender: int) -> None:
     port = free_port()
     with ThreadPoolExecutor(2) as threads:
-        opened = threads.map(lambda rank: open_rank(rank, port, workers=2, checksums=rank == 0), range(2))
+        opened = threads.map(lambda rank: open_unannounced(rank, port, workers=2, checksums=rank == 0), range(2))
         contexts = list(opened)
     try:
         facts = ("rank 0 takes checksums and rank 1 none", "MLT_CHECKSUMS")
@@ -229,7 +262,7 @@ def test_a_worker_and_a_service_that_differ__are_named() -> None:
     port = free_port()
 
     def opened(rank: int) -> mlt.Context:
-        context = open_rank(rank, port, workers=2, services=1, checksums=rank != 1)
+        context = open_unannounced(rank, port, workers=2, services=1, checksums=rank != 1)
         if rank == 2:
             mlt.SummationService(context)
         return context
@@ -249,7 +282,7 @@ def test_a_worker_and_a_service_that_differ__are_named() -> None:
 def test_ranks_that_differ__are_named() -> None:
     port = free_port()
     with ThreadPoolExecutor(2) as threads:
-        opened = threads.map(lambda rank: open_rank(rank, port, workers=2, checksums=rank == 0), range(2))
+        opened = threads.map(lambda rank: open_unannounced(rank, port, workers=2, checksums=rank == 0), range(2))
         contexts = list(opened)
     try:
         started = [context.post_all_reduce(np.ones(3, np.float32)) for context in contexts]

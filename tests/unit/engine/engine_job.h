@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <thread>
@@ -24,13 +25,18 @@ struct Job {
     options.operation_timeout_ns = operation_timeout_ns;
     open(ranks, options);
   }
-  Job(std::uint16_t ranks, const Options& options) { open(ranks, options); }
-  void open(std::uint16_t ranks, Options options) {
+  // `adjust`, if set, may change the options of a rank.
+  Job(std::uint16_t ranks, const Options& options, const std::function<void(Options&)>& adjust = {}) {
+    open(ranks, options, adjust);
+  }
+  void open(std::uint16_t ranks, const Options& given, const std::function<void(Options&)>& adjust = {}) {
     std::vector<PeerAddress> addresses;
     for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      Options options = given;
       options.rank = rank;
       options.ranks = ranks;
       options.job = 42;
+      if (adjust) adjust(options);
       engines.push_back(std::make_unique<Engine>(options));
       addresses.push_back({rank, "127.0.0.1", engines.back()->control_port()});
     }

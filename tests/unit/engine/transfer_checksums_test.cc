@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -218,5 +219,47 @@ TEST_CASE("engine__sends_and_receives_with_checksums") {
   for (const std::size_t rank : {0U, 1U}) {
     CHECK(job.count(rank, "checksums_compared") == 20);
     CHECK(job.count(rank, "checksums_different") == 0);
+  }
+}
+
+// Ranks that find each other without the rendezvous of Python, which compares the option.
+TEST_CASE("engine__what_is_in_progress_between_ranks_with_and_without_checksums_fails_at_once_and_names_both") {
+  for (const std::size_t sender : {0U, 1U}) {
+    CAPTURE(sender);
+    const std::size_t receiver = 1 - sender;
+    Options given;
+    given.operation_timeout_ns = 20 * kSecond;
+    engine_test::Job job(2, given, [](Options& options) { options.checksums = options.rank == 0; });
+    std::vector<std::byte> sent(50'000, std::byte{3}), received(sent.size());
+    std::vector<OperationId> receives;
+    const auto began = std::chrono::steady_clock::now();
+    for (std::uint64_t tag = 0; tag < 3; ++tag) {  // of tags 1 and 2 there is no send
+      ReceiveOptions receive;
+      receive.from = static_cast<std::uint16_t>(sender);
+      receive.tag = tag;
+      receive.data = received;
+      receives.push_back(job[receiver].post_recv(receive));
+    }
+    SendOptions send;
+    send.to = static_cast<std::uint16_t>(receiver);
+    send.data = sent;
+    send.tag = 3;  // no receive
+    const OperationId unmatched = job[sender].post_send(send);
+    send.tag = 0;
+    const OperationId first = job[sender].post_send(send);
+    const std::string text = "rank 0 takes checksums and rank 1 none";
+    const auto check = [&](std::size_t rank, OperationId operation) {
+      const Completion done = job.finish(rank, operation);
+      CHECK(done.status == Status::kCancelled);
+      CHECK(done.error.find(text) != std::string::npos);
+    };
+    const Completion at_sender = job.finish(sender, first), at_receiver = job.finish(receiver, receives.front());
+    // The side without checksums had nothing to compare.
+    const Completion& compared = sender == 0 ? at_sender : at_receiver;
+    CHECK(compared.error.find(text) != std::string::npos);
+    check(sender, unmatched);
+    for (std::size_t i = 1; i < receives.size(); ++i) check(receiver, receives[i]);
+    check(sender, job[sender].post_send(send));
+    CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
   }
 }

@@ -92,6 +92,7 @@ class Announced:
     dscp: tuple[int, ...]
     paths: int
     connects_on_use: bool
+    checksums: bool
 
     @property
     def endpoint(self) -> tuple[str, int]:
@@ -110,6 +111,7 @@ class Announced:
             dscp=tuple(number_of(one, 63) for one in dscp),
             paths=number_of(said.get("paths"), 65_535),
             connects_on_use=said.get("connects_on_use") is True,
+            checksums=said.get("checksums") is True,
         )
 
     def to_json(self, number: int) -> Message:
@@ -121,6 +123,7 @@ class Announced:
             "dscp": list(self.dscp),
             "paths": self.paths,
             "connects_on_use": self.connects_on_use,
+            "checksums": self.checksums,
         }
 
     def difference(self, first: Announced, rank: int) -> str | None:
@@ -134,6 +137,7 @@ class Announced:
             ("DSCPs", list(self.dscp), list(first.dscp), "MLT_QOS_POLICY, qos_policy="),
             ("number of paths", self.paths, first.paths, "MLT_PATHS, paths="),
             ("connects_on_use", self.connects_on_use, first.connects_on_use, "MLT_CONNECTS_ON_USE, connects_on_use="),
+            ("checksums", self.checksums, first.checksums, "MLT_CHECKSUMS, checksums="),
         ):
             if own != other:
                 return f"its {name} would be {own}, rank 0 has {other}: give all members the same ({remedy})"

@@ -25,7 +25,7 @@ from mlt.job.epochs.settings import Bounds, Kind, Place
 from mlt.job.secret import JobSecret
 
 SECRET, OTHER = JobSecret("a" * 8 + "b" * 8), JobSecret("c" * 8 + "d" * 8)
-LISTENS = Announced("127.0.0.1", 4_000, (31, 3), 1, False)
+LISTENS = Announced("127.0.0.1", 4_000, (31, 3), 1, False, False)
 SECONDS = 10.0
 
 

@@ -27,7 +27,7 @@ from mlt.job.epochs.messages import Announced, ProvedLink
 from mlt.job.epochs.settings import Bounds, Place
 from mlt.job.secret import Prover
 
-LISTENS = Announced("127.0.0.1", 4_000, (31, 3), 1, False)
+LISTENS = Announced("127.0.0.1", 4_000, (31, 3), 1, False, False)
 SECONDS = 10.0
 
 

@@ -15,8 +15,8 @@ WAIT = 30.0
 JOB = "lecture"
 
 
-def place(host: str = "10.0.0.1", paths: int = 1) -> Announced:
-    return Announced(host, 4_000, (31, 3), paths, False)
+def place(host: str = "10.0.0.1", paths: int = 1, checksums: bool = False) -> Announced:
+    return Announced(host, 4_000, (31, 3), paths, False, checksums)
 
 
 class World:
@@ -324,6 +324,7 @@ def test_other_job__is_rejected() -> None:
     [
         ({"host": "127.0.0.1"}, "cannot reach a loopback address"),
         ({"paths": 2}, "number of paths would be 2, rank 0 has 1"),
+        ({"checksums": True}, "checksums would be True, rank 0 has False"),
     ],
 )
 def test_settings__that_differ_from_rank_0_are_named_and_the_others_begin_without(
