@@ -12,6 +12,9 @@ namespace {
 // Of a partition: its service has two buffers, the results of both of which may be on their way.
 constexpr std::size_t kMaxResultChecksums = 2;
 
+// How long before its timeout a key asks which pushes are missing: time for the reply of a service that is busy.
+base::DurationNs question_ns(base::DurationNs timeout_ns) { return std::min(timeout_ns / 4, base::kSecond); }
+
 // Data of `sender` arrived changed.
 KeyFailure damage_failure(std::uint16_t sender, const std::string& text) {
   return {core::CompletionStatus::kCancelled, sender, text, core::CompletionStatus::kCancelled};
@@ -76,7 +79,8 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
     return fail_at_once(request, CompletionStatus::kSizeMismatch, -1, key.misfit_text(request));
   }
   key.begin(now, request, base::after(now, request.timeout_ns > 0 ? request.timeout_ns : default_timeout_ns_));
-  deadlines_.set(key.index, key.expires_ns);
+  key.overdue.reset();
+  deadlines_.set(key.index, base::after(now, (key.expires_ns - now) - question_ns(key.expires_ns - now)));
   if (!std::exchange(key.was_registered, true)) {
     register_partitions(now, key);
   } else if (key.unregistered == 0) {
@@ -135,9 +139,35 @@ void PushPull::on_timeout(TimeNs now) {
   apply_exclusions(now);
   while (const auto due = deadlines_.poll(now)) {
     Key& key = *keys_[*due];
+    if (now < key.expires_ns) {
+      deadlines_.set(key.index, key.expires_ns);
+      ask_who_is_late(key);
+      continue;
+    }
     if (const auto failure = timeout_failure(key)) break_key(now, key, *failure);
     finish_if_over(now, key);
   }
+}
+
+// PROTOCOL 14.1.28: A worker that waits for a result shortly before the key's timeout SHOULD register the partition
+//     again.
+void PushPull::ask_who_is_late(Key& key) {
+  if (!key.posted || key.is_broken()) return;
+  // One partition: who has not posted the push-pull is missing from all.
+  const auto awaited = std::ranges::find_if(key.partitions, [](const Partition& one) {
+    return one.registered && one.pulling && !one.moving && !one.unchecked;
+  });
+  if (awaited == key.partitions.end()) return;
+  // The reply to an earlier question would be taken for that to this one.
+  if (key.question && key.partitions[key.question->partition].service == key.question->service) return;
+  key.overdue.reset();
+  const auto index = static_cast<std::uint32_t>(awaited - key.partitions.begin());
+  encode(key.shape_of(index, services_, verbs_), scratch_);
+  if (verbs_.send_message(awaited->service, scratch_)) key.question = {index, awaited->service};
+}
+
+bool PushPull::is_reply(const Key& key, std::uint16_t from, std::uint32_t partition) {
+  return key.question && key.question->service == from && key.question->partition == partition;
 }
 
 std::optional<KeyFailure> PushPull::timeout_failure(const Key& key) const {
@@ -200,6 +230,7 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
   if (const auto* registered = std::get_if<Registered>(&message)) {
     key = find(from, registered->key, registered->partition);
     if (key == nullptr) return;
+    if (is_reply(*key, from, registered->partition)) key->question.reset();  // nothing is missing
     const std::uint64_t rounds = key->partitions[registered->partition].record.rounds();
     on_confirmed(now, *key,
                  {registered->key, registered->partition, rounds, registered->on_demand, registered->checksums});
@@ -213,9 +244,16 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     key = find(from, aborted->key, aborted->partition);
     if (key != nullptr) on_aborted(now, *key, *aborted);
   } else if (const auto* overdue = std::get_if<Overdue>(&message)) {
-    // PROTOCOL 14.1.19: A worker that receives overdue MUST fail the key as timed out, naming the rank.
     key = find(from, overdue->key, overdue->partition);
     if (key == nullptr) return;
+    // PROTOCOL 14.1.29: A worker that receives overdue as that reply, with a rank that is not its own, MUST NOT fail
+    //     the key before its timeout, and then name the rank.
+    if (overdue->rank != rank_ && is_reply(*key, from, overdue->partition)) {
+      key->question.reset();
+      if (key->active) key->overdue = *overdue;
+      return;
+    }
+    // PROTOCOL 14.1.19: A worker that receives overdue MUST fail the key as timed out, naming the rank.
     break_key(now, *key,
               {CompletionStatus::kTimedOut, overdue->rank, service_text(from) + " stopped waiting: " + overdue->text});
   } else if (const auto* checksum = std::get_if<Checksum>(&message)) {
@@ -407,6 +445,11 @@ void PushPull::on_replayed(TimeNs now, Key& key, std::uint32_t index, Completion
 KeyFailure PushPull::transfer_failure(const Key& key, std::uint32_t index, bool is_send,
                                       CompletionStatus status) const {
   const std::uint16_t service = key.partitions[index].service;
+  if (status == CompletionStatus::kTimedOut && key.overdue) {
+    return {status, key.overdue->rank,
+            "key " + std::to_string(key.key) + " timed out, as " + service_text(service) + " reports for " +
+                key.overdue->text + ": check that every rank posts this push-pull, or raise the timeout"};
+  }
   std::string text = is_send ? "the push of partition " : "the pull of partition ";
   text += std::to_string(index) + " of key " + std::to_string(key.key) + " with " + service_text(service);
   const std::string error = verbs_.peer_error(service);

@@ -75,6 +75,10 @@ class PushPull {
   Key* find(std::uint16_t from, std::uint64_t key, std::uint32_t partition);
   void send_loads();
   void register_partitions(TimeNs now, Key& key);
+  // Which pushes the sum of a partition that is not here lacks.
+  void ask_who_is_late(Key& key);
+  // Whether the message is the reply to the question.
+  static bool is_reply(const Key& key, std::uint16_t from, std::uint32_t partition);
   // A service sums the partition, from the round after so many on.
   void on_confirmed(TimeNs now, Key& key, const Moved& moved);
   void on_refused(TimeNs now, Key& key, const Refused& refused);

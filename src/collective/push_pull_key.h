@@ -103,7 +103,14 @@ struct PushPullKey {
   std::string broken;  // why the key is unusable
   int broken_by = -1;
   core::CompletionStatus broken_status = core::CompletionStatus::kPeerFailed;  // of later push-pulls
-  std::optional<KeyFailure> next_failure;                                      // breaks the key after the current round
+  // Shortly before the timeout the worker asks a service which pushes the sum of a partition lacks.
+  struct Question {
+    std::uint32_t partition = 0;
+    std::uint16_t service = 0;
+  };
+  std::optional<Question> question;        // without a reply yet
+  std::optional<Overdue> overdue;          // the reply: workers whose pushes are missing
+  std::optional<KeyFailure> next_failure;  // breaks the key after the current round
 };
 
 }  // namespace mlt::collective

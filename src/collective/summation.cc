@@ -126,7 +126,8 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     return;
   }
   survivors_.raise_max_dead_services(now, shape.max_dead_services);
-  if (!partition.registered[from]) {
+  const bool was_registered = partition.registered[from];
+  if (!was_registered) {
     partition.registered[from] = true;
     partition.sums.add_receiver(from, verbs_.segment_bytes(from) / shape.segment_bytes);
     const bool has_part = move != nullptr && (move->rounds > 0 || !move->cells.empty());
@@ -142,8 +143,20 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     begin_pushes(now, partition, from);
   }
   if (partition.takeover.is_waiting()) return;  // its answer follows
+  if (was_registered && reply_with_late(partition, from)) return;
   encode(Registered{shape.key, shape.partition, partition.on_demand[from], config_.checksums}, scratch_);
   verbs_.send_message(from, scratch_);
+}
+
+// PROTOCOL 14.1.28: ... A service that lacks pushes of other workers MUST reply to it with overdue, naming these, and
+//     goes on as before.
+bool Summation::reply_with_late(Partition& partition, std::uint16_t from) {
+  std::vector<std::uint16_t> late = late_workers(partition, gone_);
+  std::erase(late, from);
+  if (late.empty()) return false;
+  encode(Overdue{partition.shape.key, partition.shape.partition, late.front(), late_text(partition, late)}, scratch_);
+  verbs_.send_message(from, scratch_);
+  return true;
 }
 
 void Summation::begin_pushes(TimeNs now, Partition& partition, std::uint16_t worker) {

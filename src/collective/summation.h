@@ -91,6 +91,8 @@ class Summation {
   void close_takeover(TimeNs now, Partition& partition);
   void on_ready(TimeNs now, std::uint16_t from, const Ready& ready);
   void refuse(std::uint16_t to, const Register& shape, const std::string& text);
+  // To a worker that asks whose pushes, or receives of results, the round waits for. False if it waits for no other.
+  bool reply_with_late(Partition& partition, std::uint16_t from);
   // The worker's first round here begins.
   void begin_pushes(TimeNs now, Partition& partition, std::uint16_t worker);
 

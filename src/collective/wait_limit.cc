@@ -1,6 +1,7 @@
 #include "collective/wait_limit.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "collective/collective.h"
 #include "core/loss_bound.h"
@@ -14,6 +15,27 @@ std::string names_of(const std::vector<std::uint16_t>& ranks) {
     text += (i == 0 ? "rank " : ", rank ") + std::to_string(ranks[i]);
   }
   return ranks.size() <= kMaxNames ? text : text + " and " + std::to_string(ranks.size() - kMaxNames) + " more";
+}
+
+std::vector<std::uint16_t> late_workers(ServicePartition& partition, const GoneWorkers& gone) {
+  std::vector<std::uint16_t> late;
+  for (std::uint16_t worker = 0; worker < gone.workers(); ++worker) {
+    const bool is_over = partition.is_summed() ? !partition.sums.before().results[worker].is_pending
+                                               : partition.pushes[worker] == ServicePartition::Push::kArrived;
+    if (!is_over && !gone.contains(worker)) late.push_back(worker);
+  }
+  return late;
+}
+
+std::string late_text(ServicePartition& partition, const std::vector<std::uint16_t>& late) {
+  const std::string names = names_of(late);
+  if (partition.is_summed()) return partition.text() + ": the result before has not arrived at " + names;
+  std::vector<std::uint16_t> unregistered;
+  std::ranges::copy_if(late, std::back_inserter(unregistered),
+                       [&](std::uint16_t worker) { return !partition.registered[worker]; });
+  std::string text = partition.text() + ": no complete push of " + names + " has arrived";
+  if (!unregistered.empty()) text += "; " + names_of(unregistered) + " never posted a push-pull of this key";
+  return text;
 }
 
 base::TimeNs WaitLimit::end(base::TimeNs now) const {
@@ -34,11 +56,7 @@ bool WaitLimit::begins(const ServicePartition& partition, const GoneWorkers& gon
 WaitLimit::Outcome WaitLimit::decide(ServicePartition& partition, const GoneWorkers& gone) const {
   Outcome outcome;
   const bool waits_for_results = partition.is_summed();
-  for (std::uint16_t worker = 0; worker < gone.workers(); ++worker) {
-    const bool is_over = waits_for_results ? !partition.sums.before().results[worker].is_pending
-                                           : partition.pushes[worker] == ServicePartition::Push::kArrived;
-    if (!is_over && !gone.contains(worker)) outcome.late.push_back(worker);
-  }
+  outcome.late = late_workers(partition, gone);
   if (outcome.late.empty()) return outcome;  // the transfers with workers that are gone are about to end
   const std::string names = names_of(outcome.late);
   outcome.decision = Decision::kGiveUp;

@@ -14,6 +14,11 @@
 
 namespace mlt::collective {
 
+// Workers for whose pushes the round waits or, once it is summed, for whose receives of the result before.
+std::vector<std::uint16_t> late_workers(ServicePartition& partition, const GoneWorkers& gone);
+// Names them, for an error of another worker.
+std::string late_text(ServicePartition& partition, const std::vector<std::uint16_t>& late);
+
 class WaitLimit {
  public:
   enum class Decision : std::uint8_t {

@@ -208,7 +208,8 @@ def test_wait__timeout_leaves_it_running(lossy: list[mlt.Context]) -> None:
 def test_push_pull__of_a_worker_that_never_pushes_times_out(lossy: list[mlt.Context]) -> None:
     tensor = bytearray(40)
     handle = mlt.PushPull(lossy[0]).push_pull(memoryview(tensor).cast("f"), key=22_005, timeout=0.5)
-    with takes(at_most=2.0), pytest.raises(mlt.TransferError, match=r"rank 0.*key 22005"):
+    late = r"rank 0.*key 22005.*no complete push of rank 1 has arrived; rank 1 never posted"
+    with takes(at_most=2.0), pytest.raises(mlt.OperationTimeoutError, match=late):
         handle.wait(10)
     with takes(at_most=2.0):
         while lossy[0].engine.pinned:
@@ -217,6 +218,15 @@ def test_push_pull__of_a_worker_that_never_pushes_times_out(lossy: list[mlt.Cont
     tensors = [np.full(10, rank, np.float32) for rank in range(WORKERS)]
     run_together(lossy, tensors, key=22_006)
     assert (tensors[0] == 0.5).all()
+
+
+def test_push_pull__a_worker_that_skips_a_push_is_named(lossy: list[mlt.Context]) -> None:
+    run_together(lossy, [np.zeros(300_000, np.float32) for _ in range(WORKERS)], key=22_107)
+    handle = mlt.PushPull(lossy[0]).push_pull(np.zeros(300_000, np.float32), key=22_107, timeout=0.5)
+    late = r"rank 0.*key 22107.*no complete push of rank 1 has arrived: check that every rank posts"
+    with takes(at_most=2.0), pytest.raises(mlt.OperationTimeoutError, match=late) as caught:
+        handle.wait(10)
+    assert caught.value.peer == 1
 
 
 def test_close__fails_what_is_under_way() -> None:

@@ -391,6 +391,61 @@ TEST_CASE("push_pull__a_service_that_never_confirms_ends_the_key_in_time_with_it
   }
 }
 
+TEST_CASE("push_pull__a_worker_that_does_not_post_is_named_to_all_that_wait_at_their_timeout") {
+  // In the first round it has not registered; in the second its push is missing.
+  for (const int complete_rounds : {0, 1}) {
+    for (const bool has_checksums : {false, true}) {
+      CAPTURE(complete_rounds);
+      CAPTURE(has_checksums);
+      SummationConfig config;
+      config.checksums = has_checksums;
+      Job job({}, 4, 2, config);
+      std::vector<std::vector<float>> values(4, std::vector<float>(200'000, 1.0F));
+      for (int round = 0; round < complete_rounds; ++round) {
+        for (std::uint16_t worker = 0; worker < 4; ++worker) job.start(worker, push_pull_of(7, values[worker], 0));
+        for (std::uint16_t worker = 0; worker < 4; ++worker) {
+          REQUIRE(job.run_until_done(worker, static_cast<std::size_t>(round + 1)));
+        }
+      }
+      const TimeNs begun = job.network().now();
+      for (std::uint16_t worker = 0; worker < 4; worker += 2) job.start(worker, push_pull_of(7, values[worker], 0));
+      for (std::uint16_t worker = 0; worker < 4; worker += 2) {
+        REQUIRE(job.run_until_done(worker, static_cast<std::size_t>(complete_rounds + 1)));
+        const PushPullDone& done = job.done(worker).back();
+        CHECK(done.status == CompletionStatus::kTimedOut);
+        CHECK(done.failed_peer == 1);
+        CHECK_MESSAGE(done.error.find("no complete push of rank 1, rank 3 has arrived") != std::string::npos,
+                      done.error);
+        CHECK((done.error.find("rank 1, rank 3 never posted") != std::string::npos) == (complete_rounds == 0));
+        CHECK(job.network().now() - begun <= kDefaultTimeoutNs + 50 * mlt::base::kMillisecond);
+      }
+    }
+  }
+}
+
+TEST_CASE("push_pull__the_reply_about_a_late_push_ends_neither_its_round_nor_the_next") {
+  Job job({}, 2, 1);
+  std::vector<float> first(1'000, 1.0F), second(1'000, 3.0F);
+  job.start(0, push_pull_of(7, first, 0));
+  job.run_for(1'400 * mlt::base::kMillisecond);
+  // The question leaves 500 ms before the timeout; its reply finds the next round.
+  job.slow_ns[{2, 0}] = 300 * mlt::base::kMillisecond;
+  job.run_for(200 * mlt::base::kMillisecond);
+  job.start(1, push_pull_of(7, second, 0));
+  REQUIRE(job.run_until_done(0, 1));
+  CHECK(first[999] == 2.0F);
+  job.start(0, push_pull_of(7, first, 0));
+  job.run_for(400 * mlt::base::kMillisecond);
+  REQUIRE(job.done(0).size() == 1);
+  REQUIRE(job.run_until_done(1, 1));
+  job.start(1, push_pull_of(7, second, 0));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) {
+    REQUIRE(job.run_until_done(worker, 2));
+    CHECK(job.done(worker).back().status == CompletionStatus::kComplete);
+  }
+  CHECK(first[999] == 2.0F);
+}
+
 TEST_CASE("push_pull__a_key_that_finds_no_room_in_time_ends_like_the_one_that_takes_it") {
   SimulationConfig config;
   config.endpoint.max_receives = 1;

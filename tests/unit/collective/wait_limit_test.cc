@@ -43,6 +43,19 @@ TEST_CASE("begins__with_the_first_complete_push_of_a_partition_that_all_have_reg
   CHECK(!limit.begins(partition, world.gone));
 }
 
+TEST_CASE("late_workers__are_those_without_a_whole_push_that_are_not_gone") {
+  ServiceWorld world(3);
+  ServicePartition& partition = world.partition();
+  push_whole(partition, 0);
+  partition.registered[2] = false;
+  const std::vector<std::uint16_t> late = late_workers(partition, world.gone);
+  CHECK(late == std::vector<std::uint16_t>{1, 2});
+  CHECK(late_text(partition, late) ==
+        "key 1, partition 0: no complete push of rank 1, rank 2 has arrived; rank 2 never posted a push-pull of this "
+        "key");
+  CHECK(late_text(partition, {1}) == "key 1, partition 0: no complete push of rank 1 has arrived");
+}
+
 TEST_CASE("decide__late_pushes_are_loss_within_the_bound_only") {
   const WaitLimit limit(kWaitLimitNs);
   for (const bool is_within : {false, true}) {
