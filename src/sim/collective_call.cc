@@ -48,6 +48,61 @@ void store_whole(std::byte* at, ElementType element, std::uint32_t value) {
   }
 }
 
+double load_whole(const std::byte* at, ElementType element) {
+  if (element == ElementType::kFloat64) {
+    double value = 0;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, at, std::min(sizeof bits, wire::element_bytes(element)));
+  if (element == ElementType::kBfloat16) bits <<= 16;
+  if (element == ElementType::kFloat16 && bits != 0) bits = (((bits >> 10) - 15 + 127) << 23) | ((bits & 0x3FF) << 13);
+  return std::bit_cast<float>(bits);
+}
+
+bool is_signed(ElementType element) {
+  return element == ElementType::kInt8 || element == ElementType::kInt16 || element == ElementType::kInt32 ||
+         element == ElementType::kInt64;
+}
+
+// Of an element's low bits, extended by its sign where it has one.
+std::uint64_t load_integer(const std::byte* at, ElementType element) {
+  const std::size_t each = wire::element_bytes(element);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, at, each);
+  const auto unused = static_cast<unsigned>(64 - 8 * each);
+  if (!is_signed(element)) return bits;
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(bits << unused) >> unused);
+}
+
+std::uint64_t combine_integers(std::uint64_t a, std::uint64_t b, ElementType element, Reduction reduction) {
+  const bool is_bool = element == ElementType::kBool;
+  const bool is_less = is_signed(element) ? static_cast<std::int64_t>(a) < static_cast<std::int64_t>(b) : a < b;
+  switch (reduction) {
+    case Reduction::kMin:
+      return is_less ? a : b;
+    case Reduction::kMax:
+      return is_less ? b : a;
+    case Reduction::kProduct:
+      return is_bool ? a & b : a * b;
+    case Reduction::kAnd:
+      return a & b;
+    case Reduction::kOr:
+      return a | b;
+    case Reduction::kXor:
+      return a ^ b;
+    default:
+      return is_bool ? a | b : a + b;
+  }
+}
+
+double combine_whole(double a, double b, Reduction reduction) {
+  if (reduction == Reduction::kMin) return std::min(a, b);
+  if (reduction == Reduction::kMax) return std::max(a, b);
+  return reduction == Reduction::kProduct ? a * b : a + b;
+}
+
 std::uint32_t draw_term(base::Prng& prng, const CallPlan& plan) {
   if (plan.loss_bound > 0 && plan.kind == CollectiveKind::kAllReduce) return 1;  // a sum is the number of its terms
   if (plan.reduction == Reduction::kProduct) return 1 + static_cast<std::uint32_t>(prng.below(2));
@@ -143,7 +198,30 @@ CollectiveRequest CollectiveCall::other_request(core::OperationId operation) con
   return made;
 }
 
+// By itself, but for a mean, whose rounding is the kernel's (22.2.5).
 CollectiveCall::Bytes CollectiveCall::reduced() const {
+  if (plan_.reduction == Reduction::kMean) return reduced_by_kernel();
+  const std::size_t each = wire::element_bytes(plan_.element);
+  Bytes all = terms_[0];
+  for (std::size_t at = 0; at < all.size(); at += each) {
+    if (wire::is_floating_point(plan_.element)) {
+      double value = load_whole(&all[at], plan_.element);
+      for (std::size_t i = 1; i < terms_.size(); ++i) {
+        value = combine_whole(value, load_whole(&terms_[i][at], plan_.element), plan_.reduction);
+      }
+      store_whole(&all[at], plan_.element, static_cast<std::uint32_t>(value));
+      continue;
+    }
+    std::uint64_t value = load_integer(&all[at], plan_.element);
+    for (std::size_t i = 1; i < terms_.size(); ++i) {
+      value = combine_integers(value, load_integer(&terms_[i][at], plan_.element), plan_.element, plan_.reduction);
+    }
+    std::memcpy(&all[at], &value, each);
+  }
+  return all;
+}
+
+CollectiveCall::Bytes CollectiveCall::reduced_by_kernel() const {
   const collective::Kernel& kernel = *collective::kernel_of(plan_.element, plan_.reduction);
   const auto n = static_cast<std::uint32_t>(terms_.size());
   Bytes all = terms_[0];

@@ -69,6 +69,7 @@ class CollectiveCall {
   bool is_in_place() const;
   Bytes expected(std::size_t member) const;
   Bytes reduced() const;
+  Bytes reduced_by_kernel() const;
   std::string check_exact(std::size_t member) const;
   std::string check_lossy(std::size_t member, std::uint64_t missing_bytes);
   std::string check_lossy_sum(std::size_t member, std::uint64_t missing_bytes);
