@@ -24,7 +24,8 @@ def scale() -> ModuleType:
 
 
 def job(ranks: int, **more: Any) -> dict[str, Any]:
-    reduced = {size: {"first_seconds": 9.0, "seconds": [0.06, 0.05, 0.04], "cpu_seconds": 0.1} for size in ("4 B", "1 MiB")}
+    seconds = {"first_seconds": 9.0, "seconds": [0.06, 0.05, 0.04], "cpu_seconds": 0.1}
+    reduced = {size: dict(seconds) for size in ("4 B", "1 MiB")}
     return {
         "transport": "mlt", "ranks": ranks, "connect_seconds": 5.0, "connect_cpu_seconds": 1.0,
         "kib_per_rank": 4_000.0 + 1.5 * (ranks - 1), "kib_per_rank_used": 5_000.0, "descriptors_per_rank": 3.0 * ranks,
