@@ -55,7 +55,7 @@ double load_whole(const std::byte* at, ElementType element) {
     return value;
   }
   std::uint32_t bits = 0;
-  std::memcpy(&bits, at, std::min(sizeof bits, wire::element_bytes(element)));
+  std::memcpy(&bits, at, std::min<std::size_t>(sizeof bits, wire::element_bytes(element)));
   if (element == ElementType::kBfloat16) bits <<= 16;
   if (element == ElementType::kFloat16 && bits != 0) bits = (((bits >> 10) - 15 + 127) << 23) | ((bits & 0x3FF) << 13);
   return std::bit_cast<float>(bits);
