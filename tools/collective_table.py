@@ -1,6 +1,6 @@
 """Run the tests of every collective, and write what they recorded to docs/results/collectives.md.
 
-    python tools/collective_table.py     # a minute and a half, as root: failures of hosts and links need a testbed
+    python tools/collective_table.py     # two and a half minutes, as root: failures of hosts and links need a testbed
 
 Each cell is a ``record_property("cell", (table, row, column, text))`` at the end of a test that passed. Nothing is
 written if a test fails or is skipped. ``tests/python/transport/test_collective_table.py`` fails if the document lacks a
@@ -21,6 +21,9 @@ DOCUMENT = ROOT / "docs" / "results" / "collectives.md"
 TESTS = [
     "tests/python/transport/test_collective_table.py",
     "tests/python/testbed/test_testbed_collectives.py",
+    "tests/python/transport/test_push_pull.py",
+    "tests/python/transport/test_checksums.py",
+    "tests/python/testbed/test_testbed_services.py",
 ]
 NOTES = {
     "verbs and element types": "Calls that were compared with numpy: each of five groups, sizes of none, of one round "
@@ -30,7 +33,11 @@ NOTES = {
     "verbs and groups": "In a job of four ranks.",
     "verbs and failures": "The error at every other member while all collectives are in progress, each on a stream of "
     "its own, and what works afterwards. Every text names the rank at fault. SIGKILL, SIGSTOP and partitions are on a "
-    "testbed of three hosts, with the default timeouts, except that a peer has 10 s in the partition that heals.",
+    "testbed of three hosts, with the default timeouts, except that a peer has 10 s in the partition that heals. Data "
+    "arrives changed in a job of two with `checksums=True`: the first rank's memory changes after the post, and the "
+    "other has the error.",
+    "push-pull and failures": "Of three workers and one to three services; the first three of two workers and one "
+    "service on one host, with `checksums=True` for data that arrives changed. Every error names the rank at fault.",
 }
 
 Tables = dict[str, dict[tuple[str, str], str]]
@@ -61,7 +68,7 @@ def lines(tables: Tables) -> Iterator[str]:
         yield f"| | {' | '.join(columns)} |"
         yield "|---" * (len(columns) + 1) + "|"
         for row in rows:
-            yield f"| `{row}` | {' | '.join(cells[row, column] for column in columns)} |"
+            yield f"| {row if ' ' in row else f'`{row}`'} | {' | '.join(cells[row, column] for column in columns)} |"
 
 
 def tables_of(document: str) -> Tables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,6 +176,11 @@ class Call:
             return
         tolerance = {"bfloat16": 8e-3, "float16": 1e-3}.get(self.element, 1e-6)
         np.testing.assert_allclose(got.astype(np.float64), expected, rtol=tolerance)
+
+
+def record_push_pull(record_property: Callable[[str, object], None], failure: str, text: str) -> None:
+    """How push-pulls end by a failure: a cell of docs/results/collectives.md."""
+    record_property("cell", ("push-pull and failures", failure, "push-pulls in progress", text))
 
 
 def outcome(operation: mlt.Operation | SendRecv, seconds: float) -> tuple[str, str]:

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from checks import assert_names, strike
+from collective_calls import record_push_pull
 from testbed_lab import needs_testbed, python
 
 from mlt.testbed import Testbed
@@ -97,26 +98,30 @@ def ended_alike(workers: list[subprocess.Popen[str]]) -> list[str]:
     return [errors for _, errors in outputs]
 
 
+Record = Callable[[str, object], None]
+
+
 def blow(rank: subprocess.Popen[str], number: signal.Signals) -> float:
     time.sleep(0.3)  # in the middle of the steps
     return strike(rank.pid, number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_worker__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Signals) -> None:
+def test_worker__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Signals, record_property: Record) -> None:
     with job(1) as (_, ranks):
         began = blow(ranks[2], number)
         outputs = [ranks[rank].communicate(timeout=30) for rank in (0, 1, 3)]
         assert time.monotonic() - began < PEER_TIMEOUT + 2 * SLACK
         for rank, (_, errors) in zip((0, 1, 3), outputs, strict=True):
             assert ranks[rank].returncode == 1
-            assert "rank 2" in errors.strip().splitlines()[-1]
+            assert_names(errors.strip().splitlines()[-1], "rank 2", *(["PeerFailedError"] if rank < WORKERS else []))
+    record_push_pull(record_property, f"{number.name} of a worker", "PeerFailedError at the other workers")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize(("services", "dead"), [(1, 2), (2, 0)])
 def test_worker__that_may_die_leaves_the_others_with_the_same_bits(
-    number: signal.Signals, services: int, dead: int
+    number: signal.Signals, services: int, dead: int, record_property: Record
 ) -> None:
     """Rank 0 too, at which all have met."""
     with job(services, MLT_MAX_DEAD_WORKERS="1") as (_, ranks):
@@ -128,6 +133,9 @@ def test_worker__that_may_die_leaves_the_others_with_the_same_bits(
             _, errors = service.communicate(timeout=30)
             assert service.returncode == 0, errors
             assert_names(errors, f"rank {dead}", "without")
+    record_push_pull(
+        record_property, f"{number.name} of a worker, of which one may die", "completes without it, same bits"
+    )
 
 
 def test_workers__beyond_the_bound_end_the_job_and_all_are_named() -> None:
@@ -142,17 +150,18 @@ def test_workers__beyond_the_bound_end_the_job_and_all_are_named() -> None:
         assert_names(errors, "rank 1", "rank 2")
 
 
-def test_worker__that_is_stopped_is_named_after_max_wait() -> None:
+def test_worker__that_is_stopped_is_named_after_max_wait(record_property: Record) -> None:
     with job(1, MLT_MAX_WAIT="500ms", MLT_SUSPENDED_TIMEOUT="30s") as (_, ranks):
         began = blow(ranks[2], signal.SIGSTOP)
         for one in ranks[:2]:
             _, errors = one.communicate(timeout=30)
             assert time.monotonic() - began < 0.5 + 2 * SLACK
             assert_names(errors.strip().splitlines()[-1], "OperationTimeoutError", "rank 2", "500 ms")
+    record_push_pull(record_property, "SIGSTOP of a worker, max_wait=0.5", "OperationTimeoutError at the other workers")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_service__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Signals) -> None:
+def test_service__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Signals, record_property: Record) -> None:
     with job(2) as (_, ranks):
         began = blow(ranks[4], number)
         outputs = [one.communicate(timeout=30) for one in ranks[:WORKERS]]
@@ -163,11 +172,14 @@ def test_service__that_dies_or_hangs_ends_the_job_and_is_named(number: signal.Si
         # A worker may end because of another, which ended because of the service.
         assert any("rank 4" in line for line in last), last
         assert all("PeerFailedError" in line for line in last), last
+    record_push_pull(record_property, f"{number.name} of a service", "PeerFailedError at the workers")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("services", [2, 3])
-def test_service__that_may_die_leaves_the_workers_with_the_same_bits(number: signal.Signals, services: int) -> None:
+def test_service__that_may_die_leaves_the_workers_with_the_same_bits(
+    number: signal.Signals, services: int, record_property: Record
+) -> None:
     with job(services, MLT_MAX_DEAD_SERVICES="1") as (_, ranks):
         blow(ranks[4], number)
         time.sleep(PEER_TIMEOUT + 2)  # steps without it
@@ -177,11 +189,16 @@ def test_service__that_may_die_leaves_the_workers_with_the_same_bits(number: sig
             if service is not ranks[4]:
                 _, errors = service.communicate(timeout=30)
                 assert service.returncode == 0, errors
+    record_push_pull(
+        record_property, f"{number.name} of a service, of which one may die", "completes by the others, same bits"
+    )
 
 
 @pytest.mark.parametrize("service", [3, 4])
 @pytest.mark.parametrize("spare", ["MLT_MAX_DEAD_WORKERS", "MLT_MAX_DEAD_SERVICES"])
-def test_connection__that_breaks_costs_the_end_that_may_die_and_nobody_else(service: int, spare: str) -> None:
+def test_connection__that_breaks_costs_the_end_that_may_die_and_nobody_else(
+    service: int, spare: str, record_property: Record
+) -> None:
     """The network between worker 2 and a service drops everything; both reach all others."""
     with job(2, **{spare: "1"}) as (bed, ranks):
         time.sleep(0.3)  # in the middle of the steps
@@ -195,6 +212,9 @@ def test_connection__that_breaks_costs_the_end_that_may_die_and_nobody_else(serv
         assert "Traceback" not in errors or left is ranks[2]
         time.sleep(2)  # steps without it
         ended_alike(workers)
+    end = "worker" if spare == "MLT_MAX_DEAD_WORKERS" else "service"
+    failure = f"a worker and a service cannot reach each other, a {end} may die"
+    record_push_pull(record_property, failure, "ends there, completes at the others, same bits")
 
 
 def test_service__that_continues_after_the_others_gave_it_up_ends_and_they_go_on() -> None:
@@ -206,15 +226,16 @@ def test_service__that_continues_after_the_others_gave_it_up_ends_and_they_go_on
         ended_alike(ranks[:WORKERS])
 
 
-def test_services__all_gone_end_the_job_and_are_named() -> None:
+def test_services__all_gone_end_the_job_and_are_named(record_property: Record) -> None:
     with job(2) as (_, ranks):
         os.kill(ranks[3].pid, signal.SIGKILL)
         began = blow(ranks[4], signal.SIGKILL)
         for one in ranks[:WORKERS]:
             _, errors = one.communicate(timeout=30)
             assert one.returncode == 1
-            assert re.search("rank [34]", errors.strip().splitlines()[-1])
+            assert re.search("PeerFailedError.*rank [34]", errors.strip().splitlines()[-1])
         assert time.monotonic() - began < PEER_TIMEOUT + 2 * SLACK
+    record_push_pull(record_property, "SIGKILL of all services", "PeerFailedError at the workers")
 
 
 def test_service__that_is_started_again_is_not_taken_back_and_says_so() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from checks import assert_names, until
+from collective_calls import record_push_pull
 from transport_jobs import local_job, open_rank
 
 import mlt
@@ -233,7 +235,9 @@ def test_push_pulls__are_compared_both_ways(shared: bool) -> None:
         assert sum(one["checksums_compared"] for one in found[2:]) == 2 * found[0]["checksums_compared"]
 
 
-def test_memory_that_changes_after_a_push__fails_the_key_at_every_worker_and_names_the_sender() -> None:
+def test_memory_that_changes_after_a_push__fails_the_key_at_every_worker_and_names_the_sender(
+    record_property: Callable[[str, object], None],
+) -> None:
     faults = mlt.Faults(drop=0.3, seed=5)  # so that the end of the tensor is sent after it has changed
     with local_job(2, services=1, checksums=True, faults=faults, datapath="udp") as contexts:
         tensors = [np.zeros(4 << 20, np.float32) for _ in range(2)]
@@ -256,6 +260,7 @@ def test_memory_that_changes_after_a_push__fails_the_key_at_every_worker_and_nam
             with pytest.raises(mlt.CancelledError, match="key 3 failed before: data of rank 0 arrived changed"):
                 mlt.PushPull(context).push_pull(tensor, key=3).wait(30)
         assert counts(contexts[2])["checksums_different"] >= 1
+    record_push_pull(record_property, "data arrives changed", "CancelledError, the key fails")
 
 
 def test_a_worker_and_a_service_that_differ__are_named() -> None:

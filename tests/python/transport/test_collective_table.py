@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import assert_names, names
+from checks import assert_names, names, until
 from collective_calls import (
     ALL_VERBS,
     ELEMENTS,
@@ -40,8 +40,19 @@ GROUPS: dict[str, tuple[list[int] | None, int]] = {
     "a second stream": (None, 7),
 }
 RING_BYTES = 66_000  # of an all-reduce that takes no single round, of any number of ranks (docs/collectives.md)
-FAILURES = ["calls that differ", "one member cancels", "one member never calls", "a member leaves"]
+DAMAGE = "data arrives changed"
+FAILURES = ["calls that differ", "one member cancels", "one member never calls", "a member leaves", DAMAGE]
 FAILURES_ON_A_TESTBED = ["SIGKILL of a member", "SIGSTOP for 10 s", "partition for 1 s", "partition for good"]
+PUSH_PULL_FAILURES = [
+    "pushes that differ",
+    "one worker never pushes",
+    DAMAGE,
+    *(f"{signal} of a {rank}{limit}" for rank in ("worker", "service") for signal in ("SIGKILL", "SIGSTOP")
+      for limit in ("", ", of which one may die")),
+    "SIGSTOP of a worker, max_wait=0.5",
+    *(f"a worker and a service cannot reach each other, a {end} may die" for end in ("worker", "service")),
+    "SIGKILL of all services",
+]  # fmt: skip
 
 Record = Callable[[str, object], None]
 
@@ -212,6 +223,39 @@ def test_failure__of_a_member_that_leaves_is_named_and_the_survivors_form_a_grou
     record_failure(record_property, "a member leaves", "PeerFailedError, survivors work")
 
 
+@pytest.mark.parametrize("verb", ALL_VERBS)
+def test_failure__of_data_that_arrives_changed_names_its_sender_and_later_calls_work(
+    verb: str, record_property: Record
+) -> None:
+    if verb == "barrier":
+        record_property("cell", ("verbs and failures", verb, DAMAGE, "carries none"))
+        return
+    root = 0 if verb in ("scatter", "broadcast") else 1  # so that rank 0 sends
+    call = Call(verb, 2, 1_000_000, op=Reduction.SUM if verb in REDUCING else None, root=root)
+    # Until a receive is posted, hardly anything leaves.
+    with local_job(2, checksums=True, early_segments=16, datapath="udp") as contexts:
+        buffers = [call.buffers(index) for index in range(2)]
+        sent = call.post(contexts[0], buffers[0])
+        until(lambda: contexts[0].counters()["data_packets_sent"])
+        whole = buffers[0][1] if buffers[0][0] is None else buffers[0][0]
+        assert whole is not None
+        content = whole.view(np.uint8)
+        for end in (content.size // 2, content.size):  # of what leaves first, whichever half that is
+            content[end - 1_000] ^= 4
+        received = call.post(contexts[1], buffers[1])
+        ends = [outcome(operation, 30) for operation in (received, sent)]
+        assert ends[0][0] == "CancelledError", ends
+        assert_names(ends[0][1], "data of rank 0 arrived changed at rank 1")
+        # What completed at the sender before it learned of that fails its next collective, and everybody's.
+        if verb != SEND_RECV and ends[1][0] == "complete":
+            for operation in [context.post_barrier() for context in contexts]:
+                name, text = outcome(operation, 30)
+                assert name == "CancelledError", text
+                assert_names(text, "data of rank 0 arrived changed at rank 1")
+        run(contexts, Call(verb, 2, op=call.op), "all ranks")
+    record_property("cell", ("verbs and failures", verb, DAMAGE, "CancelledError, then works"))
+
+
 # ---- the document ----------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +267,7 @@ def test_document__has_every_cell() -> None:
         "reductions and element types": ([op.name for op in Reduction], ELEMENTS),
         "verbs and groups": (ALL_VERBS, list(GROUPS)),
         "verbs and failures": (ALL_VERBS, [*FAILURES, *FAILURES_ON_A_TESTBED]),
+        "push-pull and failures": (PUSH_PULL_FAILURES, ["push-pulls in progress"]),
     }
     assert set(found) == set(wanted)
     for title, (rows, columns) in wanted.items():

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_names
+from collective_calls import record_push_pull
 from transport_jobs import ETHERNET_SEGMENT, START_SECONDS, local_job, process_job, takes
 
 import mlt
@@ -103,7 +104,7 @@ def test_push_pull__many_keys_at_once(lossy: list[mlt.Context]) -> None:
 
 @pytest.mark.parametrize("field", ["elements", "loss_bound", "average"])
 def test_push_pull__what_differs_is_an_error_of_every_worker_with_both_named(
-    lossy: list[mlt.Context], field: str
+    lossy: list[mlt.Context], field: str, record_property: Callable[[str, object], None]
 ) -> None:
     key = 23_000 + len(field)
     options: list[dict[str, Any]] = [{"loss_bound": 0.0, "average": True} for _ in range(WORKERS)]
@@ -124,6 +125,7 @@ def test_push_pull__what_differs_is_an_error_of_every_worker_with_both_named(
     tensors = [np.full(10, 1 + rank, np.float32) for rank in range(WORKERS)]
     run_together(lossy, tensors, key=key + 100)
     assert all((tensor == 1.5).all() for tensor in tensors)
+    record_push_pull(record_property, "pushes that differ", "SizeMismatchError, other keys work")
 
 
 def test_push_pull__takes_torch_tensors_in_place(lossy: list[mlt.Context]) -> None:
@@ -205,7 +207,9 @@ def test_wait__timeout_leaves_it_running(lossy: list[mlt.Context]) -> None:
     assert handle.wait(30).bytes == 40
 
 
-def test_push_pull__of_a_worker_that_never_pushes_times_out(lossy: list[mlt.Context]) -> None:
+def test_push_pull__of_a_worker_that_never_pushes_times_out(
+    lossy: list[mlt.Context], record_property: Callable[[str, object], None]
+) -> None:
     tensor = bytearray(40)
     handle = mlt.PushPull(lossy[0]).push_pull(memoryview(tensor).cast("f"), key=22_005, timeout=0.5)
     late = r"rank 0.*key 22005.*no complete push of rank 1 has arrived; rank 1 never posted"
@@ -218,6 +222,7 @@ def test_push_pull__of_a_worker_that_never_pushes_times_out(lossy: list[mlt.Cont
     tensors = [np.full(10, rank, np.float32) for rank in range(WORKERS)]
     run_together(lossy, tensors, key=22_006)
     assert (tensors[0] == 0.5).all()
+    record_push_pull(record_property, "one worker never pushes", "OperationTimeoutError, other keys work")
 
 
 def test_push_pull__a_worker_that_skips_a_push_is_named(lossy: list[mlt.Context]) -> None:
