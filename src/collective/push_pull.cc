@@ -79,7 +79,7 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
     return fail_at_once(request, CompletionStatus::kSizeMismatch, -1, key.misfit_text(request));
   }
   key.begin(now, request, base::after(now, request.timeout_ns > 0 ? request.timeout_ns : default_timeout_ns_));
-  key.overdue.reset();
+  key.late.reset();
   deadlines_.set(key.index, base::after(now, (key.expires_ns - now) - question_ns(key.expires_ns - now)));
   if (!std::exchange(key.was_registered, true)) {
     register_partitions(now, key);
@@ -160,10 +160,9 @@ void PushPull::ask_who_is_late(Key& key) {
   if (awaited == key.partitions.end()) return;
   // The reply to an earlier question would be taken for that to this one.
   if (key.question && key.partitions[key.question->partition].service == key.question->service) return;
-  key.overdue.reset();
   const auto index = static_cast<std::uint32_t>(awaited - key.partitions.begin());
   encode(key.shape_of(index, services_, verbs_), scratch_);
-  if (verbs_.send_message(awaited->service, scratch_)) key.question = {index, awaited->service};
+  if (verbs_.send_message(awaited->service, scratch_)) key.question = {index, awaited->service, key.started_ns};
 }
 
 bool PushPull::is_reply(const Key& key, std::uint16_t from, std::uint32_t partition) {
@@ -249,8 +248,9 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     // PROTOCOL 14.1.29: A worker that receives overdue as that reply, with a rank that is not its own, MUST NOT fail
     //     the key before its timeout, and then name the rank.
     if (overdue->rank != rank_ && is_reply(*key, from, overdue->partition)) {
+      const bool is_of_this = key->active && key->question->started_ns == key->started_ns;
       key->question.reset();
-      if (key->active) key->overdue = *overdue;
+      if (is_of_this) key->late = {from, *overdue};
       return;
     }
     // PROTOCOL 14.1.19: A worker that receives overdue MUST fail the key as timed out, naming the rank.
@@ -445,10 +445,13 @@ void PushPull::on_replayed(TimeNs now, Key& key, std::uint32_t index, Completion
 KeyFailure PushPull::transfer_failure(const Key& key, std::uint32_t index, bool is_send,
                                       CompletionStatus status) const {
   const std::uint16_t service = key.partitions[index].service;
-  if (status == CompletionStatus::kTimedOut && key.overdue) {
-    return {status, key.overdue->rank,
-            "key " + std::to_string(key.key) + " timed out, as " + service_text(service) + " reports for " +
-                key.overdue->text + ": check that every rank posts this push-pull, or raise the timeout"};
+  // Once the result of the partition in question is here, another cause has held up the others.
+  const bool is_late = key.late && (key.partitions[key.late->reply.partition].pulling ||
+                                    (key.late->reply.partition == index && !is_send));
+  if (status == CompletionStatus::kTimedOut && is_late) {
+    return {status, key.late->reply.rank,
+            "key " + std::to_string(key.key) + " timed out, as " + service_text(key.late->service) + " reports for " +
+                key.late->reply.text + ": check that every rank posts this push-pull, or raise the timeout"};
   }
   std::string text = is_send ? "the push of partition " : "the pull of partition ";
   text += std::to_string(index) + " of key " + std::to_string(key.key) + " with " + service_text(service);

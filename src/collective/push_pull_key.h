@@ -107,9 +107,14 @@ struct PushPullKey {
   struct Question {
     std::uint32_t partition = 0;
     std::uint16_t service = 0;
+    TimeNs started_ns = 0;  // of its push-pull
+  };
+  struct Late {
+    std::uint16_t service = 0;
+    Overdue reply;
   };
   std::optional<Question> question;        // without a reply yet
-  std::optional<Overdue> overdue;          // the reply: workers whose pushes are missing
+  std::optional<Late> late;                // workers whose pushes are missing, as a service says in this push-pull
   std::optional<KeyFailure> next_failure;  // breaks the key after the current round
 };
 

@@ -1,7 +1,6 @@
 #include "collective/wait_limit.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "collective/collective.h"
 #include "core/loss_bound.h"
@@ -30,11 +29,17 @@ std::vector<std::uint16_t> late_workers(ServicePartition& partition, const GoneW
 std::string late_text(ServicePartition& partition, const std::vector<std::uint16_t>& late) {
   const std::string names = names_of(late);
   if (partition.is_summed()) return partition.text() + ": the result before has not arrived at " + names;
-  std::vector<std::uint16_t> unregistered;
-  std::ranges::copy_if(late, std::back_inserter(unregistered),
-                       [&](std::uint16_t worker) { return !partition.registered[worker]; });
-  std::string text = partition.text() + ": no complete push of " + names + " has arrived";
+  std::vector<std::uint16_t> missing, unregistered, unchecked;
+  for (const std::uint16_t worker : late) {
+    const bool is_whole = partition.pushes[worker] == ServicePartition::Push::kUnchecked;
+    (is_whole ? unchecked : missing).push_back(worker);
+    if (!partition.registered[worker]) unregistered.push_back(worker);
+  }
+  std::string text = partition.text() + ": ";
+  if (!missing.empty()) text += "no complete push of " + names_of(missing) + " has arrived";
   if (!unregistered.empty()) text += "; " + names_of(unregistered) + " never posted a push-pull of this key";
+  if (!missing.empty() && !unchecked.empty()) text += "; ";
+  if (!unchecked.empty()) text += "the checksum of the push of " + names_of(unchecked) + " has not arrived";
   return text;
 }
 

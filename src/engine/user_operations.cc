@@ -74,6 +74,10 @@ void UserOperations::cancel(base::TimeNs now, OperationId operation) {
     done->error = "cancelled while it waited for the peer's checksum";
     return finish_compared(std::move(*done));
   }
+  cancel_posted(now, operation);
+}
+
+void UserOperations::cancel_posted(base::TimeNs now, OperationId operation) {
   endpoint_.on_control(now, core::Cancel{operation, core::CompletionKind::kSend});
   endpoint_.on_control(now, core::Cancel{operation, core::CompletionKind::kReceive});
 }
@@ -112,7 +116,8 @@ void UserOperations::on_checksum(base::TimeNs now, std::uint16_t from, std::span
   if (was_refused || checksums_.refusal(from).empty()) return;
   // Their other ends are refused at the peer, or will be: nothing else would end them before their timeout. What the
   // loop has not been given yet is refused by check_checksums().
-  for (const OperationId operation : operations_.transfers_with(from)) cancel(now, operation);
+  // on_message() has ended those that waited for a checksum.
+  for (const OperationId operation : operations_.transfers_with(from)) cancel_posted(now, operation);
 }
 
 void UserOperations::on_peer_down(std::uint16_t peer) {

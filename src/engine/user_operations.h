@@ -63,6 +63,7 @@ class UserOperations {
     ++small_posts_;
     has_large_ |= bytes > kSmallBytes;
   }
+  void cancel_posted(base::TimeNs now, OperationId operation);
   // False if it was rejected, because the peer's option is another.
   bool check_checksums(OperationId operation, std::uint16_t peer, std::uint64_t tag);
   void reject(OperationId operation, std::uint16_t peer, std::uint64_t tag, core::PostStatus status);

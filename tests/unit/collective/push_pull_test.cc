@@ -423,6 +423,63 @@ TEST_CASE("push_pull__a_worker_that_does_not_post_is_named_to_all_that_wait_at_t
   }
 }
 
+// Both pushes arrive, and the other worker has its result.
+TEST_CASE("push_pull__a_result_that_does_not_arrive_is_not_blamed_on_another_worker") {
+  Job job({}, 2, 1);
+  job.network().drop_if = [](const Flight& flight) {
+    return flight.from == 2 && flight.to == 0 && flight.type == mlt::wire::PacketType::kData;
+  };
+  std::vector<std::vector<float>> values(2, std::vector<float>(200'000, 1.0F));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, push_pull_of(7, values[worker], 0));
+  for (const std::uint16_t worker : std::vector<std::uint16_t>{1, 0}) REQUIRE(job.run_until_done(worker, 1));
+  CHECK(job.done(1)[0].status == CompletionStatus::kComplete);
+  CHECK(job.done(0)[0].status == CompletionStatus::kTimedOut);
+  CHECK(job.done(0)[0].failed_peer == 2);
+  CHECK_MESSAGE(job.done(0)[0].error.find("rank 1") == std::string::npos, job.done(0)[0].error);
+}
+
+// The service that is asked says that a push is missing, which comes afterwards; the results of one service are lost.
+TEST_CASE("push_pull__a_push_that_came_is_not_blamed_for_another_partition") {
+  int services_blamed = 0, pushes_blamed = 0;
+  for (const std::uint16_t silent : std::vector<std::uint16_t>{2, 3}) {
+    CAPTURE(silent);
+    Job job({}, 2, 2);
+    job.network().drop_if = [silent](const Flight& flight) {
+      return flight.from == silent && flight.to == 0 && flight.type == mlt::wire::PacketType::kData;
+    };
+    std::vector<std::vector<float>> values(2, std::vector<float>(200'000, 1.0F));
+    job.start(0, push_pull_of(7, values[0], 0));
+    job.run_for(kDefaultTimeoutNs - 300 * mlt::base::kMillisecond);
+    job.start(1, push_pull_of(7, values[1], 0));
+    REQUIRE(job.run_until_done(0, 1));
+    const PushPullDone& done = job.done(0)[0];
+    CHECK(done.status == CompletionStatus::kTimedOut);
+    services_blamed += done.failed_peer == silent;
+    pushes_blamed += done.failed_peer == 1;  // of the partition in question, when it was asked about
+  }
+  CHECK(services_blamed == 1);
+  CHECK(pushes_blamed == 1);
+}
+
+// Its worker has left after the round, whose result is still on its way to the other, which asks.
+TEST_CASE("push_pull__a_question_does_not_end_a_complete_sum_of_a_worker_that_left") {
+  Job job({}, 2, 1);
+  bool is_held_back = true;
+  job.network().drop_if = [&](const Flight& flight) {
+    return is_held_back && flight.from == 2 && flight.to == 0 && flight.type == mlt::wire::PacketType::kData;
+  };
+  std::vector<std::vector<float>> values{std::vector<float>(200'000, 1.0F), std::vector<float>(200'000, 3.0F)};
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, push_pull_of(7, values[worker], 0));
+  REQUIRE(job.run_until_done(1, 1));
+  job.kill(1);
+  job.run_for(kDefaultTimeoutNs - 400 * mlt::base::kMillisecond);
+  REQUIRE(job.done(0).empty());
+  is_held_back = false;
+  REQUIRE(job.run_until_done(0, 1));
+  CHECK_MESSAGE(job.done(0)[0].status == CompletionStatus::kComplete, job.done(0)[0].error);
+  CHECK(values[0][199'999] == 2.0F);
+}
+
 TEST_CASE("push_pull__the_reply_about_a_late_push_ends_neither_its_round_nor_the_next") {
   Job job({}, 2, 1);
   std::vector<float> first(1'000, 1.0F), second(1'000, 3.0F);

@@ -54,6 +54,8 @@ TEST_CASE("late_workers__are_those_without_a_whole_push_that_are_not_gone") {
         "key 1, partition 0: no complete push of rank 1, rank 2 has arrived; rank 2 never posted a push-pull of this "
         "key");
   CHECK(late_text(partition, {1}) == "key 1, partition 0: no complete push of rank 1 has arrived");
+  partition.pushes[1] = ServicePartition::Push::kUnchecked;
+  CHECK(late_text(partition, {1}) == "key 1, partition 0: the checksum of the push of rank 1 has not arrived");
 }
 
 TEST_CASE("decide__late_pushes_are_loss_within_the_bound_only") {
