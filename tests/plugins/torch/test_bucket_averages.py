@@ -50,12 +50,22 @@ def test_averages__by_services_only_where_their_links_carry_less(
         assert (rounds > 0) is by_services
 
 
-def test_averages__by_three_services_on_hosts_of_their_own_for_three_workers(caplog: pytest.LogCaptureFixture) -> None:
+def test_averages__by_four_services_on_hosts_of_their_own_for_four_workers(caplog: pytest.LogCaptureFixture) -> None:
+    hosts = [f"127.0.0.{host}" for host in range(1, 9)]
+    with local_job(4, services=4, hosts=hosts) as contexts, caplog.at_level(logging.INFO, "mlt"):
+        assert all((tensor == 1.5).all() for tensor in average(contexts[:4]))
+        assert sum(one.counters()["summation_rounds"] for one in contexts[4:]) > 0
+    assert_names(caplog.text, "4 summation services average", "1.0 times", "1.5")
+
+
+def test_averages__among_three_workers_beside_as_many_services_that_save_too_little(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     hosts = [f"127.0.0.{host}" for host in range(1, 7)]
     with local_job(3, services=3, hosts=hosts) as contexts, caplog.at_level(logging.INFO, "mlt"):
         assert all((tensor == 1.0).all() for tensor in average(contexts[:3]))
-        assert sum(one.counters()["summation_rounds"] for one in contexts[3:]) > 0
-    assert_names(caplog.text, "3 summation services average", "1.0 times", "1.3")
+        assert sum(one.counters()["summation_rounds"] for one in contexts[3:]) == 0
+    assert_names(caplog.text, "the workers average among themselves", "1.0 times", "1.3")
 
 
 def test_averages__services_that_are_not_there_are_an_error() -> None:
