@@ -50,8 +50,6 @@ TENSORFLOW_VENV := .venv-tensorflow
 MXNET_VENV := .venv-mxnet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# pip reads 0 as --no-compile: Python compiles the few modules that it imports, instead of all 300 MB of them here.
-export PIP_NO_COMPILE := 0
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
@@ -90,7 +88,6 @@ FORCE:
 $(VENV)/.torch: $(VENV)/.torch-choice
 	@echo "mlt: installs $(TORCH), a large download (TORCH=... chooses another build)"
 	$(PYTHON) tools/pulse.py "installs $(TORCH)" $(BIN)/python -m pip install "$(TORCH)" numpy
-	@$(BIN)/python -c "import torch" # compiles what each program that imports it would compile at its start
 	@touch $@
 
 # What builds the wheel, runs the demo and every command of the README.

@@ -19,9 +19,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 from pulse import Pulse  # noqa: E402
 
 LOG = ROOT / "build" / "wheel.log"
-# Its modules are compiled here, whatever the Makefile says of packages: tests count what a start of mlt takes.
 COMMAND = (sys.executable, "-m", "pip", "install", "--verbose", "--no-deps", "--no-build-isolation",
-           "--force-reinstall", "--compile", str(ROOT))  # fmt: skip
+           "--force-reinstall", str(ROOT))  # fmt: skip
 COMPILES = "compiles"
 # Beginning of a line of pip's or scikit-build-core's -> the stage that it starts.
 STAGES = {
