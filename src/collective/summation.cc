@@ -121,7 +121,7 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     return fail_and_announce(now, partition, from);
   }
   if (partition.has_failed()) {
-    // PROTOCOL 14.1.10 lets results that are complete arrive before the failure is announced, to this worker too.
+    // Results that are complete arrive before the failure is announced (14.1.10), to this worker too.
     if (partition.registered[from] && !partition.is_failure_announced) return;
     partition.encode_failure(scratch_);
     verbs_.send_message(from, scratch_);
@@ -150,8 +150,8 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   verbs_.send_message(from, scratch_);
 }
 
-// PROTOCOL 14.1.28: ... A service that lacks pushes of other workers MUST reply to it with overdue, naming these, and
-//     goes on as before.
+// PROTOCOL 14.1.28: ... A service that lacks pushes of other workers to the sum of that result MUST reply to it with
+//     overdue, naming these, and goes on as before.
 bool Summation::reply_with_late(Partition& partition, std::uint16_t from) {
   // Nothing lacks in the sum that it waits for: the result is on its way.
   if (partition.is_summed() || partition.sums.before().results[from].is_pending) return false;

@@ -179,7 +179,7 @@ class Call:
 
 
 def record_push_pull(record_property: Callable[[str, object], None], failure: str, text: str) -> None:
-    """How push-pulls end by a failure: a cell of docs/results/collectives.md."""
+    """Record the end of push-pulls by a failure: a cell of docs/results/collectives.md."""
     record_property("cell", ("push-pull and failures", failure, "push-pulls in progress", text))
 
 

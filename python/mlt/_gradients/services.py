@@ -44,8 +44,9 @@ def link_loads(hosts: Sequence[int], workers: int, loads: Sequence[float] | None
 
 
 def pay(hosts: Sequence[int], workers: int, loads: Sequence[float] | None = None) -> bool:
-    """Return whether the services should average: their links carry less than 0.7 of what a ring of the workers carries, which
-    takes four workers at least.
+    """Return whether the services should average: their links carry less than 0.7 of what those of a ring carry.
+
+    That takes four workers at least.
 
     >>> pay([0, 1, 2, 3, 4], workers=4), pay([0, 1, 2, 3, 4, 5, 6, 7], workers=4)
     (False, True)
